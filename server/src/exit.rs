@@ -120,10 +120,8 @@ fn hint_for_files(error: &anyhow::Error) -> Option<&'static str> {
                 | (_, Some(LogError::Io { path, source, .. })) => Some((path, source)),
                 _ => None,
             })?;
-    let name = path.file_name()?.to_str()?;
-    if !OF_THE_LOG.contains(&name) {
-        return None;
-    }
+    let mut names = path.iter();
+    names.find(|name| OF_THE_LOG.iter().any(|known| name == known))?;
     match source.kind() {
         io::ErrorKind::PermissionDenied => Some(
             "hint: the user of the server needs to read and to write the data folder and all in it.",

@@ -4,7 +4,12 @@
 //! model that crash tests compare with; both pass the same contract tests and have equal chain
 //! hashes for equal commits.
 
-use std::{collections::HashMap, fmt, io, ops::Range, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use held::visible_path;
 
@@ -147,6 +152,12 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// Returns that the document in a file is not this log's.
+    pub fn replaced_beside(file: &Path) -> Self {
+        let what = format!("{} has other contents", file.display());
+        Self::Replaced { what }
+    }
+
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
         Self::Damaged { what: what.into() }
     }
@@ -437,12 +448,12 @@ pub trait Room: Send + Sync {
         false
     }
 
-    /// Takes no commits from now on, nor after the next opening: a document beside the log is of another one, as `what`
-    /// says.
-    fn give_up(&self, _what: &str) {}
+    /// Takes no commits from now on, nor after the next opening as long as the file is what it is: the document in it is of
+    /// another log.
+    fn give_up(&self, _document: &Path) {}
 
-    /// Returns why the log has given up, if it has.
-    fn given_up(&self) -> Option<String> {
+    /// Returns the document for which the log has given up, if it has.
+    fn given_up(&self) -> Option<PathBuf> {
         None
     }
 

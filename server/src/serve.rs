@@ -248,8 +248,8 @@ impl Server {
             warn!("the log is still in use and not closed");
         }
         served.map_err(ServeError::Start)?;
-        if let Some(what) = given_up {
-            return Err(LogError::Replaced { what }.into());
+        if let Some(document) = given_up {
+            return Err(LogError::replaced_beside(&document).into());
         }
         if is_displaced {
             return Err(ServeError::Displaced);

@@ -425,6 +425,13 @@ fn a_stop_does_not_wait_for_what_is_no_file() {
 /// Method: all of the folder is put back but what a web server serves.
 #[test]
 fn an_older_log_overwrites_no_file_of_a_later_one() {
+    // The older one goes on with documents of the same length, and of others.
+    for length in ["3", "2", "5"] {
+        an_older_log_goes_on(length);
+    }
+}
+
+fn an_older_log_goes_on(length: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
     // The same for all of them: it is in documents, whose bytes are compared.
@@ -444,9 +451,18 @@ fn an_older_log_overwrites_no_file_of_a_later_one() {
     fs::rename(data.join("www"), older.join("www")).unwrap();
     fs::rename(&data, folder.path().join("later")).unwrap();
     fs::rename(&older, &data).unwrap();
-    let first = Server::start(&data, &options);
-    let other = || (0..4).map(|n| format!("other-{n}"));
-    first.publish_ids("a", other());
+    let others = [
+        "--document-entries",
+        length,
+        "--public-url",
+        "http://127.0.0.1:9",
+    ];
+    let first = Server::start(&data, &others);
+    // Some of them come too late.
+    let other: Vec<_> = (0..4)
+        .map(|n| format!("other-{n}"))
+        .take_while(|id| publish(&first, id) == 201)
+        .collect();
     first.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
     assert_eq!(publish(&first, "more"), 503);
     let ready = first.get("/readyz");
@@ -464,7 +480,7 @@ fn an_older_log_overwrites_no_file_of_a_later_one() {
     assert!(said.contains("has other contents"), "{said}");
     for (path, bytes) in &served {
         let found = fs::read(path).unwrap();
-        assert!(found == *bytes, "{path:?} was overwritten");
+        assert!(found == *bytes, "{} was overwritten", path.display());
     }
     let command = |name: &str, more: &[&str]| {
         let arguments = [&[name, "--data", data.to_str().unwrap()], more].concat();
@@ -487,15 +503,11 @@ fn an_older_log_overwrites_no_file_of_a_later_one() {
     let later = (0..8)
         .map(|n| n.to_string())
         .chain((0..7).map(|n| format!("later-{n}")));
-    let all: Vec<_> = later
-        .chain(other())
-        .map(|id| format!("urn:t:{id}"))
-        .collect();
-    assert_eq!(found, all, "{said}");
-    assert!(
-        said.contains("the 4 of the log are at position 15 and later"),
-        "{said}"
-    );
+    let count = other.len();
+    let all: Vec<_> = later.chain(other).map(|id| format!("urn:t:{id}")).collect();
+    assert_eq!(found, all, "{length}: {said}");
+    let told = format!("{count} of the log are at position 15 and later");
+    assert!(said.contains(&told), "{length}: {said}");
     for (path, bytes) in served {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         if path.extension().is_some_and(|end| end == "atom") {

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -544,12 +545,12 @@ impl Room for SledLog {
         self.displaced.load(Ordering::Acquire)
     }
 
-    fn give_up(&self, what: &str) {
-        self.refuse_itself(what);
+    fn give_up(&self, document: &Path) {
+        self.refuse_itself(document);
         self.failed.store(true, Ordering::Release);
     }
 
-    fn given_up(&self) -> Option<String> {
+    fn given_up(&self) -> Option<PathBuf> {
         self.given_up.lock().clone()
     }
 

@@ -488,8 +488,9 @@ fn read_sure(
     {
         let dropped = newest.file.drop_pages();
         dropped.map_err(|error| data.open_error(error))?;
-        // Before the second reading: an index of each file is enough.
+        // Before the second reading: an index of each file is enough, and each file has one lock.
         drop((std::mem::take(&mut read.chapters), newest));
+        unused.clear();
         (read, unused) = read_journal(data, testimony)?;
     }
     let known = read.head.map_or(testimony.commit, |head| head.number);

@@ -8,11 +8,13 @@
 //! ```
 
 use std::{
+    ffi::OsStr,
     io::{self, Write as _},
-    path::Path,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
 };
 
-use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
 use super::{
@@ -31,8 +33,8 @@ use crate::{
 pub const NAME: &str = "seen";
 /// Name of the note that a log is not the one that was served, in the same folder.
 pub(super) const REFUSED: &str = "refused";
-/// Bytes of that note before its text.
-const REFUSED_HEAD_BYTES: usize = 40;
+/// Bytes of that note before the path.
+const REFUSED_FACTS_BYTES: usize = 72;
 const MAGIC: &[u8; 4] = b"SFE1";
 const BYTES: usize = 56;
 
@@ -153,26 +155,39 @@ impl SeenNote {
 pub(super) struct Refused {
     /// Its end. A log without this commit is another one.
     end: Seen,
-    /// What told it.
-    pub(super) what: String,
+    /// The document that told it, and the digest of its file.
+    pub(super) document: PathBuf,
+    digest: Digest,
 }
 
 impl Refused {
-    pub(super) fn of(end: Seen, what: &str) -> Self {
-        let what = what.into();
-        Self { end, what }
+    /// Returns the note of a log with this end, and of a document.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the document cannot be read.
+    pub(super) fn of(end: Seen, document: &Path) -> io::Result<Self> {
+        let digest = Digest::of(&regular::read(document)?);
+        let document = document.into();
+        Ok(Self {
+            end,
+            document,
+            digest,
+        })
     }
 
     /// Returns what is noted at a path, if it can be read.
     pub(super) fn read(path: &Path) -> Option<Self> {
-        let text = regular::read(path).ok()?;
-        let (end, what) = unseal(&text)?.split_at_checked(REFUSED_HEAD_BYTES)?;
-        let mut from = Reader(end);
+        let note = regular::read(path).ok()?;
+        let (facts, document) = unseal(&note)?.split_at_checked(REFUSED_FACTS_BYTES)?;
+        let mut from = Reader(facts);
         let commit = CommitNumber(from.long()?);
         let chain = ChainHash(from.digest()?);
-        let what = String::from_utf8_lossy(what).into_owned();
-        let end = Seen { commit, chain };
-        Some(Self { end, what })
+        Some(Self {
+            end: Seen { commit, chain },
+            digest: from.digest()?,
+            document: OsStr::from_bytes(document).into(),
+        })
     }
 
     /// Notes it, durably.
@@ -185,16 +200,20 @@ impl Refused {
         let mut note = Writer::default();
         note.long(self.end.commit.0);
         note.bytes(&self.end.chain.0.0);
-        note.bytes(self.what.as_bytes());
+        note.bytes(&self.digest.0);
+        note.bytes(self.document.as_os_str().as_bytes());
         let mut file = regular::create(path)?;
         file.write_all(&seal(note.0))?;
         file.sync_all()?;
         sync_folder(durable::parent_of(path))
     }
 
-    /// Returns whether it is about this log.
+    /// Returns whether it is about this log, and the document is still what it was.
     pub(super) fn is_of(&self, log: &(impl Commits + ?Sized)) -> bool {
-        matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain)
+        let has_end =
+            matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain);
+        let document = regular::read(&self.document);
+        has_end && document.is_ok_and(|bytes| Digest::of(&bytes) == self.digest)
     }
 }
 

@@ -50,8 +50,8 @@ struct Shared {
     chapters: Arc<RwLock<Chapters>>,
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
-    /// When a commit was noted last.
-    noted: Mutex<Option<Instant>>,
+    /// The last commit that was noted, and when.
+    noted: Mutex<Option<(CommitNumber, Instant)>>,
     is_busy: AtomicBool,
     ending: AtomicBool,
     has_filled_up: Arc<AtomicBool>,
@@ -202,27 +202,25 @@ impl Settler {
         let (witness, testimony) = &mut *place;
         testimony.end = number;
         let mut noted = self.shared.noted.lock();
-        if noted.is_some_and(|noted| noted.elapsed() < NOTED_AGAIN) {
+        if noted.is_some_and(|(_, at)| at.elapsed() < NOTED_AGAIN) {
             return Ok(());
         }
-        *noted = Some(Instant::now());
-        drop(noted);
+        *noted = Some((number, Instant::now()));
         let written = witness.write(testimony);
         written.map_err(LogError::io("write", "witness"))
     }
 
-    /// Notes the last commit, if that was put off.
-    ///
-    /// # Errors
-    ///
-    /// Returns the failure of the disk.
-    pub(super) fn note_rest(&self) -> Result<(), LogError> {
-        let end = self.shared.witness.lock().1.end;
-        let is_due = self.shared.noted.lock().take().is_some();
-        if is_due {
-            self.note_commit(end)
-        } else {
-            Ok(())
+    /// Notes the last commit, if that was put off. A failure is left to the next commit.
+    pub(super) fn note_rest(&self) {
+        let mut place = self.shared.witness.lock();
+        let (witness, testimony) = &mut *place;
+        let mut noted = self.shared.noted.lock();
+        let Some((commit, _)) = noted.as_mut().filter(|(commit, _)| *commit < testimony.end) else {
+            return;
+        };
+        match witness.write(testimony) {
+            Ok(()) => *commit = testimony.end,
+            Err(error) => warn!(%error, "the witness cannot be written"),
         }
     }
 

@@ -78,8 +78,8 @@ pub struct SledLog {
     pub(super) has_filled_up: Arc<AtomicBool>,
     /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
-    /// Why it is not the log that was served, if a document beside it says so.
-    pub(super) given_up: Mutex<Option<String>>,
+    /// A document beside it that is of another log.
+    pub(super) given_up: Mutex<Option<PathBuf>>,
     pub(super) folder: Arc<DataFolder>,
     /// When the folder was checked last.
     checked: Mutex<Instant>,
@@ -188,7 +188,7 @@ impl SledLog {
     /// Returns [`LogError::Displaced`] if it would not.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         self.check_others()?;
-        self.settler.note_rest()?;
+        self.settler.note_rest();
         // A commit that is being written checks its file itself.
         let journal = self.journal.try_lock();
         journal.map_or(Ok(()), |journal| journal.check_place())
@@ -218,18 +218,23 @@ impl SledLog {
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
         self.seen_before.check(self)?;
         match Refused::read(&self.refusal_path()) {
-            Some(refused) if refused.is_of(self) => Err(LogError::Replaced { what: refused.what }),
+            Some(refused) if refused.is_of(self) => {
+                Err(LogError::replaced_beside(&refused.document))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Refuses itself from now on. The next opening does so, too, unless it finds another log.
-    pub(super) fn refuse_itself(&self, what: &str) {
+    /// Refuses itself from now on. The next opening does so, too, unless it finds another log or another document.
+    pub(super) fn refuse_itself(&self, document: &Path) {
+        let document = visible_path(document);
         let path = self.refusal_path();
-        if let Err(error) = Refused::of(Seen::end_of(self), what).write(&path) {
-            warn!(%error, path = %visible_path(&path).display(), "the next start will take the log for the right one");
+        let refused = Refused::of(Seen::end_of(self), &document);
+        if let Err(error) = refused.and_then(|refused| refused.write(&path)) {
+            let path = visible_path(&path);
+            warn!(%error, path = %path.display(), "the next start will take the log for the right one");
         }
-        *self.given_up.lock() = Some(what.into());
+        *self.given_up.lock() = Some(document);
     }
 
     fn refusal_path(&self) -> PathBuf {

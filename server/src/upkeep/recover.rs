@@ -409,8 +409,15 @@ impl FoundFeed {
         if let Some(first) = moved.first() {
             let (count, from, at) = (moved.len(), first.from, first.at);
             missing.push(format!(
-                "feed {name}: documents have other entries than the log from position {from} on; the {count} of the log are \
-                 at position {at} and later now"
+                "feed {name}: documents have other entries than the log from position {from} on; {count} of the log are at \
+                 position {at} and later now"
+            ));
+        }
+        if let Some(first) = self.left_out.first() {
+            let (count, from) = (self.left_out.len(), first.from);
+            missing.push(format!(
+                "feed {name}: {count} entries of the log from position {from} on are missing, since documents have others \
+                 there; they have the same ids, or are too many to be put behind those"
             ));
         }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {

@@ -13,6 +13,14 @@ pub enum ViewError {
     /// The log cannot be read.
     #[error("the log cannot be read")]
     Log(#[from] LogError),
+    /// A document that was shown is of another log.
+    #[error("{} is of another log", visible_path(path).display())]
+    Replaced {
+        /// Path of the document's file.
+        path: PathBuf,
+        /// What that says about the log.
+        source: LogError,
+    },
     /// A file cannot be used.
     #[error("cannot {action} {path}")]
     Io {

@@ -15,7 +15,7 @@ use tracing::error;
 
 use super::{Applied, View, error::ViewError};
 use crate::{
-    log::{EntryLog, LogError, announcements::Coming},
+    log::{EntryLog, announcements::Coming},
     stop::Stop,
 };
 
@@ -207,10 +207,10 @@ impl Follower<'_> {
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
                 // More entries would be shown under URLs that have other contents.
-                if let ViewError::Log(LogError::Replaced { what }) = &error
+                if let ViewError::Replaced { path, .. } = &error
                     && self.log.given_up().is_none()
                 {
-                    self.log.give_up(what);
+                    self.log.give_up(path);
                     error!(
                         "the log takes no entries: `simplefeed-server recover` makes a new one of it and of the documents \
                          beside it"

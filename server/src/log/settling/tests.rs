@@ -830,3 +830,29 @@ fn a_stop_within_a_settling_displaces_nothing() {
         assert_eq!(log.check_place().is_ok(), stops);
     }
 }
+
+/// Goal: a start is not locked out by its own first look at the journal.
+/// Method: the settled file has its old name still, as after a kill before it was used again, and the witness lags behind, so
+/// the journal is read twice.
+#[test]
+fn a_start_reads_the_journal_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    let mut commits = rounds().concat();
+    let last = commits.pop().unwrap();
+    for commit in &commits {
+        opened.log.append(commit).unwrap();
+    }
+    let at = |name: &str| folder.path().join(name);
+    let settled = at("journal/00000000000000000001");
+    let journal = std::fs::read(&settled).unwrap();
+    opened.log.settle_all();
+    std::fs::write(&settled, journal).unwrap();
+    let witness = std::fs::read(at("witness")).unwrap();
+    opened.log.append(&last).unwrap();
+    opened.close().unwrap();
+    std::fs::write(at("witness"), witness).unwrap();
+    let opened = open(folder.path());
+    assert_eq!(opened.log.head().number, last.number);
+    opened.close().unwrap();
+}

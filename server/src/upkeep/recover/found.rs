@@ -16,6 +16,7 @@ use simplefeed_core::{
     },
     header::{Form, header},
     history::HistoryHash,
+    limits::{DOCUMENT_BYTES_MAX, DOCUMENT_ENTRIES_MAX},
     plan::{FeedHead, Opening},
     reader::Document,
     settings::Settings,
@@ -41,6 +42,8 @@ pub(super) struct FoundFeed {
     pub(super) settings: BTreeMap<Revision, Settings>,
     /// All documents from the first to the open one, including those of which nothing is left.
     pub(super) documents: Vec<FoundDocument>,
+    /// Entries of the log at positions that documents give to others, which have no place.
+    pub(super) left_out: Vec<FoundEntry>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
     pub(super) told_end: Option<Position>,
 }
@@ -75,14 +78,20 @@ pub(super) enum Source {
     Log,
 }
 
+/// The first half of a digest.
+type Hash = [u8; 16];
+
 /// Facts about an entry besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundEntry {
     pub(super) at: Position,
     /// Where the log has it: elsewhere, if a document gives its position to another entry.
     pub(super) from: Position,
-    /// The first half of the digest of its id, if the log has it.
-    id: [u8; 16],
+    /// Digest of its id, and of its id and its fragment.
+    id: Hash,
+    content: Hash,
+    /// Bytes of its fragment, if the log has it.
+    bytes: usize,
     pub(super) instant: Timestamp,
     /// Commit that appended it; 0 if unknown.
     pub(super) commit: CommitNumber,
@@ -177,12 +186,13 @@ impl FoundFeed {
         sources.settings.first_key_value()?;
         sources.read_documents();
         let told_end = sources.head.as_ref().map(|head| head.next);
-        let documents = sources.documents();
+        let (documents, left_out) = sources.documents();
         Some(Self {
             name: name.clone(),
             key,
             settings: sources.settings,
             documents,
+            left_out,
             told_end,
         })
     }
@@ -233,7 +243,9 @@ impl Sources {
                     FoundEntry {
                         at: entry.at,
                         from: entry.at,
-                        id: hash_of(entry.id.as_str()),
+                        id: Digest::of(entry.id.as_str().as_bytes()).half(),
+                        content: content_of(entry.id.as_str(), &entry.fragment),
+                        bytes: entry.fragment.len(),
                         instant: entry.instant,
                         commit: entry.commit,
                         document: entry.document,
@@ -285,7 +297,8 @@ impl Sources {
         });
     }
 
-    fn documents(&self) -> Vec<FoundDocument> {
+    /// Returns the documents, and entries of the log that have no place in them.
+    fn documents(&self) -> (Vec<FoundDocument>, Vec<FoundEntry>) {
         // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
         let appended = self.entries.iter().map(|entry| entry.document.number);
@@ -300,52 +313,46 @@ impl Sources {
         }
         // Places come first: `split_open` compares entries with the beginning of the open document.
         place_unknown(&mut documents);
-        self.put_apart(&mut documents);
+        let left_out = self.put_apart(&mut documents);
         split_open(&mut documents);
-        documents
+        (documents, left_out)
     }
 
     /// Takes entries of the log away from positions that an archived document has given to others, and puts them behind the
-    /// last one: the log is another one than the documents are of.
-    fn put_apart(&self, documents: &mut [FoundDocument]) {
-        let archived = |document: &FoundDocument| document.source == Source::Archive;
-        let mut until = None;
-        for document in documents.iter_mut().rev() {
-            if archived(document) {
-                until = Some(document.first);
-            } else if let Some(until) = until {
-                document.entries.retain(|entry| entry.at < until);
-            }
-        }
-        let mut end = Position(0);
-        for document in documents.iter_mut() {
-            if !archived(document) {
-                document.entries.retain(|entry| entry.at >= end);
-                document.first = document.first.max(end);
-            }
-            end = end.max(document.end());
-        }
-        let kept = documents.iter().flat_map(|document| &document.entries);
-        let kept: HashSet<[u8; 16]> = kept.map(|entry| entry.id).collect();
-        let apart = self
-            .entries
-            .iter()
-            .filter(|entry| !kept.contains(&entry.id));
+    /// last one: the log is another one than the documents are of. Returns those that have no place there.
+    fn put_apart(&self, documents: &mut [FoundDocument]) -> Vec<FoundEntry> {
+        bound_places(documents);
+        let kept = || documents.iter().flat_map(|document| &document.entries);
+        let ids: HashSet<Hash> = kept().map(|entry| entry.id).collect();
+        let contents: HashSet<Hash> = kept().map(|entry| entry.content).collect();
+        let apart = self.entries.iter();
+        let apart = apart.filter(|entry| !contents.contains(&entry.content));
+        let mut left_out = vec![];
         let Some(open) = documents.last_mut() else {
-            return;
+            return left_out;
         };
         // Positions that are lost stay theirs.
-        end = end.max(self.head.as_ref().map_or(Position(0), |head| head.next));
+        let told = self.head.as_ref().map_or(Position(0), |head| head.next);
+        let (mut at, mut bytes) = (open.end().max(told), 0_u64);
         for entry in apart {
+            bytes += u64::try_from(entry.bytes).unwrap_or(u64::MAX);
+            // The open document must stay one that consumers can read.
+            let has_room = open.entries.len() < usize::try_from(DOCUMENT_ENTRIES_MAX).unwrap_or(0)
+                && bytes < DOCUMENT_BYTES_MAX / 2;
+            if !has_room || ids.contains(&entry.id) {
+                left_out.push(*entry);
+                continue;
+            }
             open.entries.push(FoundEntry {
-                at: end,
+                at,
                 commit: CommitNumber(0),
                 document: open.name,
                 guessed: true,
                 ..*entry
             });
-            end = end.next();
+            at = at.next();
         }
+        left_out
     }
 
     /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
@@ -524,8 +531,9 @@ impl Sources {
     }
 }
 
-fn hash_of(id: &str) -> [u8; 16] {
-    Digest::of(id.as_bytes()).half()
+fn content_of(id: &str, fragment: &[u8]) -> Hash {
+    // An id has no byte 0.
+    Digest::of_parts(&[id.as_bytes(), &[0], fragment]).half()
 }
 
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
@@ -537,28 +545,30 @@ fn entries_of(
 ) -> Vec<FoundEntry> {
     let length = u64::try_from(document.len()).unwrap_or(0);
     let end = found.first.0.saturating_add(length);
-    let ids: Vec<_> = (found.first.0..end)
-        .zip((0..document.len()).rev())
-        .map(|(_, index)| document.entry(index).map(|entry| hash_of(entry.id)))
-        .map(Option::unwrap_or_default)
-        .collect();
-    let id_at = |at: Position| {
-        let index = usize::try_from(at.0.checked_sub(found.first.0)?).ok()?;
-        ids.get(index).copied()
+    let hashes = |at: Position| {
+        let oldest = usize::try_from(at.0.checked_sub(found.first.0)?).ok()?;
+        let index = document.len().checked_sub(oldest + 1)?;
+        let (id, fragment) = (document.entry(index)?.id, document.fragment(index)?);
+        Some((Digest::of(id.as_bytes()).half(), content_of(id, &fragment)))
     };
+    let hashes_at = |at| hashes(at).unwrap_or_default();
     // The log may be another one, which gave the position to another entry.
-    let logged = found.entries.iter();
-    let logged = logged.filter(|entry| id_at(entry.at) == Some(entry.id));
+    let is_own =
+        |entry: &&FoundEntry| hashes(entry.at).is_some_and(|(_, content)| content == entry.content);
+    let logged = found.entries.iter().filter(is_own);
     let mut told: BTreeMap<Position, FoundEntry> = logged.map(|entry| (entry.at, *entry)).collect();
     // The sidecar comes second and overrides the log, because it belongs to these very bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
         if let Some(instant) = Timestamp::parse(&entry.instant) {
             let at = Position(entry.position);
             let epoch = entry.epoch.unwrap_or(found.name.epoch);
+            let (id, content) = hashes_at(at);
             let known = FoundEntry {
                 at,
                 from: at,
-                id: id_at(at).unwrap_or_default(),
+                id,
+                content,
+                bytes: 0,
                 instant,
                 commit: CommitNumber(entry.commit),
                 document: DocumentName {
@@ -574,10 +584,13 @@ fn entries_of(
     let guess = |at: u64| {
         // A microsecond apart, like the entries of one commit.
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
+        let (id, content) = hashes_at(Position(at));
         FoundEntry {
             at: Position(at),
             from: Position(at),
-            id: id_at(Position(at)).unwrap_or_default(),
+            id,
+            content,
+            bytes: 0,
             instant: Timestamp::from_micros(newest.micros() - age),
             commit: CommitNumber(0),
             document: found.name,
@@ -661,19 +674,66 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Puts instants into the order of positions where sources contradict each other.
+/// Gives an instant behind all others to entries that were put apart, and one behind the entry before to those whose sources
+/// contradict each other.
 pub(super) fn put_in_order(feeds: &mut [FoundFeed]) {
+    let entries = |feed: &FoundFeed| {
+        let entries = feed.documents.iter().flat_map(|document| &document.entries);
+        let own = entries.filter(|entry| entry.at == entry.from);
+        own.map(|entry| entry.instant).collect::<Vec<_>>()
+    };
+    let mut taken: HashSet<Timestamp> = feeds.iter().flat_map(entries).collect();
+    let mut last = taken.iter().max().copied().unwrap_or_default();
     for feed in feeds {
         let mut newest = Timestamp::MIN;
-        for document in &mut feed.documents {
-            for entry in &mut document.entries {
-                if entry.instant <= newest {
-                    entry.instant = newest.plus_micros(1);
-                    entry.guessed = true;
+        let documents = feed.documents.iter_mut();
+        for entry in documents.flat_map(|document| &mut document.entries) {
+            if entry.at != entry.from {
+                last = last.plus_micros(1);
+                entry.instant = last;
+            } else if entry.instant <= newest {
+                entry.guessed = true;
+                while entry.instant <= newest || taken.contains(&entry.instant) {
+                    entry.instant = entry.instant.max(newest).plus_micros(1);
                 }
-                newest = entry.instant;
+                taken.insert(entry.instant);
+                last = last.max(entry.instant);
             }
+            newest = entry.instant;
         }
+    }
+}
+
+/// Makes documents follow each other: where the log is another one than the archived documents are of, these count.
+fn bound_places(documents: &mut [FoundDocument]) {
+    let archived = |document: &FoundDocument| document.source == Source::Archive;
+    let mut until = None;
+    for document in documents.iter_mut().rev() {
+        if archived(document) {
+            until = Some(document.first);
+        } else if let Some(until) = until {
+            document.entries.retain(|entry| entry.at < until);
+            document.first = document.first.min(until);
+        }
+    }
+    let (mut end, mut is_whole) = (Position(0), false);
+    for document in documents {
+        if archived(document) && document.first < end {
+            // Of two archived documents at one place, the first is shown.
+            document.entries.clear();
+            document.distrusted = true;
+            document.first = end;
+        } else if !archived(document) {
+            document.entries.retain(|entry| entry.at >= end);
+            // An archived document has all of its entries, so the next one begins where it ends.
+            document.first = if is_whole {
+                end
+            } else {
+                document.first.max(end)
+            };
+        }
+        is_whole = archived(document) && !document.distrusted;
+        end = end.max(document.end());
     }
 }
 

@@ -615,9 +615,8 @@ impl Archive {
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
             if document == Remade::Different && is_proven(&path, frozen) {
-                let path = visible_path(&path);
-                let what = format!("{} has other contents", path.display());
-                return Err(LogError::Replaced { what }.into());
+                let source = LogError::replaced_beside(&visible_path(&path));
+                return Err(ViewError::Replaced { path, source });
             }
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
@@ -743,6 +742,7 @@ fn is_proven(path: &Path, own: &Frozen) -> bool {
         return false;
     };
     let document = Document::read(bytes.into(), &base).ok();
+    let document = document.filter(|document| document.feed == own.settings.id.to_string());
     let name = document.and_then(|document| {
         let mut path = document.link("self")?.path_segments()?;
         DocumentName::of_file(path.next_back()?)

@@ -2,7 +2,12 @@
 //!
 //! Pure. Timelines are computed; all else is the log's own.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use simplefeed_core::{
     commit::{Commit, Outline},
@@ -195,11 +200,11 @@ impl Room for Merged {
         self.log.is_displaced()
     }
 
-    fn give_up(&self, what: &str) {
-        self.log.give_up(what);
+    fn give_up(&self, document: &Path) {
+        self.log.give_up(document);
     }
 
-    fn given_up(&self) -> Option<String> {
+    fn given_up(&self) -> Option<PathBuf> {
         self.log.given_up()
     }
 
