@@ -155,7 +155,7 @@ impl SeenNote {
 pub(super) struct Refused {
     /// Its end. A log without this commit is another one.
     end: Seen,
-    /// The document that told it, and the digest of its file.
+    /// The document that told it, relative to the data folder if it is in there, and the digest of its file.
     pub(super) document: PathBuf,
     digest: Digest,
 }
@@ -166,9 +166,11 @@ impl Refused {
     /// # Errors
     ///
     /// Returns why the document cannot be read.
-    pub(super) fn of(end: Seen, document: &Path) -> io::Result<Self> {
+    pub(super) fn of(end: Seen, document: &Path, folder: &Path) -> io::Result<Self> {
         let digest = Digest::of(&regular::read(document)?);
-        let document = document.into();
+        // A copy of the folder has a copy of the document, or none.
+        let within = document.strip_prefix(folder).map(Into::into);
+        let document = within.unwrap_or_else(|_| visible_path(document));
         Ok(Self {
             end,
             document,
@@ -209,10 +211,10 @@ impl Refused {
     }
 
     /// Returns whether it is about this log, and the document is still what it was.
-    pub(super) fn is_of(&self, log: &(impl Commits + ?Sized)) -> bool {
+    pub(super) fn is_of(&self, log: &(impl Commits + ?Sized), folder: &Path) -> bool {
         let has_end =
             matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain);
-        let document = regular::read(&self.document);
+        let document = regular::read(folder.join(&self.document));
         has_end && document.is_ok_and(|bytes| Digest::of(&bytes) == self.digest)
     }
 }

@@ -218,7 +218,7 @@ impl SledLog {
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
         self.seen_before.check(self)?;
         match Refused::read(&self.refusal_path()) {
-            Some(refused) if refused.is_of(self) => {
+            Some(refused) if refused.is_of(self, &self.folder.path) => {
                 Err(LogError::replaced_beside(&refused.document))
             }
             _ => Ok(()),
@@ -227,14 +227,13 @@ impl SledLog {
 
     /// Refuses itself from now on. The next opening does so, too, unless it finds another log or another document.
     pub(super) fn refuse_itself(&self, document: &Path) {
-        let document = visible_path(document);
         let path = self.refusal_path();
-        let refused = Refused::of(Seen::end_of(self), &document);
+        let refused = Refused::of(Seen::end_of(self), document, &self.folder.path);
         if let Err(error) = refused.and_then(|refused| refused.write(&path)) {
             let path = visible_path(&path);
             warn!(%error, path = %path.display(), "the next start will take the log for the right one");
         }
-        *self.given_up.lock() = Some(document);
+        *self.given_up.lock() = Some(visible_path(document));
     }
 
     fn refusal_path(&self) -> PathBuf {

@@ -404,20 +404,15 @@ impl FoundFeed {
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
-        let entries = self.documents.iter().flat_map(|document| &document.entries);
-        let moved: Vec<_> = entries.filter(|entry| entry.at != entry.from).collect();
-        if let Some(first) = moved.first() {
-            let (count, from, at) = (moved.len(), first.from, first.at);
+        if let Some((at, count)) = self.parted {
             missing.push(format!(
-                "feed {name}: documents have other entries than the log from position {from} on; {count} of the log are at \
-                 position {at} and later now"
+                "feed {name}: from position {at} on, the log has other entries than the documents that were shown: {count} of \
+                 them are missing, and can be read from a copy of the old folder that is served without its documents"
             ));
         }
-        if let Some(first) = self.left_out.first() {
-            let (count, from) = (self.left_out.len(), first.from);
+        for (document, count) in &self.overlapping {
             missing.push(format!(
-                "feed {name}: {count} entries of the log from position {from} on are missing, since documents have others \
-                 there; they have the same ids, or are too many to be put behind those"
+                "feed {name}: {document} is missing with {count} entries, since another document has their positions"
             ));
         }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {

@@ -16,7 +16,6 @@ use simplefeed_core::{
     },
     header::{Form, header},
     history::HistoryHash,
-    limits::{DOCUMENT_BYTES_MAX, DOCUMENT_ENTRIES_MAX},
     plan::{FeedHead, Opening},
     reader::Document,
     settings::Settings,
@@ -42,8 +41,10 @@ pub(super) struct FoundFeed {
     pub(super) settings: BTreeMap<Revision, Settings>,
     /// All documents from the first to the open one, including those of which nothing is left.
     pub(super) documents: Vec<FoundDocument>,
-    /// Entries of the log at positions that documents give to others, which have no place.
-    pub(super) left_out: Vec<FoundEntry>,
+    /// Where the log parts from the archived documents, and how many of its entries are left out for that.
+    pub(super) parted: Option<(Position, usize)>,
+    /// Archived documents that are left out, since others have their positions; each with the number of its entries.
+    pub(super) overlapping: Vec<(DocumentName, usize)>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
     pub(super) told_end: Option<Position>,
 }
@@ -85,13 +86,6 @@ type Hash = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundEntry {
     pub(super) at: Position,
-    /// Where the log has it: elsewhere, if a document gives its position to another entry.
-    pub(super) from: Position,
-    /// Digest of its id, and of its id and its fragment.
-    id: Hash,
-    content: Hash,
-    /// Bytes of its fragment, if the log has it.
-    bytes: usize,
     pub(super) instant: Timestamp,
     /// Commit that appended it; 0 if unknown.
     pub(super) commit: CommitNumber,
@@ -148,6 +142,8 @@ struct Sources {
     settings: BTreeMap<Revision, Settings>,
     /// Entries that the log still has, by position.
     entries: Vec<FoundEntry>,
+    /// Their contents.
+    contents: Vec<Hash>,
     head: Option<FeedHead>,
 }
 
@@ -164,6 +160,7 @@ impl FoundFeed {
             openings: BTreeMap::new(),
             settings: BTreeMap::new(),
             entries: vec![],
+            contents: vec![],
             head: None,
         };
         for sidecar in sources
@@ -185,14 +182,16 @@ impl FoundFeed {
         // Without settings, no header can be made.
         sources.settings.first_key_value()?;
         sources.read_documents();
+        let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
-        let (documents, left_out) = sources.documents();
+        let (documents, overlapping) = sources.documents();
         Some(Self {
             name: name.clone(),
             key,
             settings: sources.settings,
             documents,
-            left_out,
+            parted,
+            overlapping,
             told_end,
         })
     }
@@ -238,23 +237,18 @@ impl Sources {
         // The entries read before a panic stay. A settling that broke off has left some in several places.
         let _panicked = quietly(|| {
             old.entries(key, |entry| {
-                found.insert(
-                    entry.at,
-                    FoundEntry {
-                        at: entry.at,
-                        from: entry.at,
-                        id: Digest::of(entry.id.as_str().as_bytes()).half(),
-                        content: content_of(entry.id.as_str(), &entry.fragment),
-                        bytes: entry.fragment.len(),
-                        instant: entry.instant,
-                        commit: entry.commit,
-                        document: entry.document,
-                        guessed: false,
-                    },
-                );
+                let content = content_of(entry.id.as_str(), &entry.fragment);
+                let facts = FoundEntry {
+                    at: entry.at,
+                    instant: entry.instant,
+                    commit: entry.commit,
+                    document: entry.document,
+                    guessed: false,
+                };
+                found.insert(entry.at, (facts, content));
             });
         });
-        self.entries = found.into_values().collect();
+        (self.entries, self.contents) = found.into_values().unzip();
     }
 
     /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
@@ -271,7 +265,9 @@ impl Sources {
                 .zip(url)
                 .and_then(|(bytes, url)| Document::read(bytes, &url).ok());
             // Without `history` a document has no positions and cannot be placed.
-            file.document = document.filter(|document| document.history.is_some());
+            let id = settings.id.to_string();
+            let is_own = |document: &Document| document.history.is_some() && document.feed == id;
+            file.document = document.filter(is_own);
         }
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
@@ -297,8 +293,46 @@ impl Sources {
         });
     }
 
-    /// Returns the documents, and entries of the log that have no place in them.
-    fn documents(&self) -> (Vec<FoundDocument>, Vec<FoundEntry>) {
+    /// Leaves out what the log has from the first position on at which it differs from an archived document: the log is
+    /// another one than was served, and its entries have no place among those that were shown. Returns that position, and
+    /// the number of entries.
+    fn leave_other_log(&mut self) -> Option<(Position, usize)> {
+        let differing = self.archived.values().filter_map(|file| {
+            let document = file.document.as_ref()?;
+            let (first, _) = document.history?;
+            let newest = document.updated;
+            let begin = self.entries.partition_point(|entry| entry.at < first);
+            let logged = self.entries.iter().zip(&self.contents).skip(begin);
+            // Documents list the newest entry first.
+            let shown = (first.0..).zip((0..document.len()).rev());
+            let mut logged = logged.peekable();
+            shown
+                .map(|(at, index)| (Position(at), index))
+                .find_map(|(at, index)| {
+                    let (entry, content) = logged.next_if(|(entry, _)| entry.at == at)?;
+                    let same = document.entry(index).zip(document.fragment(index));
+                    let same = same.is_some_and(|(shown, fragment)| {
+                        content_of(shown.id, &fragment) == *content
+                    });
+                    // The same entry may have been sent again, later.
+                    let is_late = newest.is_some_and(|newest| {
+                        entry.instant > newest || index == 0 && entry.instant != newest
+                    });
+                    (!same || is_late).then_some(at)
+                })
+        });
+        let parted = differing.min()?;
+        let kept = self.entries.partition_point(|entry| entry.at < parted);
+        let left_out = self.entries.split_off(kept).len();
+        self.contents.truncate(kept);
+        // Nothing tells how the served log went on behind its documents.
+        self.openings.retain(|_, opening| opening.first < parted);
+        self.head = None;
+        Some((parted, left_out))
+    }
+
+    /// Returns the documents, and archived ones that are left out.
+    fn documents(&self) -> (Vec<FoundDocument>, Vec<(DocumentName, usize)>) {
         // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
         let appended = self.entries.iter().map(|entry| entry.document.number);
@@ -313,46 +347,9 @@ impl Sources {
         }
         // Places come first: `split_open` compares entries with the beginning of the open document.
         place_unknown(&mut documents);
-        let left_out = self.put_apart(&mut documents);
+        let overlapping = bound_places(&mut documents);
         split_open(&mut documents);
-        (documents, left_out)
-    }
-
-    /// Takes entries of the log away from positions that an archived document has given to others, and puts them behind the
-    /// last one: the log is another one than the documents are of. Returns those that have no place there.
-    fn put_apart(&self, documents: &mut [FoundDocument]) -> Vec<FoundEntry> {
-        bound_places(documents);
-        let kept = || documents.iter().flat_map(|document| &document.entries);
-        let ids: HashSet<Hash> = kept().map(|entry| entry.id).collect();
-        let contents: HashSet<Hash> = kept().map(|entry| entry.content).collect();
-        let apart = self.entries.iter();
-        let apart = apart.filter(|entry| !contents.contains(&entry.content));
-        let mut left_out = vec![];
-        let Some(open) = documents.last_mut() else {
-            return left_out;
-        };
-        // Positions that are lost stay theirs.
-        let told = self.head.as_ref().map_or(Position(0), |head| head.next);
-        let (mut at, mut bytes) = (open.end().max(told), 0_u64);
-        for entry in apart {
-            bytes += u64::try_from(entry.bytes).unwrap_or(u64::MAX);
-            // The open document must stay one that consumers can read.
-            let has_room = open.entries.len() < usize::try_from(DOCUMENT_ENTRIES_MAX).unwrap_or(0)
-                && bytes < DOCUMENT_BYTES_MAX / 2;
-            if !has_room || ids.contains(&entry.id) {
-                left_out.push(*entry);
-                continue;
-            }
-            open.entries.push(FoundEntry {
-                at,
-                commit: CommitNumber(0),
-                document: open.name,
-                guessed: true,
-                ..*entry
-            });
-            at = at.next();
-        }
-        left_out
+        (documents, overlapping)
     }
 
     /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
@@ -545,30 +542,18 @@ fn entries_of(
 ) -> Vec<FoundEntry> {
     let length = u64::try_from(document.len()).unwrap_or(0);
     let end = found.first.0.saturating_add(length);
-    let hashes = |at: Position| {
-        let oldest = usize::try_from(at.0.checked_sub(found.first.0)?).ok()?;
-        let index = document.len().checked_sub(oldest + 1)?;
-        let (id, fragment) = (document.entry(index)?.id, document.fragment(index)?);
-        Some((Digest::of(id.as_bytes()).half(), content_of(id, &fragment)))
-    };
-    let hashes_at = |at| hashes(at).unwrap_or_default();
-    // The log may be another one, which gave the position to another entry.
-    let is_own =
-        |entry: &&FoundEntry| hashes(entry.at).is_some_and(|(_, content)| content == entry.content);
-    let logged = found.entries.iter().filter(is_own);
-    let mut told: BTreeMap<Position, FoundEntry> = logged.map(|entry| (entry.at, *entry)).collect();
+    let mut told: BTreeMap<Position, FoundEntry> = found
+        .entries
+        .iter()
+        .map(|entry| (entry.at, *entry))
+        .collect();
     // The sidecar comes second and overrides the log, because it belongs to these very bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
         if let Some(instant) = Timestamp::parse(&entry.instant) {
             let at = Position(entry.position);
             let epoch = entry.epoch.unwrap_or(found.name.epoch);
-            let (id, content) = hashes_at(at);
             let known = FoundEntry {
                 at,
-                from: at,
-                id,
-                content,
-                bytes: 0,
                 instant,
                 commit: CommitNumber(entry.commit),
                 document: DocumentName {
@@ -584,13 +569,8 @@ fn entries_of(
     let guess = |at: u64| {
         // A microsecond apart, like the entries of one commit.
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
-        let (id, content) = hashes_at(Position(at));
         FoundEntry {
             at: Position(at),
-            from: Position(at),
-            id,
-            content,
-            bytes: 0,
             instant: Timestamp::from_micros(newest.micros() - age),
             commit: CommitNumber(0),
             document: found.name,
@@ -674,38 +654,32 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Gives an instant behind all others to entries that were put apart, and one behind the entry before to those whose sources
-/// contradict each other.
+/// Puts instants into the order of positions where sources contradict each other.
 pub(super) fn put_in_order(feeds: &mut [FoundFeed]) {
     let entries = |feed: &FoundFeed| {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
-        let own = entries.filter(|entry| entry.at == entry.from);
-        own.map(|entry| entry.instant).collect::<Vec<_>>()
+        entries.map(|entry| entry.instant).collect::<Vec<_>>()
     };
     let mut taken: HashSet<Timestamp> = feeds.iter().flat_map(entries).collect();
-    let mut last = taken.iter().max().copied().unwrap_or_default();
     for feed in feeds {
         let mut newest = Timestamp::MIN;
         let documents = feed.documents.iter_mut();
         for entry in documents.flat_map(|document| &mut document.entries) {
-            if entry.at != entry.from {
-                last = last.plus_micros(1);
-                entry.instant = last;
-            } else if entry.instant <= newest {
+            if entry.instant <= newest {
                 entry.guessed = true;
                 while entry.instant <= newest || taken.contains(&entry.instant) {
                     entry.instant = entry.instant.max(newest).plus_micros(1);
                 }
                 taken.insert(entry.instant);
-                last = last.max(entry.instant);
             }
             newest = entry.instant;
         }
     }
 }
 
-/// Makes documents follow each other: where the log is another one than the archived documents are of, these count.
-fn bound_places(documents: &mut [FoundDocument]) {
+/// Makes documents follow each other: archived ones count before the log, and the first of two at one place. Returns those
+/// that are left out for that.
+fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     let archived = |document: &FoundDocument| document.source == Source::Archive;
     let mut until = None;
     for document in documents.iter_mut().rev() {
@@ -716,25 +690,20 @@ fn bound_places(documents: &mut [FoundDocument]) {
             document.first = document.first.min(until);
         }
     }
-    let (mut end, mut is_whole) = (Position(0), false);
+    let (mut end, mut overlapping) = (Position(0), vec![]);
     for document in documents {
         if archived(document) && document.first < end {
-            // Of two archived documents at one place, the first is shown.
+            overlapping.push((document.name, document.entries.len()));
             document.entries.clear();
             document.distrusted = true;
             document.first = end;
         } else if !archived(document) {
             document.entries.retain(|entry| entry.at >= end);
-            // An archived document has all of its entries, so the next one begins where it ends.
-            document.first = if is_whole {
-                end
-            } else {
-                document.first.max(end)
-            };
+            document.first = document.first.max(end);
         }
-        is_whole = archived(document) && !document.distrusted;
         end = end.max(document.end());
     }
+    overlapping
 }
 
 /// Gives a place to documents without any source: behind the one before, if that is complete, or else where

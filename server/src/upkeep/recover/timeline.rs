@@ -435,7 +435,7 @@ impl Content<'_> {
         match document.source {
             Source::Archive => self.archived(feed, document, entry),
             Source::Log => {
-                let range = entry.from..entry.from.next();
+                let range = entry.at..entry.at.next();
                 // sled may panic over a damaged page.
                 let read = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
                 let entry = read.flatten()?.pop()?;

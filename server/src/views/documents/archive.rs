@@ -742,7 +742,6 @@ fn is_proven(path: &Path, own: &Frozen) -> bool {
         return false;
     };
     let document = Document::read(bytes.into(), &base).ok();
-    let document = document.filter(|document| document.feed == own.settings.id.to_string());
     let name = document.and_then(|document| {
         let mut path = document.link("self")?.path_segments()?;
         DocumentName::of_file(path.next_back()?)
