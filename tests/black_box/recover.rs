@@ -309,6 +309,43 @@ fn what_was_archived_is_recovered() {
     }
 }
 
+/// Goal: a healthy log is recovered whole, also where feeds began in later epochs, and where an earlier recovery has left
+/// documents without entries.
+#[test]
+fn a_log_of_several_epochs_is_recovered_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let server = Server::start(&at("data"), &SIZE);
+    for feed in ["a", "b"] {
+        server.publish_ids(feed, (0..12).map(|n| n.to_string()));
+        server.wait_until_frozen(&format!("/feeds/{feed}/2.atom"));
+    }
+    server.stop();
+    for part in ["journal", "sled"] {
+        fs::remove_dir_all(at("data").join(part)).unwrap();
+    }
+    let mut from = at("recovered");
+    assert!(!recover(&at("data"), &from).is_empty());
+    for round in 0..3 {
+        let server = Server::start(&from, &SIZE);
+        let new = format!("new-{round}");
+        for feed in [&new, "a", "b"] {
+            for part in 0..4 {
+                server.publish_ids(feed, (0..4).map(|n| format!("{round}-{part}-{n}")));
+            }
+        }
+        let feeds = [&new, "a", "b"];
+        let before = feeds.map(|feed| replayed(&server, feed));
+        server.stop();
+        let to = at(&format!("recovered-{round}"));
+        assert_eq!(recover(&from, &to), Vec::<String>::new(), "round {round}");
+        let server = Server::start(&to, &SIZE);
+        assert_eq!(feeds.map(|feed| replayed(&server, feed)), before);
+        server.stop();
+        from = to;
+    }
+}
+
 /// Goal: without sled, the journal and the archive give all they have, each entry where it was, and the rest is named.
 #[test]
 fn the_journal_alone_is_recovered() {

@@ -124,9 +124,11 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
         let (first, opened) = (found_here.entries.first(), found_here.opened);
         // The entry that opened the document, if it is left and its instant is no guess.
         let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
+        // A document that a recovery has left without entries gets another name before its first one.
+        let is_renamed = |begins: &FoundEntry| begins.document.epoch > found_here.linked.epoch;
         if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
             happened(opened, EventKind::Creation, 0);
-        } else if document > 0 && (broken || begins.is_none()) {
+        } else if document > 0 && (broken || begins.is_none_or(is_renamed)) {
             // Never before the entries of the document that it closes.
             happened(opened.max(newest), EventKind::Opening, 0);
         }
@@ -314,12 +316,13 @@ impl Replay<'_> {
                 self.rename_open(feed, before.name.epoch);
                 self.end(feed, before, next);
             }
-            self.record_settings(feed, found, next);
-            // The epoch names the document, so it comes before the opening.
+            // The epoch names the document, so it comes before the opening, and before the first settings, which open the
+            // feed's first one.
             if next.linked.epoch > self.epoch {
                 let epoch = next.linked.epoch;
                 self.push(feed, Change::Epoch { epoch });
             }
+            self.record_settings(feed, found, next);
             self.push(
                 feed,
                 Change::Opened {
