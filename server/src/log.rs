@@ -448,8 +448,8 @@ pub trait Room: Send + Sync {
         false
     }
 
-    /// Takes no commits from now on, nor after the next opening as long as the file is what it is: the document in it is of
-    /// another log.
+    /// Takes no commits any more, because a document in the archive is of another log. The next opening refuses the log, too,
+    /// while the file of that document is unchanged.
     fn give_up(&self, _document: &Path) {}
 
     /// Returns the document for which the log has given up, if it has.

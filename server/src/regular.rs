@@ -1,7 +1,7 @@
 //! Regular files and folders, opened without waiting.
 //!
-//! Shell: the file system. Whoever opens a pipe waits for its other end, and a device may do anything. So what stands in the
-//! place of a file of ours is looked at before it is read, and is an error if it is something else.
+//! Shell: the file system. The opening of a pipe waits for its other end, and a device may do anything. So a path that leads
+//! to no regular file is an error.
 
 use std::{
     fs::{File, OpenOptions},

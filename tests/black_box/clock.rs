@@ -280,11 +280,7 @@ fn a_quiet_server_notes_the_time() {
 #[test]
 fn no_epoch_begins_years_later_by_itself() {
     let scene = Scene::new();
-    let server = scene.start();
-    published(&server, "before");
-    server.stop();
-    let copy = scene.folder.path().join("copy");
-    back_up(&scene.data(), &copy);
+    let copy = backed_up(&scene);
     scene.set(6 * YEAR, 0);
     let said = scene.try_start(&copy).err().expect("it is refused");
     let is_way_out = |line: &String| line.contains("simplefeed-server clock accept");
@@ -303,11 +299,7 @@ fn no_epoch_begins_years_later_by_itself() {
 #[test]
 fn no_epoch_begins_before_any_log() {
     let scene = Scene::new();
-    let server = scene.start();
-    published(&server, "before");
-    server.stop();
-    let copy = scene.folder.path().join("copy");
-    back_up(&scene.data(), &copy);
+    let copy = backed_up(&scene);
     scene.set(-6 * YEAR, 0);
     let said = scene.try_start(&copy).err().expect("it is refused");
     assert!(
@@ -346,6 +338,16 @@ fn an_epoch_of_later_years_is_followed_by_others() {
     let recent = server.get("/feeds/a/recent.atom").text();
     assert!(epoch(&recent) > epoch(&far_name));
     server.stop();
+}
+
+/// Publishes an entry, and returns a backup of the log.
+fn backed_up(scene: &Scene) -> PathBuf {
+    let server = scene.start();
+    published(&server, "before");
+    server.stop();
+    let copy = scene.folder.path().join("copy");
+    back_up(&scene.data(), &copy);
+    copy
 }
 
 #[track_caller]

@@ -287,7 +287,7 @@ fn verify_forgives_what_the_archive_makes_again() {
     write_cursor(end);
     let verified = run("simplefeed-server", &args, b"");
     assert_eq!(verified.status.code(), Some(15), "a manifest cut in half");
-    // A wrong digit is damage of a note that saves time, and does not make the log an older one.
+    // A damaged cursor costs time, and does not make the log count as replaced.
     fs::write(views.join("a.manifest"), manifest).unwrap();
     fs::write(views.join("cursor"), cursor.replacen(|_| true, "9", 1)).unwrap();
     let verified = run("simplefeed-server", &args, b"");

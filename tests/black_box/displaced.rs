@@ -324,7 +324,14 @@ fn a_spare_file_of_somebody_else_is_left_alone() {
     }
 }
 
-/// Goal: what is no file in the place of one holds up no start, and neither does a log that is open under another name.
+/// Puts a pipe in the place of a file.
+fn put_pipe(path: &Path) {
+    let _gone = fs::remove_file(path);
+    let made = Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
+/// Goal: a pipe in the place of a file holds up no start.
 #[test]
 fn a_start_does_not_wait_for_what_is_no_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -334,9 +341,7 @@ fn a_start_does_not_wait_for_what_is_no_file() {
     server.stop();
     // A view that is made again does not hold up a start, nor a stop.
     let cursor = data.join("views/archive-files/cursor");
-    fs::remove_file(&cursor).unwrap();
-    let made = Command::new("mkfifo").arg(&cursor).status();
-    assert!(made.unwrap().success());
+    put_pipe(&cursor);
     let server = Server::start_settling(&data, 10, 20_000);
     assert_eq!(ids(&server, "a").len(), 400);
     server.stop();
@@ -344,9 +349,7 @@ fn a_start_does_not_wait_for_what_is_no_file() {
     let mut paths = items.map(|item| item.unwrap().path());
     let snapshot = paths.find(|path| path.to_string_lossy().contains("/snap."));
     let snapshot = snapshot.unwrap();
-    fs::remove_file(&snapshot).unwrap();
-    let made = Command::new("mkfifo").arg(&snapshot).status();
-    assert!(made.unwrap().success());
+    put_pipe(&snapshot);
     let (code, said) = refused(&data);
     assert_eq!(code, Some(15), "{said}");
     assert!(said.contains("snapshot is no file"), "{said}");
@@ -383,14 +386,14 @@ fn a_folder_of_the_same_files_is_in_use() {
         assert_eq!(code, Some(11), "{said}");
         server.publish_ids("a", ["later".to_owned()]);
         server.kill();
-        // Whoever is left alone with the files may use them.
+        // After the end of the other server, the copy may be served.
         let server = Server::start_settling(&twin, 10, 20_000);
         assert_eq!(ids(&server, "a").len(), entries + 1);
         server.stop();
     }
 }
 
-/// Goal: what is no file in the place of one of the views holds up neither a reader nor a stop.
+/// Goal: pipes in the place of the views' files hold up neither a reader nor a stop.
 #[test]
 fn a_stop_does_not_wait_for_what_is_no_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -399,9 +402,7 @@ fn a_stop_does_not_wait_for_what_is_no_file() {
     let found = [files(&data.join("views")), files(&data.join("www"))].concat();
     assert!(found.len() >= 6, "{}", found.len());
     for (path, _) in found {
-        fs::remove_file(&path).unwrap();
-        let made = Command::new("mkfifo").arg(&path).status();
-        assert!(made.unwrap().success());
+        put_pipe(&path);
     }
     // More documents, and an answer that wants files.
     for number in 0..20 {
@@ -421,8 +422,7 @@ fn a_stop_does_not_wait_for_what_is_no_file() {
     assert!(began.elapsed() < Duration::from_mins(1));
 }
 
-/// Goal: immutable files of a later log are not overwritten by an older one that nothing else tells from it.
-/// Method: all of the folder is put back but what a web server serves.
+/// Goal: an older log overwrites no immutable file of a later one, also where only `www` is later.
 #[test]
 fn an_older_log_overwrites_no_file_of_a_later_one() {
     // The older one goes on with documents of the same length, and of others.
@@ -434,7 +434,7 @@ fn an_older_log_overwrites_no_file_of_a_later_one() {
 fn an_older_log_goes_on(length: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
-    // The same for all of them: it is in documents, whose bytes are compared.
+    // Documents contain the public URL, and their bytes are compared.
     let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
     let server = Server::start(&data, &options);
     server.publish_ids("a", (0..8).map(|n| n.to_string()));
@@ -499,7 +499,7 @@ fn an_older_log_goes_on(length: &str) {
     assert!(!said.contains("unfinished work"), "{said}");
     let server = Server::start(&recovered, &options);
     let found = ids(&server, "a");
-    // The documents are those of the later log. What only the older one has is named, and can be read.
+    // The documents of the later log are shown, and the other entries of the older log are named and can be read.
     let later = (0..8)
         .map(|n| n.to_string())
         .chain((0..7).map(|n| format!("later-{n}")));
@@ -532,7 +532,7 @@ fn an_older_log_goes_on(length: &str) {
         }
     }
     server.stop();
-    // Put back, the right log is not refused for what another one was.
+    // The note of the refusal is void for the right log.
     let right = folder.path().join("later");
     fs::rename(data.join("www"), right.join("www")).unwrap();
     fs::copy(data.join("views/refused"), right.join("views/refused")).unwrap();
@@ -541,7 +541,7 @@ fn an_older_log_goes_on(length: &str) {
     server.stop();
 }
 
-/// Goal: a refusal for a file of the log that is none, or may not be used, tells what to do.
+/// Goal: a refusal because of a pipe in the place of a file has a hint.
 #[test]
 fn a_file_that_cannot_be_used_has_a_hint() {
     let folder = tempfile::tempdir().unwrap();
@@ -550,8 +550,7 @@ fn a_file_that_cannot_be_used_has_a_hint() {
     for name in ["lock", "ids", "views/seen", "witness"] {
         let (path, aside) = (data.join(name), folder.path().join("aside"));
         fs::rename(&path, &aside).unwrap();
-        let made = Command::new("mkfifo").arg(&path).status();
-        assert!(made.unwrap().success());
+        put_pipe(&path);
         let (code, said) = refused(&data);
         assert!(matches!(code, Some(1 | 15)), "{name}: {code:?} {said}");
         assert!(said.contains("hint: "), "{name}: {said}");

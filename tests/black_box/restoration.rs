@@ -83,7 +83,7 @@ fn backup(data: &Path, to: &Path) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// Goal: the next command names unfinished work of one that was killed.
+/// Goal: a command names the unfinished work of a killed command.
 #[test]
 fn what_a_killed_command_leaves_is_named() {
     let folder = tempfile::tempdir().unwrap();

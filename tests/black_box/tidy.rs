@@ -339,7 +339,7 @@ fn the_writer_and_the_views_do_not_name_each_other() {
     );
 }
 
-/// A pipe in the place of a file holds up whoever opens it, so the rooms that keep files open them by one module.
+/// The opening of a pipe waits, so the rooms that keep files open them by one module, which does not.
 #[test]
 fn files_are_opened_without_waiting() {
     for room in ["log", "views", "upkeep", "watermark"] {

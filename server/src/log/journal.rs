@@ -405,7 +405,7 @@ pub(super) struct Journal {
     folder: PathBuf,
     /// The folder by its name, in which the next opening looks for the files.
     name: PathBuf,
-    /// The path by which it looks for the newest one.
+    /// The newest file's path by that name.
     place: PathBuf,
     barrier: Arc<dyn Barrier>,
     file: Arc<JournalFile>,
@@ -807,8 +807,8 @@ impl JournalFile {
         }
     }
 
-    /// Locks the file for this process. Returns whether another one has locked it: under another name, such as in a copy by
-    /// hard links, nothing else tells that it is written.
+    /// Locks the file for this process. Returns whether another process has locked it: a copy of the folder by hard links
+    /// shares the file, and has a lock file of its own.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(self.file.try_lock(), Err(TryLockError::WouldBlock))
     }

@@ -31,7 +31,7 @@ use crate::{
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";
-/// Name of the note that a log is not the one that was served, in the same folder.
+/// Name of the note of a refusal, in the same folder.
 pub(super) const REFUSED: &str = "refused";
 /// Bytes of that note before the path.
 const REFUSED_FACTS_BYTES: usize = 72;
@@ -150,13 +150,14 @@ impl SeenNote {
     }
 }
 
-/// A log that was found not to be the one that was served.
+/// Refusal of a log beside which a document of another log was found.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Its end. A log without this commit is another one.
+    /// End of the refused log. The refusal is void for a log without this commit.
     end: Seen,
-    /// The document that told it, relative to the data folder if it is in there, and the digest of its file.
+    /// File of the document, relative to the data folder if it is in there.
     pub(super) document: PathBuf,
+    /// Digest of that file. The refusal is void for other bytes.
     digest: Digest,
 }
 
@@ -210,7 +211,7 @@ impl Refused {
         sync_folder(durable::parent_of(path))
     }
 
-    /// Returns whether it is about this log, and the document is still what it was.
+    /// Returns whether the log has the end, and the file the digest.
     pub(super) fn is_of(&self, log: &(impl Commits + ?Sized), folder: &Path) -> bool {
         let has_end =
             matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain);

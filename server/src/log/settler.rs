@@ -254,8 +254,8 @@ impl Shared {
         written.map_err(LogError::io("write", "witness"))
     }
 
-    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. During a settling, both
-    /// change, and one that was broken off may have left another snapshot.
+    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. A settling changes both,
+    /// and may break off before the witness has the new snapshot.
     fn check_length(&self) -> Result<(), LogError> {
         let number = self.witness.lock().1.snapshot;
         let may_change =

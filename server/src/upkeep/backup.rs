@@ -173,8 +173,7 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
         })
 }
 
-/// Tells of folders with unfinished work beside `to`. Removing them is left to people: another command may be at work in one, and the
-/// folder around it is not ours.
+/// Warns of folders with unfinished work beside `to`. It removes none: another command may be at work there.
 pub(crate) fn tell_left(to: &Path) {
     let items = fs::read_dir(parent_of(to)).into_iter().flatten().flatten();
     for item in items {

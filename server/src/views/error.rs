@@ -18,7 +18,7 @@ pub enum ViewError {
     Replaced {
         /// Path of the document's file.
         path: PathBuf,
-        /// What that says about the log.
+        /// [`LogError::Replaced`].
         source: LogError,
     },
     /// A file cannot be used.

@@ -699,7 +699,7 @@ impl Archive {
             let chain = ChainHash(Digest::parse(words.next()?)?);
             Some(Seen { commit, chain })
         };
-        // A wrong digit would call the log an older one. Without a cursor, the follower finds the files that are there.
+        // A damaged cursor must not make the log count as replaced. Without a cursor, the follower finds the files.
         let cursor = read().filter(|cursor| text == text_of(*cursor));
         cursor.unwrap_or(Seen::NOTHING)
     }
@@ -728,8 +728,8 @@ fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
 }
 
-/// Returns whether a file is the document that another log has under this name: its twin agrees with it, since rot changes
-/// one of them, and it names itself so, hence it is no copy of another document.
+/// Returns whether a file is a whole document of this name. Its twin must agree with it, since rot changes only one of them.
+/// Its own link must have the name, since a copy of another document does not.
 fn is_proven(path: &Path, own: &Frozen) -> bool {
     let (file, twin) = (regular::read(path), decoded_twin(path));
     let Some(bytes) = file

@@ -122,7 +122,7 @@ impl View for Archive {
                 };
                 // The work waits for the next try, and that of the other feeds goes on.
                 if let Err(error) = self.report(log, feed, newest, outcome) {
-                    // A document of another log concerns all of this one.
+                    // Publishing ends for all feeds.
                     if matches!(error, ViewError::Replaced { .. }) {
                         return Err(error);
                     }
