@@ -450,10 +450,10 @@ pub trait Room: Send + Sync {
 
     /// Takes no commits any more, because a document in the archive is of another log. The next opening refuses the log, too,
     /// while the file of that document is unchanged.
-    fn give_up(&self, _document: &Path) {}
+    fn end_as_replaced(&self, _document: &Path) {}
 
     /// Returns the document for which the log has given up, if it has.
-    fn given_up(&self) -> Option<PathBuf> {
+    fn replaced_by(&self) -> Option<PathBuf> {
         None
     }
 
@@ -472,7 +472,7 @@ pub trait Room: Send + Sync {
     ///
     /// See [`Closed`].
     fn takes_entries(&self) -> Result<(), Closed> {
-        if self.given_up().is_some() {
+        if self.replaced_by().is_some() {
             return Err(Closed::Replaced);
         }
         if self.is_displaced() {

@@ -375,7 +375,7 @@ impl Writer {
             if self.log.has_filled_up() {
                 self.stopped = NotCommitted::NoSpace;
             }
-            if self.log.given_up().is_some() {
+            if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
             } else if self.log.is_displaced() {
                 self.stopped = NotCommitted::Displaced;

@@ -242,13 +242,13 @@ impl Server {
         if threads.iter().any(Result::is_err) {
             return Err(ServeError::Failed);
         }
-        let given_up = store.log().given_up();
+        let replaced_by = store.log().replaced_by();
         let is_displaced = store.log().is_displaced();
         if !store.close().map_err(ServeError::Close)? {
             warn!("the log is still in use and not closed");
         }
         served.map_err(ServeError::Start)?;
-        if let Some(document) = given_up {
+        if let Some(document) = replaced_by {
             return Err(LogError::replaced_beside(&document).into());
         }
         if is_displaced {

@@ -535,9 +535,45 @@ fn an_older_log_goes_on(length: &str) {
     // The note of the refusal is void for the right log.
     let right = folder.path().join("later");
     fs::rename(data.join("www"), right.join("www")).unwrap();
-    fs::copy(data.join("views/refused"), right.join("views/refused")).unwrap();
+    fs::copy(data.join("views/replaced"), right.join("views/replaced")).unwrap();
     let server = Server::start(&right, &options);
     assert_eq!(ids(&server, "a").len(), 16);
+    server.stop();
+}
+
+/// Goal: a feed that is made again overwrites no document of the former one, and `recover` names these.
+#[test]
+fn a_feed_that_is_made_again_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, again, recovered] =
+        ["data", "again", "recovered"].map(|name| folder.path().join(name));
+    begun(&data).stop();
+    let www = data.join("www");
+    let served = files(&www);
+    let options = [&DOCUMENTS[..], &["--www", www.to_str().unwrap()]].concat();
+    let server = Server::start(&again, &options);
+    let acknowledged = (0..8).take_while(|n| publish(&server, &format!("again-{n}")) == 201);
+    let acknowledged = acknowledged.count();
+    assert!(acknowledged >= 4, "{acknowledged}");
+    server.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
+    assert_eq!(publish(&server, "more"), 503);
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    assert!(files(&www) == served, "a document was overwritten");
+    let arguments = ["recover", "--data", again.to_str().unwrap(), "--www"];
+    let more = [www.to_str().unwrap(), "--to", recovered.to_str().unwrap()];
+    let output = run("simplefeed-server", &[&arguments[..], &more].concat(), b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(15), "{said}");
+    for document in ["1.atom", "2.atom"] {
+        let named = format!("{document} is of another feed that had this name");
+        assert!(said.contains(&named), "{said}");
+    }
+    let server = Server::start(&recovered, &DOCUMENTS);
+    for document in ["1.atom", "2.atom"] {
+        let answer = server.get(&format!("/feeds/a/{document}"));
+        assert_eq!(answer.status, 404, "{document}");
+    }
     server.stop();
 }
 

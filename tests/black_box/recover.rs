@@ -339,6 +339,10 @@ fn a_log_of_several_epochs_is_recovered_whole() {
         server.stop();
         let to = at(&format!("recovered-{round}"));
         assert_eq!(recover(&from, &to), Vec::<String>::new(), "round {round}");
+        for (path, bytes) in files(&from.join("www")) {
+            let made = fs::read(to.join(path.strip_prefix(&from).unwrap()));
+            assert!(made.is_ok_and(|made| made == bytes), "{}", path.display());
+        }
         let server = Server::start(&to, &SIZE);
         assert_eq!(feeds.map(|feed| replayed(&server, feed)), before);
         server.stop();

@@ -545,13 +545,12 @@ impl Room for SledLog {
         self.displaced.load(Ordering::Acquire)
     }
 
-    fn give_up(&self, document: &Path) {
-        self.refuse_itself(document);
-        self.failed.store(true, Ordering::Release);
+    fn end_as_replaced(&self, document: &Path) {
+        self.note_replaced(document);
     }
 
-    fn given_up(&self) -> Option<PathBuf> {
-        self.given_up.lock().clone()
+    fn replaced_by(&self) -> Option<PathBuf> {
+        self.replaced_by.lock().clone()
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {

@@ -18,7 +18,7 @@ use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
 use super::{
-    Commits, LogError,
+    Commits, LogError, LogHead,
     barrier::sync_folder,
     durable,
     held::visible_path,
@@ -31,10 +31,10 @@ use crate::{
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";
-/// Name of the note of a refusal, in the same folder.
-pub(super) const REFUSED: &str = "refused";
+/// Name of the note that the log has replaced another one, in the same folder.
+pub(super) const REPLACED: &str = "replaced";
 /// Bytes of that note before the path.
-const REFUSED_FACTS_BYTES: usize = 72;
+const REPLACED_FACTS_BYTES: usize = 72;
 const MAGIC: &[u8; 4] = b"SFE1";
 const BYTES: usize = 56;
 
@@ -55,8 +55,7 @@ impl Seen {
     };
 
     /// Returns the last commit of a log.
-    pub fn end_of(log: &(impl Commits + ?Sized)) -> Self {
-        let head = log.head();
+    pub fn of(head: &LogHead) -> Self {
         Self {
             commit: head.number,
             chain: head.chain,
@@ -150,18 +149,18 @@ impl SeenNote {
     }
 }
 
-/// Refusal of a log beside which a document of another log was found.
+/// Note that a log has replaced the one that was served: a document of that one is in the archive.
 #[derive(Debug)]
-pub(super) struct Refused {
-    /// End of the refused log. The refusal is void for a log without this commit.
+pub(super) struct Replaced {
+    /// End of the log. The note is void for a log without this commit.
     end: Seen,
     /// File of the document, relative to the data folder if it is in there.
     pub(super) document: PathBuf,
-    /// Digest of that file. The refusal is void for other bytes.
+    /// Digest of that file. The note is void for other bytes.
     digest: Digest,
 }
 
-impl Refused {
+impl Replaced {
     /// Returns the note of a log with this end, and of a document.
     ///
     /// # Errors
@@ -170,8 +169,11 @@ impl Refused {
     pub(super) fn of(end: Seen, document: &Path, folder: &Path) -> io::Result<Self> {
         let digest = Digest::of(&regular::read(document)?);
         // A copy of the folder has a copy of the document, or none.
-        let within = document.strip_prefix(folder).map(Into::into);
-        let document = within.unwrap_or_else(|_| visible_path(document));
+        let document = match document.strip_prefix(folder) {
+            Ok(within) => within.into(),
+            // The current folder may be another one at the next start.
+            Err(_) => std::path::absolute(visible_path(document))?,
+        };
         Ok(Self {
             end,
             document,
@@ -182,7 +184,7 @@ impl Refused {
     /// Returns what is noted at a path, if it can be read.
     pub(super) fn read(path: &Path) -> Option<Self> {
         let note = regular::read(path).ok()?;
-        let (facts, document) = unseal(&note)?.split_at_checked(REFUSED_FACTS_BYTES)?;
+        let (facts, document) = unseal(&note)?.split_at_checked(REPLACED_FACTS_BYTES)?;
         let mut from = Reader(facts);
         let commit = CommitNumber(from.long()?);
         let chain = ChainHash(from.digest()?);

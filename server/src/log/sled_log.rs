@@ -39,7 +39,7 @@ use super::{
     held::visible_path,
     ids::IdIndex,
     journal::{Journal, JournalFile},
-    seen::{self, Refused, Seen, SeenNote},
+    seen::{self, Replaced, Seen, SeenNote},
     settled::Settled,
     settler::{Settler, Work},
     writing::{Items, Writing},
@@ -79,7 +79,7 @@ pub struct SledLog {
     /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     /// A document beside it that is of another log.
-    pub(super) given_up: Mutex<Option<PathBuf>>,
+    pub(super) replaced_by: Mutex<Option<PathBuf>>,
     pub(super) folder: Arc<DataFolder>,
     /// When the folder was checked last.
     checked: Mutex<Instant>,
@@ -124,7 +124,7 @@ impl SledLog {
             failed,
             has_filled_up,
             displaced,
-            given_up: Mutex::default(),
+            replaced_by: Mutex::default(),
             folder,
             checked: Mutex::new(Instant::now()),
             wanted: AtomicU64::new(0),
@@ -195,11 +195,7 @@ impl SledLog {
     }
 
     fn note_seen(&self, head: &LogHead) -> Result<(), LogError> {
-        let seen = Seen {
-            commit: head.number,
-            chain: head.chain,
-        };
-        let noted = self.seen.lock().write(seen);
+        let noted = self.seen.lock().write(Seen::of(head));
         noted.map_err(|error| self.unnoted(error))
     }
 
@@ -217,27 +213,29 @@ impl SledLog {
     /// Checks that it has the last commit that readers had seen when it was opened, and that it has not given up before.
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
         self.seen_before.check(self)?;
-        match Refused::read(&self.refusal_path()) {
-            Some(refused) if refused.is_of(self, &self.folder.path) => {
-                Err(LogError::replaced_beside(&refused.document))
+        match Replaced::read(&self.replaced_path()) {
+            Some(note) if note.is_of(self, &self.folder.path) => {
+                let document = self.folder.held().name().join(&note.document);
+                Err(LogError::replaced_beside(&document))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses itself from now on. The next opening does so, too, unless it finds another log or another document.
-    pub(super) fn refuse_itself(&self, document: &Path) {
-        let path = self.refusal_path();
-        let refused = Refused::of(Seen::end_of(self), document, &self.folder.path);
-        if let Err(error) = refused.and_then(|refused| refused.write(&path)) {
+    /// Takes no commits any more. The next opening refuses the log, too, unless it finds another log or another document.
+    pub(super) fn note_replaced(&self, document: &Path) {
+        let path = self.replaced_path();
+        let note = Replaced::of(Seen::of(&self.head()), document, &self.folder.path);
+        if let Err(error) = note.and_then(|note| note.write(&path)) {
             let path = visible_path(&path);
             warn!(%error, path = %path.display(), "the next start will take the log for the right one");
         }
-        *self.given_up.lock() = Some(visible_path(document));
+        *self.replaced_by.lock() = Some(visible_path(document));
+        self.failed.store(true, Ordering::Release);
     }
 
-    fn refusal_path(&self) -> PathBuf {
-        self.folder.path("views").join(seen::REFUSED)
+    fn replaced_path(&self) -> PathBuf {
+        self.folder.path("views").join(seen::REPLACED)
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.

@@ -121,12 +121,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if feeds.is_empty() {
         return Err(nothing(&missing));
     }
+    // Where documents reach further than a feed's head, the log is an older one, or another one, for all feeds.
+    let told_all = told_all && feeds.iter().all(FoundFeed::reaches_its_documents);
     if !recorded.timelines.is_empty() && !told_all {
         missing.push("timelines: what they followed in the missing commits is missing".into());
     }
     // After all feeds are found: a guess must not collide with an entry of any of them.
     found::free_guesses(&mut feeds);
-    found::put_in_order(&mut feeds);
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
@@ -179,7 +180,7 @@ fn make_log(
         for feed in feeds {
             archive_again(feed, &opened.log, archive, &made, &mut report)?;
         }
-        made.save_cursor(Seen::end_of(&opened.log))?;
+        made.save_cursor(Seen::of(&opened.log.head()))?;
     }
     opened.close()?;
     Ok((report, different))
@@ -401,6 +402,17 @@ impl FoundFeed {
         u64::try_from(entries.sum::<usize>()).unwrap_or(u64::MAX)
     }
 
+    /// Returns the position after the last entry that is left.
+    fn end(&self) -> Position {
+        let last = self.documents.last();
+        last.map_or(Position(0), FoundDocument::end)
+    }
+
+    /// Returns whether the log has the feed up to the end of its documents.
+    fn reaches_its_documents(&self) -> bool {
+        self.parted.is_none() && self.told_end.is_none_or(|told| told >= self.end())
+    }
+
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
@@ -412,7 +424,13 @@ impl FoundFeed {
         }
         for (document, count) in &self.overlapping {
             missing.push(format!(
-                "feed {name}: {document} is missing with {count} entries, since another document has their positions"
+                "feed {name}: {count} entries of {document} are missing, since another document has their positions"
+            ));
+        }
+        for document in &self.foreign {
+            missing.push(format!(
+                "feed {name}: {document} is of another feed that had this name, and missing; `simplefeed import` may \
+                 publish it again"
             ));
         }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
@@ -437,10 +455,7 @@ impl FoundFeed {
                 ));
             }
         }
-        let end = self
-            .documents
-            .last()
-            .map_or(Position(0), FoundDocument::end);
+        let end = self.end();
         // The head of a log that ends too early may be an old one.
         match self.told_end.filter(|_| told_all) {
             Some(told) if told > end => missing.push(format!(

@@ -208,9 +208,9 @@ impl Follower<'_> {
                 report_failure(self.view, &error, "write its files");
                 // More entries would be shown under URLs that have other contents.
                 if let ViewError::Replaced { path, .. } = &error
-                    && self.log.given_up().is_none()
+                    && self.log.replaced_by().is_none()
                 {
-                    self.log.give_up(path);
+                    self.log.end_as_replaced(path);
                     error!(
                         "the log takes no entries: `simplefeed-server recover` makes a new one of it and of the documents \
                          beside it"

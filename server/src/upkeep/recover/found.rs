@@ -4,7 +4,7 @@
 //! bytes comes before the log's records of it, because consumers have seen it.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ops::Range,
 };
 
@@ -43,8 +43,10 @@ pub(super) struct FoundFeed {
     pub(super) documents: Vec<FoundDocument>,
     /// Where the log parts from the archived documents, and how many of its entries are left out for that.
     pub(super) parted: Option<(Position, usize)>,
-    /// Archived documents that are left out, since others have their positions; each with the number of its entries.
+    /// Entries of documents that are left out, since other documents have their positions: how many of each.
     pub(super) overlapping: Vec<(DocumentName, usize)>,
+    /// Documents of another feed that had this one's name.
+    pub(super) foreign: BTreeSet<DocumentName>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
     pub(super) told_end: Option<Position>,
 }
@@ -78,9 +80,6 @@ pub(super) enum Source {
     /// In the log, as far as the log has them.
     Log,
 }
-
-/// The first half of a digest.
-type Hash = [u8; 16];
 
 /// Facts about an entry besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,10 +139,10 @@ struct Sources {
     archived: BTreeMap<DocumentNumber, Archived>,
     openings: BTreeMap<DocumentNumber, Opening>,
     settings: BTreeMap<Revision, Settings>,
-    /// Entries that the log still has, by position.
-    entries: Vec<FoundEntry>,
-    /// Their contents.
-    contents: Vec<Hash>,
+    /// Entries that the log still has, by position, with the digests of their fragments.
+    entries: Vec<(FoundEntry, Digest)>,
+    /// Proven documents of another feed that had this one's name.
+    foreign: BTreeSet<DocumentName>,
     head: Option<FeedHead>,
 }
 
@@ -160,7 +159,7 @@ impl FoundFeed {
             openings: BTreeMap::new(),
             settings: BTreeMap::new(),
             entries: vec![],
-            contents: vec![],
+            foreign: BTreeSet::new(),
             head: None,
         };
         for sidecar in sources
@@ -192,6 +191,7 @@ impl FoundFeed {
             documents,
             parted,
             overlapping,
+            foreign: sources.foreign,
             told_end,
         })
     }
@@ -237,7 +237,6 @@ impl Sources {
         // The entries read before a panic stay. A settling that broke off has left some in several places.
         let _panicked = quietly(|| {
             old.entries(key, |entry| {
-                let content = content_of(entry.id.as_str(), &entry.fragment);
                 let facts = FoundEntry {
                     at: entry.at,
                     instant: entry.instant,
@@ -245,10 +244,10 @@ impl Sources {
                     document: entry.document,
                     guessed: false,
                 };
-                found.insert(entry.at, (facts, content));
+                found.insert(entry.at, (facts, Digest::of(&entry.fragment)));
             });
         });
-        (self.entries, self.contents) = found.into_values().unzip();
+        self.entries = found.into_values().collect();
     }
 
     /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
@@ -265,8 +264,11 @@ impl Sources {
                 .zip(url)
                 .and_then(|(bytes, url)| Document::read(bytes, &url).ok());
             // Without `history` a document has no positions and cannot be placed.
-            let id = settings.id.to_string();
-            let is_own = |document: &Document| document.history.is_some() && document.feed == id;
+            let document = document.filter(|document| document.history.is_some());
+            let is_own = |document: &Document| document.feed == settings.id.to_string();
+            if file.proven && document.as_ref().is_some_and(|found| !is_own(found)) {
+                self.foreign.insert(file.name);
+            }
             file.document = document.filter(is_own);
         }
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
@@ -293,49 +295,57 @@ impl Sources {
         });
     }
 
-    /// Leaves out what the log has from the first position on at which it differs from an archived document: the log is
-    /// another one than was served, and its entries have no place among those that were shown. Returns that position, and
-    /// the number of entries.
+    /// Leaves out the entries of the log from the first one on that an archived document contradicts: the served log was
+    /// another one, and has given their positions to other entries. Returns the position, and the number of entries.
     fn leave_other_log(&mut self) -> Option<(Position, usize)> {
-        let differing = self.archived.values().filter_map(|file| {
-            let document = file.document.as_ref()?;
-            let (first, _) = document.history?;
-            let newest = document.updated;
-            let begin = self.entries.partition_point(|entry| entry.at < first);
-            let logged = self.entries.iter().zip(&self.contents).skip(begin);
-            // Documents list the newest entry first.
-            let shown = (first.0..).zip((0..document.len()).rev());
-            let mut logged = logged.peekable();
-            shown
-                .map(|(at, index)| (Position(at), index))
-                .find_map(|(at, index)| {
-                    let (entry, content) = logged.next_if(|(entry, _)| entry.at == at)?;
-                    let same = document.entry(index).zip(document.fragment(index));
-                    let same = same.is_some_and(|(shown, fragment)| {
-                        content_of(shown.id, &fragment) == *content
-                    });
-                    // The same entry may have been sent again, later.
-                    let is_late = newest.is_some_and(|newest| {
-                        entry.instant > newest || index == 0 && entry.instant != newest
-                    });
-                    (!same || is_late).then_some(at)
-                })
-        });
-        let parted = differing.min()?;
-        let kept = self.entries.partition_point(|entry| entry.at < parted);
+        let documents = self
+            .archived
+            .values()
+            .filter_map(|file| file.document.as_ref());
+        let parted = documents
+            .filter_map(|document| self.contradicted(document))
+            .min()?;
+        let kept = self.entries.partition_point(|(entry, _)| entry.at < parted);
         let left_out = self.entries.split_off(kept).len();
-        self.contents.truncate(kept);
         // Nothing tells how the served log went on behind its documents.
         self.openings.retain(|_, opening| opening.first < parted);
         self.head = None;
         Some((parted, left_out))
     }
 
-    /// Returns the documents, and archived ones that are left out.
+    /// Returns the first entry of the log that an archived document contradicts: one before its end that is later than its
+    /// newest entry, or one in it with other bytes.
+    fn contradicted(&self, document: &Document) -> Option<Position> {
+        let ((first, _), updated) = (document.history?, document.updated?);
+        // Instants rise with positions.
+        let late = self
+            .entries
+            .partition_point(|(entry, _)| entry.instant <= updated);
+        let end = first
+            .0
+            .saturating_add(u64::try_from(document.len()).unwrap_or(0));
+        let late = self.entries.get(late).filter(|(entry, _)| entry.at.0 < end);
+        let begin = self.entries.partition_point(|(entry, _)| entry.at < first);
+        let logged = self.entries.iter().skip(begin);
+        let mut logged = logged.take_while(|(entry, _)| entry.at.0 < end);
+        let other = logged.find(|(entry, digest)| {
+            // Documents list the newest entry first.
+            let index = usize::try_from(end - 1 - entry.at.0).unwrap_or(usize::MAX);
+            let fragment = document.fragment(index);
+            let is_newest = index == 0;
+            fragment.is_none_or(|fragment| Digest::of(&fragment) != *digest)
+                || is_newest && entry.instant != updated
+        });
+        let contradicted = [late, other].into_iter().flatten();
+        contradicted.map(|(entry, _)| entry.at).min()
+    }
+
+    /// Returns the documents, and how many entries of some are left out.
     fn documents(&self) -> (Vec<FoundDocument>, Vec<(DocumentName, usize)>) {
         // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
-        let appended = self.entries.iter().map(|entry| entry.document.number);
+        let appended = self.entries.iter();
+        let appended = appended.map(|(entry, _)| entry.document.number);
         let last = archived
             .chain(self.openings.keys().copied())
             .chain(appended);
@@ -412,9 +422,10 @@ impl Sources {
             expected,
             // Without a digest to compare with, the settings must be known exactly, and the end of the
             // document, too.
-            distrusted: expected.is_none()
-                && (was_lost || !(exact && self.openings.contains_key(&number.next()))),
-            unsent: read.is_some() && sidecar.is_none() && logged.is_empty(),
+            distrusted: self.foreign.contains(&name)
+                || expected.is_none()
+                    && (was_lost || !(exact && self.openings.contains_key(&number.next()))),
+            unsent: read.is_some_and(|document| sidecar.is_none() && logged.len() < document.len()),
             entries: logged,
         };
         if let Some(document) = read {
@@ -519,18 +530,12 @@ impl Sources {
         // Entries are sorted by position, hence by document.
         let begin = self
             .entries
-            .partition_point(|entry| entry.document.number < number);
-        let entries = self.entries.iter().skip(begin);
+            .partition_point(|(entry, _)| entry.document.number < number);
+        let entries = self.entries.iter().skip(begin).map(|(entry, _)| *entry);
         entries
             .take_while(|entry| entry.document.number == number)
-            .copied()
             .collect()
     }
-}
-
-fn content_of(id: &str, fragment: &[u8]) -> Hash {
-    // An id has no byte 0.
-    Digest::of_parts(&[id.as_bytes(), &[0], fragment]).half()
 }
 
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
@@ -625,7 +630,8 @@ fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
         .map(|entry| Position(entry.position))
 }
 
-/// Moves guessed instants to free microseconds, so that they displace no known entry.
+/// Moves guessed instants to free microseconds, so that they displace no known entry, and instants into the order of positions
+/// where sources contradict each other.
 pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let entries = |feed: &FoundFeed| {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
@@ -652,15 +658,6 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
             later = Some(entry.instant);
         }
     }
-}
-
-/// Puts instants into the order of positions where sources contradict each other.
-pub(super) fn put_in_order(feeds: &mut [FoundFeed]) {
-    let entries = |feed: &FoundFeed| {
-        let entries = feed.documents.iter().flat_map(|document| &document.entries);
-        entries.map(|entry| entry.instant).collect::<Vec<_>>()
-    };
-    let mut taken: HashSet<Timestamp> = feeds.iter().flat_map(entries).collect();
     for feed in feeds {
         let mut newest = Timestamp::MIN;
         let documents = feed.documents.iter_mut();
@@ -677,10 +674,14 @@ pub(super) fn put_in_order(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Makes documents follow each other: archived ones count before the log, and the first of two at one place. Returns those
-/// that are left out for that.
+/// Makes documents follow each other: archived ones count before the log, and the first of two at one place. Returns how many
+/// entries of which documents are left out for that.
 fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     let archived = |document: &FoundDocument| document.source == Source::Archive;
+    let found: Vec<usize> = documents
+        .iter()
+        .map(|document| document.entries.len())
+        .collect();
     let mut until = None;
     for document in documents.iter_mut().rev() {
         if archived(document) {
@@ -690,10 +691,9 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
             document.first = document.first.min(until);
         }
     }
-    let (mut end, mut overlapping) = (Position(0), vec![]);
-    for document in documents {
+    let mut end = Position(0);
+    for document in documents.iter_mut() {
         if archived(document) && document.first < end {
-            overlapping.push((document.name, document.entries.len()));
             document.entries.clear();
             document.distrusted = true;
             document.first = end;
@@ -703,7 +703,9 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
         }
         end = end.max(document.end());
     }
-    overlapping
+    let kept = documents.iter().zip(found);
+    let left_out = kept.map(|(document, found)| (document.name, found - document.entries.len()));
+    left_out.filter(|(_, entries)| *entries > 0).collect()
 }
 
 /// Gives a place to documents without any source: behind the one before, if that is complete, or else where

@@ -476,9 +476,9 @@ impl Content<'_> {
         let sent = told.map(|told| told.sent).or_else(|| {
             let range = entry.at..entry.at.next();
             let logged = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
-            // The log may be another one, with another entry there.
             let logged = logged.flatten()?.pop()?;
-            (logged.id.as_str() == id).then_some(logged.sent)
+            // Another log may have another entry there.
+            (logged.fragment == fragment).then_some(logged.sent)
         });
         // Without the digest of the sent form, a repeat is recognised by its completed fragment.
         let sent = sent.unwrap_or_else(|| Digest::of(&fragment));

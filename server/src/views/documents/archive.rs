@@ -562,6 +562,16 @@ impl Archive {
 
     /// Writes archived documents of several feeds, which share their syncs.
     fn write_all(&self, feeds: &[(&FeedName, &[Frozen])]) -> Result<Remade, ViewError> {
+        for (feed, documents) in feeds {
+            let folder = self.folder(feed);
+            for frozen in *documents {
+                let path = folder.join(frozen.opening.name.to_string());
+                if is_replaced(&path, frozen) {
+                    let source = LogError::replaced_beside(&visible_path(&path));
+                    return Err(ViewError::Replaced { path, source });
+                }
+            }
+        }
         let folders = feeds.iter().flat_map(|(feed, _)| {
             let sidecars = self.folders.sidecars.join(feed.as_str());
             [self.folder(feed), sidecars]
@@ -614,10 +624,6 @@ impl Archive {
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
-            if document == Remade::Different && is_proven(&path, frozen) {
-                let source = LogError::replaced_beside(&visible_path(&path));
-                return Err(ViewError::Replaced { path, source });
-            }
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
@@ -728,25 +734,26 @@ fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
 }
 
-/// Returns whether a file is a whole document of this name. Its twin must agree with it, since rot changes only one of them.
-/// Its own link must have the name, since a copy of another document does not.
-fn is_proven(path: &Path, own: &Frozen) -> bool {
-    let (file, twin) = (regular::read(path), decoded_twin(path));
-    let Some(bytes) = file
-        .ok()
-        .filter(|file| twin.is_ok_and(|twin| twin == *file))
-    else {
+/// Returns whether a file is a whole document of the name of `own`, with other bytes. Its twin must agree with it, since rot
+/// changes only one of them. Its own link must have the name, since a copy of another document does not.
+fn is_replaced(path: &Path, own: &Frozen) -> bool {
+    let differs = |file: &Vec<u8>| *file != *own.bytes;
+    let Some(bytes) = regular::read(path).ok().filter(differs) else {
         return false;
     };
+    if !decoded_twin(path).is_ok_and(|twin| twin == bytes) {
+        return false;
+    }
     let Ok(base) = Url::parse(&own.settings.document_url(own.opening.name)) else {
         return false;
     };
     let document = Document::read(bytes.into(), &base).ok();
-    let name = document.and_then(|document| {
+    let is_named = |document: Document| {
         let mut path = document.link("self")?.path_segments()?;
-        DocumentName::of_file(path.next_back()?)
-    });
-    name == Some(own.opening.name)
+        let name = DocumentName::of_file(path.next_back()?)?;
+        Some((path.next_back()?, name) == (own.settings.name.as_str(), own.opening.name))
+    };
+    document.and_then(is_named) == Some(true)
 }
 
 /// Returns the names of the files in a folder, if there is one.

@@ -214,7 +214,7 @@ impl View for Archive {
             Ok(())
         })?;
         // Without the cursor, the first server of the copy would look at each document once more.
-        if let Err(error) = copy.save_cursor(Seen::end_of(log)) {
+        if let Err(error) = copy.save_cursor(Seen::of(&log.head())) {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "the archive's cursor cannot be saved");
         }

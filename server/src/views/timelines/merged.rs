@@ -200,12 +200,12 @@ impl Room for Merged {
         self.log.is_displaced()
     }
 
-    fn give_up(&self, document: &Path) {
-        self.log.give_up(document);
+    fn end_as_replaced(&self, document: &Path) {
+        self.log.end_as_replaced(document);
     }
 
-    fn given_up(&self) -> Option<PathBuf> {
-        self.log.given_up()
+    fn replaced_by(&self) -> Option<PathBuf> {
+        self.log.replaced_by()
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
