@@ -76,11 +76,12 @@ fn is_traceable() -> bool {
     true
 }
 
-/// Returns the seed of the samples: fixed, or the date where there is time to try another one each day.
+/// Returns the seed of the samples: `CRASH_STATES_SEED`, else fixed, or the date where there is time to try another one
+/// each day.
 fn seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let day = since.map_or(0, |since| since.as_secs() / 86_400);
-    let seed = if is_long() { day } else { SEED };
+    let seed = setting("CRASH_STATES_SEED").unwrap_or(if is_long() { day } else { SEED });
     eprintln!("crash states: seed {seed}");
     seed
 }
