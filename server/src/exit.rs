@@ -87,8 +87,9 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
         .any(replaced)
     {
         texts.push(
-            "hint: keep the folder as it is. `simplefeed-server recover` makes a new log of this one and of the archived \
-             documents beside it, in which no shown URL has other contents."
+            "hint: keep the folder as it is. If --www names another server's folder, name the right one; else \
+             `simplefeed-server recover` makes a new log of this one and of the archived documents beside it, in which no \
+             shown URL has other contents."
                 .into(),
         );
     }

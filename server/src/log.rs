@@ -448,11 +448,10 @@ pub trait Room: Send + Sync {
         false
     }
 
-    /// Takes no commits any more, because a document in the archive is of another log. The next opening refuses the log, too,
-    /// while the file of that document is unchanged.
+    /// Takes no commits any more, because a document in the archive is of another log.
     fn end_as_replaced(&self, _document: &Path) {}
 
-    /// Returns the document for which the log has given up, if it has.
+    /// Returns the document for which the log takes no commits, if there is one.
     fn replaced_by(&self) -> Option<PathBuf> {
         None
     }

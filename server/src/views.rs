@@ -4,7 +4,7 @@
 //! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
 //! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, fmt, path::Path, sync::Arc};
 
 use simplefeed_core::{commit::Outline, feed::CommitNumber};
 
@@ -130,6 +130,9 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     fn check_log(&self, _log: &dyn EntryLog) -> Result<(), LogError> {
         Ok(())
     }
+
+    /// Notes for the next start that a document of the view, in this file, is of another log.
+    fn note_replaced(&self, _log: &dyn EntryLog, _document: &Path) {}
 
     /// Compares all files of the view with their digests, a little at a time.
     fn scrub(&self, _log: &dyn Series, _scrub: &Scrub<'_>) {}

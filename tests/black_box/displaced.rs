@@ -17,12 +17,12 @@ use crate::{
     harness::{Server, check_folder, copy_folder, files, ids, pause, program, run, text},
 };
 
-const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
+pub(crate) const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
 /// Exit code of a server whose folder was displaced.
 const DISPLACED: i32 = 16;
 
 /// Returns a server over a new folder with entries and archived documents.
-fn begun(data: &Path) -> Server {
+pub(crate) fn begun(data: &Path) -> Server {
     let server = Server::start(data, &DOCUMENTS);
     server.publish_ids("a", (0..8).map(|n| n.to_string()));
     server.wait_until_frozen("/feeds/a/2.atom");
@@ -30,7 +30,7 @@ fn begun(data: &Path) -> Server {
 }
 
 /// Returns the status of one more publication.
-fn publish(server: &Server, id: &str) -> u16 {
+pub(crate) fn publish(server: &Server, id: &str) -> u16 {
     let line = format!("{{\"id\":\"urn:t:{id}\",\"content\":{{\"n\":\"{id}\"}}}}");
     server.publish("a", &line).status
 }
@@ -190,7 +190,7 @@ fn a_journal_that_was_cut_takes_no_more_commits() {
 }
 
 /// Returns the exit code and the words of a server that must not start.
-fn refused(data: &Path) -> (Option<i32>, String) {
+pub(crate) fn refused(data: &Path) -> (Option<i32>, String) {
     let arguments = [
         "serve",
         "--listen",
@@ -420,161 +420,6 @@ fn a_stop_does_not_wait_for_what_is_no_file() {
     server.end("TERM").unwrap();
     // A second of grace, and the machine's load; a pipe would wait for ever.
     assert!(began.elapsed() < Duration::from_mins(1));
-}
-
-/// Goal: an older log overwrites no immutable file of a later one, also where only `www` is later.
-#[test]
-fn an_older_log_overwrites_no_file_of_a_later_one() {
-    // The older one goes on with documents of the same length, and of others.
-    for length in ["3", "2", "5"] {
-        an_older_log_goes_on(length);
-    }
-}
-
-fn an_older_log_goes_on(length: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
-    // Documents contain the public URL, and their bytes are compared.
-    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
-    let server = Server::start(&data, &options);
-    server.publish_ids("a", (0..8).map(|n| n.to_string()));
-    server.wait_until_frozen("/feeds/a/2.atom");
-    server.stop();
-    copy_folder(&data, &older);
-    let server = Server::start(&data, &options);
-    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
-    server.wait_until_frozen("/feeds/a/4.atom");
-    server.stop();
-    let shown = data.join("www/feeds/a");
-    let served = files(&shown);
-    fs::remove_dir_all(older.join("www")).unwrap();
-    fs::rename(data.join("www"), older.join("www")).unwrap();
-    fs::rename(&data, folder.path().join("later")).unwrap();
-    fs::rename(&older, &data).unwrap();
-    let others = [
-        "--document-entries",
-        length,
-        "--public-url",
-        "http://127.0.0.1:9",
-    ];
-    let first = Server::start(&data, &others);
-    // Some of them come too late.
-    let other: Vec<_> = (0..4)
-        .map(|n| format!("other-{n}"))
-        .take_while(|id| publish(&first, id) == 201)
-        .collect();
-    first.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
-    assert_eq!(publish(&first, "more"), 503);
-    let ready = first.get("/readyz");
-    assert_eq!(ready.status, 503);
-    assert!(
-        ready.text().contains("simplefeed-server recover"),
-        "{}",
-        ready.text()
-    );
-    let (code, said) = first.end("TERM").unwrap();
-    assert_eq!(code, Some(15), "{said:#?}");
-    // Nothing more is acknowledged by a log that has to be recovered.
-    let (code, said) = refused(&data);
-    assert_eq!(code, Some(15), "{said}");
-    assert!(said.contains("has other contents"), "{said}");
-    for (path, bytes) in &served {
-        let found = fs::read(path).unwrap();
-        assert!(found == *bytes, "{} was overwritten", path.display());
-    }
-    let command = |name: &str, more: &[&str]| {
-        let arguments = [&[name, "--data", data.to_str().unwrap()], more].concat();
-        let output = run("simplefeed-server", &arguments, b"");
-        (
-            output.status.code(),
-            text(&output.stdout) + &text(&output.stderr),
-        )
-    };
-    let (code, said) = command("rebuild", &[]);
-    assert_eq!(code, Some(15), "{said}");
-    assert!(said.contains("simplefeed-server recover"), "{said}");
-    let recovered = folder.path().join("recovered");
-    let (code, said) = command("recover", &["--to", recovered.to_str().unwrap()]);
-    assert_eq!(code, Some(15), "{said}");
-    assert!(!said.contains("unfinished work"), "{said}");
-    let server = Server::start(&recovered, &options);
-    let found = ids(&server, "a");
-    // The documents of the later log are shown, and the other entries of the older log are named and can be read.
-    let later = (0..8)
-        .map(|n| n.to_string())
-        .chain((0..7).map(|n| format!("later-{n}")));
-    let later: Vec<_> = later.map(|id| format!("urn:t:{id}")).collect();
-    assert_eq!(found, later, "{length}: {said}");
-    let told = format!(
-        "other entries than the documents that were shown: {} of",
-        other.len()
-    );
-    assert!(said.contains(&told), "{length}: {said}");
-    let copy = folder.path().join("copy");
-    copy_folder(&data, &copy);
-    fs::remove_dir_all(copy.join("www")).unwrap();
-    let read = Server::start(&copy, &options);
-    let found = ids(&read, "a");
-    assert!(
-        other
-            .iter()
-            .all(|id| found.contains(&format!("urn:t:{id}")))
-    );
-    read.stop();
-    for (path, bytes) in served {
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if path.extension().is_some_and(|end| end == "atom") {
-            assert_eq!(
-                server.get(&format!("/feeds/a/{name}")).body,
-                bytes,
-                "{name}"
-            );
-        }
-    }
-    server.stop();
-    // The note of the refusal is void for the right log.
-    let right = folder.path().join("later");
-    fs::rename(data.join("www"), right.join("www")).unwrap();
-    fs::copy(data.join("views/replaced"), right.join("views/replaced")).unwrap();
-    let server = Server::start(&right, &options);
-    assert_eq!(ids(&server, "a").len(), 16);
-    server.stop();
-}
-
-/// Goal: a feed that is made again overwrites no document of the former one, and `recover` names these.
-#[test]
-fn a_feed_that_is_made_again_overwrites_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let [data, again, recovered] =
-        ["data", "again", "recovered"].map(|name| folder.path().join(name));
-    begun(&data).stop();
-    let www = data.join("www");
-    let served = files(&www);
-    let options = [&DOCUMENTS[..], &["--www", www.to_str().unwrap()]].concat();
-    let server = Server::start(&again, &options);
-    let acknowledged = (0..8).take_while(|n| publish(&server, &format!("again-{n}")) == 201);
-    let acknowledged = acknowledged.count();
-    assert!(acknowledged >= 4, "{acknowledged}");
-    server.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
-    assert_eq!(publish(&server, "more"), 503);
-    let (code, said) = server.end("TERM").unwrap();
-    assert_eq!(code, Some(15), "{said:#?}");
-    assert!(files(&www) == served, "a document was overwritten");
-    let arguments = ["recover", "--data", again.to_str().unwrap(), "--www"];
-    let more = [www.to_str().unwrap(), "--to", recovered.to_str().unwrap()];
-    let output = run("simplefeed-server", &[&arguments[..], &more].concat(), b"");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(15), "{said}");
-    for document in ["1.atom", "2.atom"] {
-        let named = format!("{document} is of another feed that had this name");
-        assert!(said.contains(&named), "{said}");
-    }
-    let server = Server::start(&recovered, &DOCUMENTS);
-    for document in ["1.atom", "2.atom"] {
-        let answer = server.get(&format!("/feeds/a/{document}"));
-        assert_eq!(answer.status, 404, "{document}");
-    }
-    server.stop();
 }
 
 /// Goal: a refusal because of a pipe in the place of a file has a hint.

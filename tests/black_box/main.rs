@@ -67,6 +67,7 @@ mod rates;
 mod recover;
 mod refresher;
 mod refusals;
+mod replaced;
 mod restoration;
 mod running;
 mod settings;

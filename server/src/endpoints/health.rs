@@ -57,8 +57,8 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
             unwell("the data folder is not what the server opened: the log takes no entries\n")
         }
         Err(Closed::Replaced) => unwell(
-            "a document beside the log is of another one, so the log takes no entries: stop the server, and run \
-             `simplefeed-server recover`\n",
+            "a document beside the log is of another one, so the log takes no entries: stop the server, and name the right \
+             --www, or run `simplefeed-server recover`\n",
         ),
         Err(Closed::Full) => unwell("the disk is full: the log takes no entries\n"),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(

@@ -23,6 +23,7 @@ use super::{
     Commits, FeedHeads, Ids, LogError, LogHead, Room, Series,
     announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
+    held::visible_path,
     journal::{JournalFile, Place},
     record::{self, CommitFacts},
     settled::Settled,
@@ -546,7 +547,8 @@ impl Room for SledLog {
     }
 
     fn end_as_replaced(&self, document: &Path) {
-        self.note_replaced(document);
+        *self.replaced_by.lock() = Some(visible_path(document));
+        self.failed.store(true, Ordering::Release);
     }
 
     fn replaced_by(&self) -> Option<PathBuf> {

@@ -7,34 +7,20 @@
 //! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
 //! ```
 
-use std::{
-    ffi::OsStr,
-    io::{self, Write as _},
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
-use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
+use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
 use super::{
     Commits, LogError, LogHead,
-    barrier::sync_folder,
-    durable,
     held::visible_path,
     slots::{self, Slot, Slots},
 };
-use crate::{
-    codec::{Reader, Writer, seal, unseal},
-    regular,
-};
+use crate::codec::{Reader, Writer, seal, unseal};
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";
-/// Name of the note that the log has replaced another one, in the same folder.
-pub(super) const REPLACED: &str = "replaced";
-/// Bytes of that note before the path.
-const REPLACED_FACTS_BYTES: usize = 72;
 const MAGIC: &[u8; 4] = b"SFE1";
 const BYTES: usize = 56;
 
@@ -146,79 +132,6 @@ impl SeenNote {
     /// Returns why it cannot be synced.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync()
-    }
-}
-
-/// Note that a log has replaced the one that was served: a document of that one is in the archive.
-#[derive(Debug)]
-pub(super) struct Replaced {
-    /// End of the log. The note is void for a log without this commit.
-    end: Seen,
-    /// File of the document, relative to the data folder if it is in there.
-    pub(super) document: PathBuf,
-    /// Digest of that file. The note is void for other bytes.
-    digest: Digest,
-}
-
-impl Replaced {
-    /// Returns the note of a log with this end, and of a document.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the document cannot be read.
-    pub(super) fn of(end: Seen, document: &Path, folder: &Path) -> io::Result<Self> {
-        let digest = Digest::of(&regular::read(document)?);
-        // A copy of the folder has a copy of the document, or none.
-        let document = match document.strip_prefix(folder) {
-            Ok(within) => within.into(),
-            // The current folder may be another one at the next start.
-            Err(_) => std::path::absolute(visible_path(document))?,
-        };
-        Ok(Self {
-            end,
-            document,
-            digest,
-        })
-    }
-
-    /// Returns what is noted at a path, if it can be read.
-    pub(super) fn read(path: &Path) -> Option<Self> {
-        let note = regular::read(path).ok()?;
-        let (facts, document) = unseal(&note)?.split_at_checked(REPLACED_FACTS_BYTES)?;
-        let mut from = Reader(facts);
-        let commit = CommitNumber(from.long()?);
-        let chain = ChainHash(from.digest()?);
-        Some(Self {
-            end: Seen { commit, chain },
-            digest: from.digest()?,
-            document: OsStr::from_bytes(document).into(),
-        })
-    }
-
-    /// Notes it, durably.
-    ///
-    /// # Errors
-    ///
-    /// Returns why it cannot be written.
-    #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut note = Writer::default();
-        note.long(self.end.commit.0);
-        note.bytes(&self.end.chain.0.0);
-        note.bytes(&self.digest.0);
-        note.bytes(self.document.as_os_str().as_bytes());
-        let mut file = regular::create(path)?;
-        file.write_all(&seal(note.0))?;
-        file.sync_all()?;
-        sync_folder(durable::parent_of(path))
-    }
-
-    /// Returns whether the log has the end, and the file the digest.
-    pub(super) fn is_of(&self, log: &(impl Commits + ?Sized), folder: &Path) -> bool {
-        let has_end =
-            matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain);
-        let document = regular::read(folder.join(&self.document));
-        has_end && document.is_ok_and(|bytes| Digest::of(&bytes) == self.digest)
     }
 }
 

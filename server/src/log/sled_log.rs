@@ -36,10 +36,9 @@ use super::{
     announcements::Announcements,
     chapter::{Chapter, Chapters},
     folder::DataFolder,
-    held::visible_path,
     ids::IdIndex,
     journal::{Journal, JournalFile},
-    seen::{self, Replaced, Seen, SeenNote},
+    seen::{self, Seen, SeenNote},
     settled::Settled,
     settler::{Settler, Work},
     writing::{Items, Writing},
@@ -210,32 +209,9 @@ impl SledLog {
         LogError::io("write", self.folder.name_of("views").join(seen::NAME))(error)
     }
 
-    /// Checks that it has the last commit that readers had seen when it was opened, and that it has not given up before.
+    /// Checks that it has the last commit that readers had seen when it was opened.
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
-        self.seen_before.check(self)?;
-        match Replaced::read(&self.replaced_path()) {
-            Some(note) if note.is_of(self, &self.folder.path) => {
-                let document = self.folder.held().name().join(&note.document);
-                Err(LogError::replaced_beside(&document))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes no commits any more. The next opening refuses the log, too, unless it finds another log or another document.
-    pub(super) fn note_replaced(&self, document: &Path) {
-        let path = self.replaced_path();
-        let note = Replaced::of(Seen::of(&self.head()), document, &self.folder.path);
-        if let Err(error) = note.and_then(|note| note.write(&path)) {
-            let path = visible_path(&path);
-            warn!(%error, path = %path.display(), "the next start will take the log for the right one");
-        }
-        *self.replaced_by.lock() = Some(visible_path(document));
-        self.failed.store(true, Ordering::Release);
-    }
-
-    fn replaced_path(&self) -> PathBuf {
-        self.folder.path("views").join(seen::REPLACED)
+        self.seen_before.check(self)
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.

@@ -42,7 +42,7 @@ mod found;
 mod recorded;
 mod timeline;
 
-use found::{FoundDocument, FoundFeed};
+use found::{FoundDocument, FoundFeed, Source};
 use recorded::Recorded;
 
 /// Why nothing was recovered.
@@ -117,12 +117,12 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let told_all = lost_commits.is_empty() && old.is_some();
     missing.extend(lost_commits);
     let recorded = Recorded::find(old);
-    let mut feeds = find(old, &archive, &recorded, &mut missing);
+    let (mut feeds, knows_all) = find(old, &archive, &recorded, &mut missing);
     if feeds.is_empty() {
         return Err(nothing(&missing));
     }
     // Where documents reach further than a feed's head, the log is an older one, or another one, for all feeds.
-    let told_all = told_all && feeds.iter().all(FoundFeed::reaches_its_documents);
+    let told_all = told_all && knows_all && feeds.iter().all(FoundFeed::reaches_its_documents);
     if !recorded.timelines.is_empty() && !told_all {
         missing.push("timelines: what they followed in the missing commits is missing".into());
     }
@@ -282,13 +282,14 @@ fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<St
     lost.chain(end).chain(other).collect()
 }
 
-/// Collects the remains of every feed.
+/// Collects the remains of every feed. Returns them, and whether the log knows each name that documents have.
 fn find(
     old: Option<&Remains>,
     archive: &Archive,
     recorded: &Recorded,
     missing: &mut Vec<String>,
-) -> Vec<FoundFeed> {
+) -> (Vec<FoundFeed>, bool) {
+    let mut knows_all = true;
     let names = archive.feeds().into_iter().map(|name| (name, None));
     let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
@@ -321,8 +322,22 @@ fn find(
             Some(found) if found.settings.values().any(Settings::is_timeline) => missing.push(
                 format!("timeline {name}: what it follows is missing; it has to be made again"),
             ),
-            Some(feed) => feeds.push(feed),
+            Some(feed) => {
+                if let Some(key) = feed.in_log {
+                    let lost = old
+                        .and_then(|old| lost_entries(old, key))
+                        .unwrap_or_else(|| "it has no entries".into());
+                    missing.push(format!(
+                        "feed {name}: the log has another feed of this name than the documents beside it, with the id {}; \
+                         {lost}, which can be read from a copy of the old folder that is served without its documents",
+                        FeedId::of_uuid(key.0)
+                    ));
+                    told.insert(key);
+                }
+                feeds.push(feed);
+            }
             None => {
+                knows_all &= key.is_some();
                 let lost = key.and_then(|key| lost_entries(old?, key));
                 let lost = lost.map_or(String::new(), |lost| format!("; {lost}"));
                 missing.push(format!(
@@ -335,11 +350,16 @@ fn find(
     told.extend(feeds.iter().map(|feed| feed.key));
     told.extend(recorded.timelines.keys());
     told.extend(&recorded.lost);
-    // Of others, not even the name is left.
+    tell_nameless(old, &told, missing);
+    (feeds, knows_all)
+}
+
+/// Names the feeds of the log of which not even the name is left: those that were not `told`.
+fn tell_nameless(old: Option<&Remains>, told: &BTreeSet<FeedKey>, missing: &mut Vec<String>) {
     let others = old.and_then(|old| Some((old, quietly(|| old.feeds())?)));
     for (old, key) in others
         .iter()
-        .flat_map(|(old, feeds)| feeds.difference(&told).map(move |key| (old, key)))
+        .flat_map(|(old, feeds)| feeds.difference(told).map(move |key| (old, key)))
     {
         let id = FeedId::of_uuid(key.0);
         let lost = lost_entries(old, *key).into_iter();
@@ -347,7 +367,6 @@ fn find(
             format!("feed with the id {id}: its name and its settings are lost; {lost}")
         }));
     }
-    feeds
 }
 
 /// Returns that the entries of a feed are missing that can be read, but not be in a log without the feed's settings.
@@ -410,7 +429,10 @@ impl FoundFeed {
 
     /// Returns whether the log has the feed up to the end of its documents.
     fn reaches_its_documents(&self) -> bool {
-        self.parted.is_none() && self.told_end.is_none_or(|told| told >= self.end())
+        let is_shown = |document: &FoundDocument| document.source == Source::Archive;
+        let is_known = self.told_end.is_some() || !self.documents.iter().any(is_shown);
+        let reaches = self.told_end.is_none_or(|told| told >= self.end());
+        self.parted.is_none() && self.in_log.is_none() && is_known && reaches
     }
 
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
@@ -418,8 +440,9 @@ impl FoundFeed {
         let name = &self.name;
         if let Some((at, count)) = self.parted {
             missing.push(format!(
-                "feed {name}: from position {at} on, the log has other entries than the documents that were shown: {count} of \
-                 them are missing, and can be read from a copy of the old folder that is served without its documents"
+                "feed {name}: from position {at} on, the log is not the one whose documents were shown: its {count} entries \
+                 from there on are left out, and can be read from a copy of the old folder that is served without its \
+                 documents"
             ));
         }
         for (document, count) in &self.overlapping {
@@ -433,6 +456,12 @@ impl FoundFeed {
                  publish it again"
             ));
         }
+        for document in &self.abandoned {
+            missing.push(format!(
+                "feed {name}: {document} is of the time before a restoration, which the log does not go on from, and is left \
+                 out"
+            ));
+        }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;
@@ -442,7 +471,8 @@ impl FoundFeed {
                      them may be conflicts"
                 ));
             }
-            if document.distrusted && holes.is_empty() {
+            let is_foreign = self.foreign.contains(&document.name);
+            if document.distrusted && holes.is_empty() && !is_foreign {
                 missing.push(format!(
                     "feed {name}: {document_name} is missing, since nothing tells what it was exactly; only the \
                      log has its entries"

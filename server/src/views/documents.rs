@@ -14,3 +14,4 @@ mod checking;
 mod exporting;
 mod following;
 mod in_flight;
+mod replaced;

@@ -115,6 +115,7 @@ fn follow_within(
         carried_out: begun,
         noted: begun,
         is_full: false,
+        is_replaced: false,
         wakes: 0,
     };
     follower.run();
@@ -132,6 +133,8 @@ struct Follower<'f> {
     carried_out: CommitNumber,
     noted: CommitNumber,
     is_full: bool,
+    /// Whether a document of the view is of another log.
+    is_replaced: bool,
     /// Wake-ups that were answered.
     wakes: u64,
 }
@@ -196,6 +199,10 @@ impl Follower<'_> {
 
     /// Carries out the work that waits. Returns whether none is left.
     fn carry_out(&mut self) -> bool {
+        // Nothing mends it while the server runs.
+        if self.is_replaced {
+            return false;
+        }
         match self.view.carry_out(self.log, self.grace) {
             Ok(false) => false,
             Ok(true) => {
@@ -207,13 +214,13 @@ impl Follower<'_> {
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
                 // More entries would be shown under URLs that have other contents.
-                if let ViewError::Replaced { path, .. } = &error
-                    && self.log.replaced_by().is_none()
-                {
+                if let ViewError::Replaced { path, .. } = &error {
+                    self.is_replaced = true;
+                    self.view.note_replaced(self.log, path);
                     self.log.end_as_replaced(path);
                     error!(
-                        "the log takes no entries: `simplefeed-server recover` makes a new one of it and of the documents \
-                         beside it"
+                        "the log takes no entries: the folder of `www` is another server's, or `simplefeed-server recover` \
+                         makes a new log of this one and of the documents beside it"
                     );
                 }
                 self.is_full &= !self.view.has_room();

@@ -47,6 +47,10 @@ pub(super) struct FoundFeed {
     pub(super) overlapping: Vec<(DocumentName, usize)>,
     /// Documents of another feed that had this one's name.
     pub(super) foreign: BTreeSet<DocumentName>,
+    /// Documents of what a restoration gave up.
+    pub(super) abandoned: BTreeSet<DocumentName>,
+    /// The log's own feed of this name, if the documents are another feed's.
+    pub(super) in_log: Option<FeedKey>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
     pub(super) told_end: Option<Position>,
 }
@@ -66,7 +70,8 @@ pub(super) struct FoundDocument {
     pub(super) source: Source,
     /// Digest of its bytes, from its sidecar, its record or the bytes themselves.
     pub(super) expected: Option<Digest>,
-    /// Whether the document is never shown again, because its bytes came out different or are unknown.
+    /// Whether the document is never shown again, because its bytes came out different, are unknown, or are of another
+    /// feed.
     pub(super) distrusted: bool,
     /// Whether the digests of the sent forms are lost, so that repeats of its entries may be conflicts.
     pub(super) unsent: bool,
@@ -136,6 +141,8 @@ struct Archived {
 
 /// All sources for one feed.
 struct Sources {
+    /// The files that are left, before one of each number is chosen.
+    files: Vec<Archived>,
     archived: BTreeMap<DocumentNumber, Archived>,
     openings: BTreeMap<DocumentNumber, Opening>,
     settings: BTreeMap<Revision, Settings>,
@@ -143,6 +150,8 @@ struct Sources {
     entries: Vec<(FoundEntry, Digest)>,
     /// Proven documents of another feed that had this one's name.
     foreign: BTreeSet<DocumentName>,
+    /// Documents of what a restoration gave up.
+    abandoned: BTreeSet<DocumentName>,
     head: Option<FeedHead>,
 }
 
@@ -155,16 +164,18 @@ impl FoundFeed {
         archive: &Archive,
     ) -> Option<Self> {
         let mut sources = Sources {
-            archived: archived(name, archive),
+            files: files_of(name, archive),
+            archived: BTreeMap::new(),
             openings: BTreeMap::new(),
             settings: BTreeMap::new(),
             entries: vec![],
             foreign: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
             head: None,
         };
         for sidecar in sources
-            .archived
-            .values()
+            .files
+            .iter()
             .filter_map(|file| file.sidecar.as_ref())
         {
             let revision = Revision(sidecar.revision);
@@ -174,7 +185,9 @@ impl FoundFeed {
         }
         // A sidecar knows the feed's key even if the log is gone.
         let told = sources.settings.values().next();
-        let key = told.map(|settings| settings.id.key()).or(key)?;
+        let told = told.map(|settings| settings.id.key());
+        let in_log = key.filter(|key| told.is_some_and(|told| told != *key));
+        let key = told.or(key)?;
         if let Some(old) = old {
             sources.ask(old, key);
         }
@@ -192,35 +205,33 @@ impl FoundFeed {
             parted,
             overlapping,
             foreign: sources.foreign,
+            abandoned: sources.abandoned,
+            in_log,
             told_end,
         })
     }
 }
 
-fn archived(name: &FeedName, archive: &Archive) -> BTreeMap<DocumentNumber, Archived> {
-    let mut archived: BTreeMap<DocumentNumber, Archived> = BTreeMap::new();
-    // Of two documents with one number, the one of the later epoch counts, unless none of its bytes is
-    // left.
-    for document in archive.documents(name) {
+/// Returns the files of a feed's documents, in the order of their names.
+fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
+    let documents = archive.documents(name).into_iter();
+    let files = documents.map(|document| {
         let Salvaged {
             bytes,
             proven,
             sidecar,
             record,
         } = archive.salvage(name, document);
-        if bytes.is_some() || !archived.contains_key(&document.number) {
-            let file = Archived {
-                name: document,
-                bytes,
-                proven,
-                document: None,
-                sidecar,
-                record,
-            };
-            archived.insert(document.number, file);
+        Archived {
+            name: document,
+            bytes,
+            proven,
+            document: None,
+            sidecar,
+            record,
         }
-    }
-    archived
+    });
+    files.collect()
 }
 
 impl Sources {
@@ -257,7 +268,7 @@ impl Sources {
         let Some((_, settings)) = self.settings.last_key_value() else {
             return;
         };
-        for file in self.archived.values_mut() {
+        for mut file in std::mem::take(&mut self.files) {
             let url = Url::parse(&settings.document_url(file.name)).ok();
             let bytes = file.bytes.clone();
             let document = bytes
@@ -270,6 +281,15 @@ impl Sources {
                 self.foreign.insert(file.name);
             }
             file.document = document.filter(is_own);
+            if is_abandoned(&file, &self.openings) {
+                self.abandoned.insert(file.name);
+                file.document = None;
+            }
+            // Of two documents with one number, the one of the later epoch counts, unless it is of no use.
+            let number = file.name.number;
+            if file.document.is_some() || !self.archived.contains_key(&number) {
+                self.archived.insert(number, file);
+            }
         }
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
@@ -536,6 +556,15 @@ impl Sources {
             .take_while(|entry| entry.document.number == number)
             .collect()
     }
+}
+
+/// Whether the log has opened a document with this file's number, or an earlier one, in a later epoch: a restoration gave
+/// the file's document up. A copy of a later document under an older name has another name in its own link.
+fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
+    let own = file.document.as_ref();
+    let own = own.and_then(|document| name_of(document.link("self")?));
+    let mut openings = openings.range(..=file.name.number);
+    own == Some(file.name) && openings.any(|(_, opening)| opening.name.epoch > file.name.epoch)
 }
 
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are

@@ -21,15 +21,15 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
     history::ChainHash,
     limits::INDEX_BLOCK_DOCUMENTS,
-    reader::Document,
     settings::Settings,
 };
-use url::Url;
+use tracing::warn;
 
 use super::{
     frozen::Frozen,
     index,
     manifest::{Archived, Manifests, TOGETHER_MAX},
+    replaced::document_of_another_log,
     sidecar::Sidecar,
 };
 use crate::{
@@ -186,10 +186,11 @@ impl Archive {
         clippy::disallowed_methods,
         reason = "the next move of the feed removes what comes back"
     )]
-    fn choose_tree(&self, feed: &FeedName, is_closed: bool) -> Result<(), ViewError> {
+    fn choose_tree(&self, settings: &Settings) -> Result<(), ViewError> {
+        let feed = &settings.name;
         let closed = folder_in(&self.folders.closed, feed);
         // The folder marks the feed as closed, even before its first document is archived.
-        if is_closed {
+        if settings.is_closed() {
             return self.create_folders(&[&closed]);
         }
         if !closed.is_dir() {
@@ -200,6 +201,10 @@ impl Archive {
         let mut paths = vec![];
         for item in fs::read_dir(&closed).map_err(failed("read", &closed))? {
             paths.push(item.map_err(failed("read", &closed))?.path());
+        }
+        // Before anything is copied.
+        for path in &paths {
+            check_move(path, &open, settings)?;
         }
         for paths in paths.chunks(TOGETHER_MAX) {
             // A copy and not a rename: the trees may be on two file systems.
@@ -373,7 +378,7 @@ impl Archive {
         // The lock ends here, because `make` and `write_together` take it themselves.
         {
             let _writing = self.folders.writing();
-            self.choose_tree(name, settings.is_closed())?;
+            self.choose_tree(&settings)?;
         }
         let last = newest.map_or(0, DocumentNumber::get);
         for number in self.manifests.count_before_hole(name)? + 1..=last {
@@ -454,7 +459,7 @@ impl Archive {
         }
         {
             let _writing = self.folders.writing();
-            self.choose_tree(&settings.name, settings.is_closed())?;
+            self.choose_tree(&settings)?;
         }
         let frozen = Frozen::render(log, feed, newest)?;
         Ok(frozen.map(|frozen| (settings.name, frozen)))
@@ -490,7 +495,7 @@ impl Archive {
         let _writing = self.folders.writing();
         if let Some(head) = log.feed(feed)? {
             let settings = settings_of(log, feed, head.revision)?;
-            self.choose_tree(name, settings.is_closed())?;
+            self.choose_tree(&settings)?;
         }
         if let Some(frozen) = Frozen::render(log, feed, number)? {
             if let Some(like) = like {
@@ -563,13 +568,8 @@ impl Archive {
     /// Writes archived documents of several feeds, which share their syncs.
     fn write_all(&self, feeds: &[(&FeedName, &[Frozen])]) -> Result<Remade, ViewError> {
         for (feed, documents) in feeds {
-            let folder = self.folder(feed);
             for frozen in *documents {
-                let path = folder.join(frozen.opening.name.to_string());
-                if is_replaced(&path, frozen) {
-                    let source = LogError::replaced_beside(&visible_path(&path));
-                    return Err(ViewError::Replaced { path, source });
-                }
+                self.check_place(feed, frozen)?;
             }
         }
         let folders = feeds.iter().flat_map(|(feed, _)| {
@@ -607,6 +607,32 @@ impl Archive {
         Ok(worst)
     }
 
+    /// Checks that a document does not take the place of another log's.
+    fn check_place(&self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
+        let name = frozen.opening.name;
+        let path = self.folder(feed).join(name.to_string());
+        let other = document_of_another_log(&path, &frozen.bytes, name, &frozen.settings);
+        if other.is_none() {
+            return Ok(());
+        }
+        // Where the record has these very bytes, this log is the one that was served, and the file was put there.
+        let recorded = self.manifests.get(feed, name.number).ok().flatten();
+        if recorded.is_some_and(|recorded| recorded.identity == Coded::of(&frozen.bytes)) {
+            return Ok(());
+        }
+        Err(replaced_by(path))
+    }
+
+    /// Returns the folder of the view's own records.
+    pub(super) fn folder_of_records(&self) -> &Path {
+        &self.views
+    }
+
+    /// Returns the folders in which each feed has one, in the two trees.
+    pub(super) fn folders_of_feeds(&self) -> [PathBuf; 2] {
+        [&self.folders.www, &self.folders.closed].map(|tree| tree.join("feeds"))
+    }
+
     /// Adds the files of a feed's documents. Returns the records of these, and the worst outcome.
     fn add_files(
         &self,
@@ -627,11 +653,16 @@ impl Archive {
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
-                let (_, twin) =
-                    files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
-                worst = worst
-                    .max(twin)
-                    .max(files.write(&path, &frozen.bytes, mtime)?);
+                if is_of_another_feed(&path, linked, frozen) {
+                    let path = visible_path(&path);
+                    warn!(path = %path.display(), "another feed's document has this name, and is left alone");
+                } else {
+                    let (_, twin) =
+                        files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
+                    worst = worst
+                        .max(twin)
+                        .max(files.write(&path, &frozen.bytes, mtime)?);
+                }
             }
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
@@ -734,26 +765,33 @@ fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
 }
 
-/// Returns whether a file is a whole document of the name of `own`, with other bytes. Its twin must agree with it, since rot
-/// changes only one of them. Its own link must have the name, since a copy of another document does not.
-fn is_replaced(path: &Path, own: &Frozen) -> bool {
-    let differs = |file: &Vec<u8>| *file != *own.bytes;
-    let Some(bytes) = regular::read(path).ok().filter(differs) else {
-        return false;
+/// Checks that the copy of a file does not take the place of another log's document.
+fn check_move(from: &Path, to: &Path, settings: &Settings) -> Result<(), ViewError> {
+    let name = from.file_name().unwrap_or_default();
+    let path = to.join(name);
+    let Some(name) = name.to_str().and_then(DocumentName::of_file) else {
+        return Ok(());
     };
-    if !decoded_twin(path).is_ok_and(|twin| twin == bytes) {
-        return false;
+    if !path.exists() {
+        return Ok(());
     }
-    let Ok(base) = Url::parse(&own.settings.document_url(own.opening.name)) else {
-        return false;
-    };
-    let document = Document::read(bytes.into(), &base).ok();
-    let is_named = |document: Document| {
-        let mut path = document.link("self")?.path_segments()?;
-        let name = DocumentName::of_file(path.next_back()?)?;
-        Some((path.next_back()?, name) == (own.settings.name.as_str(), own.opening.name))
-    };
-    document.and_then(is_named) == Some(true)
+    let own = regular::read(from).map_err(failed("read", from))?;
+    match document_of_another_log(&path, &own, name, settings) {
+        Some(_) => Err(replaced_by(path)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a file is a whole document of another feed that had this name.
+fn is_of_another_feed(path: &Path, name: DocumentName, own: &Frozen) -> bool {
+    let other = document_of_another_log(path, &own.bytes, name, &own.settings);
+    other.is_some_and(|other| other.feed != own.settings.id.to_string())
+}
+
+/// Returns that the document in a file is of another log.
+fn replaced_by(path: PathBuf) -> ViewError {
+    let source = LogError::replaced_beside(&visible_path(&path));
+    ViewError::Replaced { path, source }
 }
 
 /// Returns the names of the files in a folder, if there is one.

@@ -2,7 +2,7 @@
 //!
 //! Shell over [`Archive`].
 
-use std::{collections::BTreeSet, ops::Bound, time::Duration};
+use std::{collections::BTreeSet, ops::Bound, path::Path, time::Duration};
 
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
@@ -62,9 +62,13 @@ impl View for Archive {
             Ok(Some(own)) if own != chain => {
                 format!("its commit {commit} is not the one whose documents are beside it")
             }
-            _ => return Ok(()),
+            _ => return self.check_noted(log),
         };
         Err(LogError::Replaced { what })
+    }
+
+    fn note_replaced(&self, log: &dyn EntryLog, document: &Path) {
+        self.note_other_log(log, document);
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {

@@ -1,0 +1,156 @@
+//! Documents of another log in the archive: how they are told from damage, and the note for the next start.
+//!
+//! Shell: reads and one small file. Whoever puts an older log in the place of a later one may leave the documents of the
+//! later one. They are immutable, so the older log must not give their URLs other contents.
+
+use std::{
+    ffi::OsStr,
+    io::{self, Write as _},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::{
+    digest::Digest,
+    feed::{CommitNumber, DocumentName},
+    history::ChainHash,
+    reader::Document,
+    settings::Settings,
+};
+use tracing::warn;
+use url::Url;
+
+use super::archive::Archive;
+use crate::{
+    codec::{Reader, Writer, seal, unseal},
+    log::{
+        Commits, EntryLog, LogError,
+        barrier::sync_folder,
+        durable::{self, create_folders},
+        held::visible_path,
+        seen::Seen,
+    },
+    regular,
+    views::files::decoded_twin,
+};
+
+/// Name of the note in the folder of the view.
+const NAME: &str = "replaced";
+/// Bytes of the note before the path.
+const FACTS_BYTES: usize = 72;
+
+/// Returns the document in a file, if it is whole, has this name, and other bytes than `own`. Its twin must agree with it,
+/// since rot changes only one of them. Its own link must have the name, since a copy of another document does not.
+pub(super) fn document_of_another_log(
+    path: &Path,
+    own: &[u8],
+    name: DocumentName,
+    settings: &Settings,
+) -> Option<Document> {
+    let bytes = regular::read(path).ok().filter(|bytes| bytes != own)?;
+    if decoded_twin(path).ok()? != bytes {
+        return None;
+    }
+    let base = Url::parse(&settings.document_url(name)).ok()?;
+    let document = Document::read(bytes.into(), &base).ok()?;
+    let mut path = document.link("self")?.path_segments()?;
+    let found = DocumentName::of_file(path.next_back()?)?;
+    let is_named = (path.next_back()?, found) == (settings.name.as_str(), name);
+    is_named.then_some(document)
+}
+
+impl Archive {
+    /// Checks that no document is known to be of another log than this one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if one is.
+    pub(super) fn check_noted(&self, log: &dyn EntryLog) -> Result<(), LogError> {
+        let note = Note::read(&self.folder_of_records().join(NAME));
+        match note.and_then(|note| note.document(log, self.folders_of_feeds())) {
+            Some(document) => Err(LogError::replaced_beside(&visible_path(&document))),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes for the next start that a document is of another log than this one.
+    pub(super) fn note_other_log(&self, log: &dyn EntryLog, document: &Path) {
+        let path = self.folder_of_records().join(NAME);
+        let note = Note::of(Seen::of(&log.head()), document);
+        if let Err(error) = note.and_then(|note| note.write(&path)) {
+            let path = visible_path(&path);
+            warn!(%error, path = %path.display(), "the next start will take the log for the right one");
+        }
+    }
+}
+
+/// Note that a log has replaced the one that was served.
+#[derive(Debug)]
+struct Note {
+    /// End of the log. The note is void for a log without this commit.
+    end: Seen,
+    /// File of a document of the other log: its folder and its name.
+    file: PathBuf,
+    /// Digest of that file. The note is void where no file has it.
+    digest: Digest,
+}
+
+impl Note {
+    /// Returns the note of a log with this end, and of a document.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the document cannot be read.
+    fn of(end: Seen, document: &Path) -> io::Result<Self> {
+        let digest = Digest::of(&regular::read(document)?);
+        let folder = document.parent().and_then(Path::file_name);
+        let name = document.file_name();
+        let file = folder.into_iter().chain(name).collect();
+        Ok(Self { end, file, digest })
+    }
+
+    /// Returns the note at a path, if it can be read.
+    fn read(path: &Path) -> Option<Self> {
+        let note = regular::read(path).ok()?;
+        let (facts, file) = unseal(&note)?.split_at_checked(FACTS_BYTES)?;
+        let mut from = Reader(facts);
+        let commit = CommitNumber(from.long()?);
+        let chain = ChainHash(from.digest()?);
+        Some(Self {
+            end: Seen { commit, chain },
+            digest: from.digest()?,
+            file: OsStr::from_bytes(file).into(),
+        })
+    }
+
+    /// Writes it, durably.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let mut note = Writer::default();
+        note.long(self.end.commit.0);
+        note.bytes(&self.end.chain.0.0);
+        note.bytes(&self.digest.0);
+        note.bytes(self.file.as_os_str().as_bytes());
+        // There is no folder before the first document is archived.
+        create_folders(&[durable::parent_of(path)]).map_err(|(_, error)| error)?;
+        let mut file = regular::create(path)?;
+        file.write_all(&seal(note.0))?;
+        file.sync_all()?;
+        sync_folder(durable::parent_of(path))
+    }
+
+    /// Returns the document of the other log, if the note is about this log, and one of the folders of feeds has the
+    /// document. They may be others than at the last start.
+    fn document(&self, log: &(impl Commits + ?Sized), folders: [PathBuf; 2]) -> Option<PathBuf> {
+        let chain = log.chain(self.end.commit).ok()??;
+        let has_digest = |path: &PathBuf| {
+            regular::read(path).is_ok_and(|found| Digest::of(&found) == self.digest)
+        };
+        let mut paths = folders.into_iter().map(|folder| folder.join(&self.file));
+        paths.find(|path| chain == self.end.chain && has_digest(path))
+    }
+}

@@ -1,0 +1,303 @@
+//! A log beside the documents of another one: an older copy, a feed that was made again, another server's `www`.
+//!
+//! Shell: processes, files. Documents are immutable: whoever's they are, no log gives their URLs other contents.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    displaced::{DOCUMENTS, begun, publish, refused},
+    harness::{Server, check_folder, copy_folder, files, ids, run, text, wait_for},
+    http::Request,
+};
+
+/// Note that a log has met a document of another one.
+const NOTE: &str = "views/archive-files/replaced";
+
+/// Goal: an older log overwrites no immutable file of a later one, also where only `www` is later.
+#[test]
+fn an_older_log_overwrites_no_file_of_a_later_one() {
+    // The older one goes on with documents of the same length, and of others.
+    for length in ["3", "2", "5"] {
+        an_older_log_goes_on(length);
+    }
+}
+
+fn an_older_log_goes_on(length: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    // Documents contain the public URL, and their bytes are compared.
+    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
+    let server = Server::start(&data, &options);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &options);
+    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    server.stop();
+    let shown = data.join("www/feeds/a");
+    let served = files(&shown);
+    fs::remove_dir_all(older.join("www")).unwrap();
+    fs::rename(data.join("www"), older.join("www")).unwrap();
+    fs::rename(&data, folder.path().join("later")).unwrap();
+    fs::rename(&older, &data).unwrap();
+    let others = [
+        "--document-entries",
+        length,
+        "--public-url",
+        "http://127.0.0.1:9",
+    ];
+    let first = Server::start(&data, &others);
+    // Some of them come too late.
+    let other: Vec<_> = (0..4)
+        .map(|n| format!("other-{n}"))
+        .take_while(|id| publish(&first, id) == 201)
+        .collect();
+    first.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
+    assert_eq!(publish(&first, "more"), 503);
+    let ready = first.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(
+        ready.text().contains("simplefeed-server recover"),
+        "{}",
+        ready.text()
+    );
+    let (code, said) = first.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    // Nothing more is acknowledged by a log that has to be recovered.
+    let (code, said) = refused(&data);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(said.contains("has other contents"), "{said}");
+    for (path, bytes) in &served {
+        let found = fs::read(path).unwrap();
+        assert!(found == *bytes, "{} was overwritten", path.display());
+    }
+    let command = |name: &str, more: &[&str]| {
+        let arguments = [&[name, "--data", data.to_str().unwrap()], more].concat();
+        let output = run("simplefeed-server", &arguments, b"");
+        (
+            output.status.code(),
+            text(&output.stdout) + &text(&output.stderr),
+        )
+    };
+    let (code, said) = command("rebuild", &[]);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(said.contains("simplefeed-server recover"), "{said}");
+    let recovered = folder.path().join("recovered");
+    let (code, said) = command("recover", &["--to", recovered.to_str().unwrap()]);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(!said.contains("unfinished work"), "{said}");
+    let server = Server::start(&recovered, &options);
+    let found = ids(&server, "a");
+    // The documents of the later log are shown, and the other entries of the older log are named and can be read.
+    let later = (0..8)
+        .map(|n| n.to_string())
+        .chain((0..7).map(|n| format!("later-{n}")));
+    let later: Vec<_> = later.map(|id| format!("urn:t:{id}")).collect();
+    assert_eq!(found, later, "{length}: {said}");
+    let told = format!("its {} entries from there on are left out", other.len());
+    assert!(said.contains(&told), "{length}: {said}");
+    let copy = folder.path().join("copy");
+    copy_folder(&data, &copy);
+    fs::remove_dir_all(copy.join("www")).unwrap();
+    let read = Server::start(&copy, &options);
+    let found = ids(&read, "a");
+    assert!(
+        other
+            .iter()
+            .all(|id| found.contains(&format!("urn:t:{id}")))
+    );
+    read.stop();
+    for (path, bytes) in served {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.extension().is_some_and(|end| end == "atom") {
+            assert_eq!(
+                server.get(&format!("/feeds/a/{name}")).body,
+                bytes,
+                "{name}"
+            );
+        }
+    }
+    server.stop();
+    // The note is void for the right log.
+    let right = folder.path().join("later");
+    fs::rename(data.join("www"), right.join("www")).unwrap();
+    fs::copy(data.join(NOTE), right.join(NOTE)).unwrap();
+    let server = Server::start(&right, &options);
+    assert_eq!(ids(&server, "a").len(), 16);
+    server.stop();
+}
+
+/// Goal: a feed that is made again overwrites no document of the former one, and `recover` names these.
+#[test]
+fn a_feed_that_is_made_again_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, again, recovered] =
+        ["data", "again", "recovered"].map(|name| folder.path().join(name));
+    begun(&data).stop();
+    let www = data.join("www");
+    let served = files(&www);
+    let options = [&DOCUMENTS[..], &["--www", www.to_str().unwrap()]].concat();
+    let server = Server::start(&again, &options);
+    let acknowledged = (0..8).take_while(|n| publish(&server, &format!("again-{n}")) == 201);
+    let acknowledged = acknowledged.count();
+    assert!(acknowledged >= 4, "{acknowledged}");
+    server.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
+    assert_eq!(publish(&server, "more"), 503);
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    assert!(files(&www) == served, "a document was overwritten");
+    let listen = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        again.to_str().unwrap(),
+    ];
+    let output = run("simplefeed-server", &[&listen[..], &options].concat(), b"");
+    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
+    let arguments = ["recover", "--data", again.to_str().unwrap(), "--www"];
+    let more = [www.to_str().unwrap(), "--to", recovered.to_str().unwrap()];
+    let output = run("simplefeed-server", &[&arguments[..], &more].concat(), b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(15), "{said}");
+    for document in ["1.atom", "2.atom"] {
+        let named = format!("{document} is of another feed that had this name");
+        assert!(said.contains(&named), "{said}");
+    }
+    let server = Server::start(&recovered, &options);
+    for document in ["1.atom", "2.atom"] {
+        let answer = server.get(&format!("/feeds/a/{document}"));
+        assert_eq!(answer.status, 404, "{document}");
+    }
+    // The document that was open in the recovered log has a second name, which the former feed has given a document.
+    server.publish_ids("a", (0..8).map(|n| format!("since-{n}")));
+    let has_grown = || (files(&www).len() >= served.len() + 6).then_some(());
+    wait_for("no document of the recovered log is written", has_grown);
+    server.stop();
+    unchanged(&served);
+    // With its own documents, the log is the right one, and goes on.
+    let server = Server::start(&again, &DOCUMENTS);
+    assert_eq!(ids(&server, "a").len(), acknowledged);
+    server.publish_ids("a", (0..8).map(|n| format!("own-{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    server.stop();
+    check_folder("verify", &again);
+}
+
+/// Goal: a closed feed of an older log overwrites nothing when it is opened.
+#[test]
+fn a_closed_feed_that_is_opened_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    // Another URL at each start would cut documents.
+    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
+    let close = |server: &Server, is_closed: bool| {
+        let settings = format!("{{\"closed\":{is_closed}}}");
+        let answer = server.send(&Request::put("/feeds/a", &settings));
+        assert!(answer.status < 300, "{}", answer.text());
+    };
+    let server = Server::start(&data, &options);
+    close(&server, true);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    wait_for_file(&data.join("closed/feeds/a/1.atom"));
+    server.stop();
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &options);
+    close(&server, false);
+    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    server.stop();
+    // The older one has shown nothing.
+    assert!(!older.join("www/feeds").exists());
+    let _nothing = fs::remove_dir_all(older.join("www"));
+    fs::rename(data.join("www"), older.join("www")).unwrap();
+    let served = files(&older.join("www/feeds/a"));
+    let server = Server::start(&older, &options);
+    server.publish_ids("a", (0..3).map(|n| format!("other-{n}")));
+    wait_for_file(&older.join("closed/feeds/a/2.atom"));
+    close(&server, false);
+    server.wait_for_log(&["takes no entries"]);
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    unchanged(&served);
+}
+
+/// Goal: documents of another server that were copied over those of the right log are damage, which `rebuild` mends.
+#[test]
+fn rebuild_mends_what_was_copied_over_documents() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, other] = ["data", "other"].map(|name| folder.path().join(name));
+    begun(&data).stop();
+    begun(&other).stop();
+    let own = files(&data.join("www/feeds/a"));
+    for (path, _) in &own {
+        let name = path.file_name().unwrap();
+        fs::copy(other.join("www/feeds/a").join(name), path).unwrap();
+    }
+    let arguments = ["rebuild", "--data", data.to_str().unwrap()];
+    let output = run("simplefeed-server", &arguments, b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    unchanged(&own);
+    check_folder("verify", &data);
+}
+
+/// Goal: `recover` takes the log's own entries, and no documents that a restoration gave up.
+/// Method: a restored backup is served with the documents of the time after the backup.
+#[test]
+fn a_recovery_leaves_out_what_a_restoration_gave_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, backup, www, to] =
+        ["data", "backup", "www", "to"].map(|name| folder.path().join(name));
+    let options = [&DOCUMENTS[..], &["--www", www.to_str().unwrap()]].concat();
+    let command = |name: &str, data: &Path, to: &Path| {
+        let paths = [data, &www, to].map(|path| path.to_str().unwrap());
+        let arguments = [
+            name, "--data", paths[0], "--www", paths[1], "--to", paths[2],
+        ];
+        let output = run("simplefeed-server", &arguments, b"");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        (output.status.code(), said)
+    };
+    let server = Server::start(&data, &options);
+    server.publish_ids("a", (0..7).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let (code, said) = command("backup", &data, &backup);
+    assert_eq!(code, Some(0), "{said}");
+    let server = Server::start(&data, &options);
+    server.publish_ids("a", (0..9).map(|n| format!("lost-{n}")));
+    server.wait_until_frozen("/feeds/a/5.atom");
+    server.stop();
+    let server = Server::start(&backup, &options);
+    server.publish_ids("a", (0..2).map(|n| format!("own-{n}")));
+    let acknowledged = ids(&server, "a");
+    assert_eq!(acknowledged.len(), 9);
+    server.stop();
+    let (code, said) = command("recover", &backup, &to);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(
+        said.contains("4.atom is of the time before a restoration"),
+        "{said}"
+    );
+    let server = Server::start(&to, &DOCUMENTS);
+    assert_eq!(ids(&server, "a"), acknowledged, "{said}");
+    server.stop();
+}
+
+fn unchanged(served: &[(PathBuf, Vec<u8>)]) {
+    for (path, bytes) in served {
+        let found = fs::read(path).unwrap();
+        assert!(found == *bytes, "{} was overwritten", path.display());
+    }
+}
+
+fn wait_for_file(path: &Path) {
+    let complaint = format!("{} is not written", path.display());
+    wait_for(&complaint, || path.exists().then_some(()));
+}
