@@ -77,24 +77,80 @@ pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
     options.read(true).custom_flags(flags).open(path)
 }
 
+/// The longest file that [`read`] takes, in bytes: more than any document, index block or sidecar has.
+const WHOLE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The longest file that [`read_text`] takes, in bytes: those are notes of a few lines.
+const TEXT_BYTES_MAX: u64 = 1024 * 1024;
+/// The longest file that [`read_snapshot`] takes, in bytes.
+const SNAPSHOT_BYTES_MAX: u64 = 4 * WHOLE_BYTES_MAX;
+
 /// Returns the bytes of a file.
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be read.
+/// As [`open`], or why it cannot be read: [`io::ErrorKind::FileTooLarge`] if it is longer than any file of ours.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![];
-    open(path)?.read_to_end(&mut bytes)?;
+    read_at_most(path, WHOLE_BYTES_MAX)
+}
+
+/// Returns the bytes of a file that grows with the log.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_snapshot(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_at_most(path, SNAPSHOT_BYTES_MAX)
+}
+
+/// Returns the bytes of a file that has at most so many.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    // The length first: what stands in the place of a file may be larger than the memory.
+    if length > max {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    let read = file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > max {
+        return Err(too_large());
+    }
     Ok(bytes)
+}
+
+/// Returns whether a file has these bytes.
+///
+/// # Errors
+///
+/// As [`open`], or why it cannot be read.
+pub fn has(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<bool> {
+    let max = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    match read_at_most(path, max) {
+        Ok(found) => Ok(found == bytes),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the text of a file.
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be read as UTF-8.
+/// As [`read`], or why it cannot be read as UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
-    io::read_to_string(open(path)?)
+    let bytes = read_at_most(path, TEXT_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        "it is longer than any file that belongs here",
+    )
 }
 
 fn flags(flags: OFlags) -> i32 {

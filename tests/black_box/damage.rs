@@ -317,6 +317,42 @@ fn a_damaged_archive_file_is_served_from_the_log() {
     );
 }
 
+/// Goal: what stands in the place of a file and is larger than the memory is not read.
+#[test]
+fn a_huge_file_in_the_place_of_another_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "10"]);
+    simplefeed(&["append", &server.url("/feeds/a")], events(25).as_bytes());
+    let before = server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    for name in [
+        "www/feeds/a/2.atom",
+        "www/feeds/a/2.atom.gz",
+        "views/archive-files/cursor",
+        "views/archive-files/replaced",
+    ] {
+        // Without contents, so that it takes no room.
+        let file = fs::File::create(folder.path().join(name)).unwrap();
+        file.set_len(1 << 40).unwrap();
+    }
+    let server = Server::start(folder.path(), &[]);
+    for coding in ["identity", "gzip"] {
+        let get = Request::get("/feeds/a/2.atom").header("Accept-Encoding", coding);
+        assert_eq!(server.send(&get).status, 200, "{coding}");
+    }
+    assert_eq!(server.get("/feeds/a/2.atom").body, before.body);
+    assert!(
+        server.memory_peak_kib() < 200 * 1024,
+        "{}",
+        server.memory_peak_kib()
+    );
+    server.stop();
+    let data = folder.path().to_str().unwrap();
+    let rebuilt = run("simplefeed-server", &["rebuild", "--data", data], b"");
+    assert!(rebuilt.status.success(), "{}", text(&rebuilt.stderr));
+    check_folder("verify", folder.path());
+}
+
 /// What a server showed before the damage: path, coding, decoded body.
 type Shown = Vec<(String, &'static str, Vec<u8>)>;
 

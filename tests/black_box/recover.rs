@@ -12,7 +12,7 @@ use crate::{
     harness::{
         Server, check_folder, copy_folder, files, is_long, pause, program, run, simplefeed, text,
     },
-    http::Response,
+    http::{Request, Response},
 };
 
 const SIZE: [&str; 2] = ["--document-entries", "5"];
@@ -199,7 +199,7 @@ fn publish_to_one_chapter(server: &Server, data: &Path) {
 }
 
 fn put(server: &Server, feed: &str, settings: &str) {
-    let put = crate::http::Request::put(&format!("/feeds/{feed}"), settings);
+    let put = Request::put(&format!("/feeds/{feed}"), settings);
     let answer = server.send(&put);
     assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
 }
@@ -348,6 +348,44 @@ fn a_log_of_several_epochs_is_recovered_whole() {
         server.stop();
         from = to;
     }
+}
+
+/// Goal: a feed that was without entries when a backup was made is recovered whole from the restored one.
+/// Method: new settings open its document again, after another feed has published in the new epoch.
+#[test]
+fn a_feed_without_entries_at_a_restoration_is_recovered_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let settings = |server: &Server, title: &str| {
+        let answer = server.send(&Request::put(
+            "/feeds/c",
+            &format!("{{\"title\":\"{title}\"}}"),
+        ));
+        assert!(answer.status < 300, "{}", answer.text());
+    };
+    let server = Server::start(&at("data"), &SIZE);
+    server.publish_ids("g", (0..8).map(|n| n.to_string()));
+    settings(&server, "one");
+    settings(&server, "two");
+    server.stop();
+    let [data, backup] = ["data", "backup"].map(|name| at(name).to_str().unwrap().to_owned());
+    let arguments = ["backup", "--data", &data, "--to", &backup];
+    assert!(run("simplefeed-server", &arguments, b"").status.success());
+    let server = Server::start(&at("backup"), &SIZE);
+    server.publish_ids("g", (8..16).map(|n| n.to_string()));
+    settings(&server, "three");
+    server.publish_ids("c", (0..12).map(|n| n.to_string()));
+    let before = ["g", "c"].map(|feed| replayed(&server, feed));
+    server.stop();
+    let to = at("recovered");
+    assert_eq!(recover(&at("backup"), &to), Vec::<String>::new());
+    for (path, bytes) in files(&at("backup").join("www")) {
+        let made = fs::read(to.join(path.strip_prefix(at("backup")).unwrap()));
+        assert!(made.is_ok_and(|made| made == bytes), "{}", path.display());
+    }
+    let server = Server::start(&to, &SIZE);
+    assert_eq!(["g", "c"].map(|feed| replayed(&server, feed)), before);
+    server.stop();
 }
 
 /// Goal: without sled, the journal and the archive give all they have, each entry where it was, and the rest is named.

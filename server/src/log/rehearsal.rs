@@ -49,7 +49,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     if !fs::metadata(path)?.is_file() {
         return harm("sled's snapshot is no file");
     }
-    Ok(regular::read(path)?)
+    Ok(regular::read_snapshot(path)?)
 }
 
 fn harm<T>(what: impl Into<String>) -> Result<T, Refusal> {

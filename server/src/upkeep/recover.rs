@@ -435,6 +435,19 @@ impl FoundFeed {
         self.parted.is_none() && self.in_log.is_none() && is_known && reaches
     }
 
+    /// Returns that the log has entries of this feed's document with the same name, if it has.
+    fn own_entries_of(&self, document: DocumentName) -> String {
+        let mut documents = self.documents.iter();
+        let own = documents.find(|own| own.name == document);
+        match own.map_or(0, |own| own.entries.len()) {
+            0 => String::new(),
+            entries => format!(
+                ". The feed's own document of that name is not shown: {entries} entries are only in the log, and `recover` \
+                 without the other feed's files shows them"
+            ),
+        }
+    }
+
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
@@ -453,7 +466,8 @@ impl FoundFeed {
         for document in &self.foreign {
             missing.push(format!(
                 "feed {name}: {document} is of another feed that had this name, and missing; `simplefeed import` may \
-                 publish it again"
+                 publish it again{}",
+                self.own_entries_of(*document)
             ));
         }
         for document in &self.abandoned {

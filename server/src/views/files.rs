@@ -126,9 +126,9 @@ impl FrozenFiles {
         mtime: Timestamp,
     ) -> Result<Remade, ViewError> {
         self.open_folder(path.parent().unwrap_or(path))?;
-        let before = match regular::read(path) {
-            Ok(found) if found == bytes => Remade::Identical,
-            Ok(_) => Remade::Different,
+        let before = match regular::has(path, bytes) {
+            Ok(true) => Remade::Identical,
+            Ok(false) => Remade::Different,
             Err(_) => Remade::New,
         };
         if before == Remade::Identical {
@@ -186,7 +186,7 @@ impl FrozenFiles {
         let path = twin_of(path);
         if let Ok(twin) = regular::read(&path)
             && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
-            && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
+            && gunzip(&twin, bytes.len()).is_ok_and(|decoded| decoded == *bytes)
         {
             let remade = self.write(&path, &twin, mtime)?;
             return Ok((twin, remade));
@@ -238,13 +238,13 @@ impl FrozenFiles {
     }
 }
 
-/// Returns the bytes of a file as its compressed twin has them.
+/// Returns the bytes of a file as its compressed twin has them, if they are no more than `max`.
 ///
 /// # Errors
 ///
 /// Returns why there is no readable twin.
-pub(super) fn decoded_twin(path: &Path) -> io::Result<Vec<u8>> {
-    regular::read(twin_of(path)).and_then(|twin| gunzip(&twin))
+pub(super) fn decoded_twin(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    regular::read(twin_of(path)).and_then(|twin| gunzip(&twin, max))
 }
 
 /// Returns the name of the compressed twin of a file.
@@ -296,18 +296,21 @@ pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
 /// # Errors
 ///
 /// Returns the fault in its bytes.
-pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+pub fn gunzip(bytes: &[u8], max: usize) -> io::Result<Vec<u8>> {
     let mut decoder = GzDecoder::new(bytes);
     let mut decoded = vec![];
-    decoder.read_to_end(&mut decoded)?;
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+    decoder.by_ref().take(limit).read_to_end(&mut decoded)?;
+    let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    // A file may decode to any number of bytes.
+    if decoded.len() > max {
+        return invalid("it decodes to more than it may");
+    }
     // The decoder ignores bytes behind the end, which a right file does not have.
     if decoder.into_inner().is_empty() {
         return Ok(decoded);
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidData,
-        "there is something behind the end",
-    ))
+    invalid("there is something behind the end")
 }
 
 pub(super) fn failed(

@@ -559,12 +559,12 @@ impl Sources {
 }
 
 /// Whether the log has opened a document with this file's number, or an earlier one, in a later epoch: a restoration gave
-/// the file's document up. A copy of a later document under an older name has another name in its own link.
+/// the file's document up. Its own link has the document's name, and the file may have an older one.
 fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
     let own = file.document.as_ref();
     let own = own.and_then(|document| name_of(document.link("self")?));
     let mut openings = openings.range(..=file.name.number);
-    own == Some(file.name) && openings.any(|(_, opening)| opening.name.epoch > file.name.epoch)
+    own.is_some_and(|own| openings.any(|(_, opening)| opening.name.epoch > own.epoch))
 }
 
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are

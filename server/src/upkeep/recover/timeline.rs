@@ -46,6 +46,8 @@ struct Event {
 /// Kinds of events, in the order in which those of one instant are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
+    /// A feed came into being in an earlier epoch than the one that has opened its first document again.
+    Foundation,
     /// A feed came into being, in the commit of this instant.
     Creation,
     /// A timeline was created or changed; it has the entries of that instant and later ones.
@@ -71,6 +73,7 @@ pub(super) fn replay(
     let mut events = vec![];
     for (feed, found) in feeds.iter().enumerate() {
         events_of(feed, found, &mut events);
+        events.extend(foundation_of(feed, feeds));
     }
     for (index, (instant, _)) in recorded.changes.iter().enumerate() {
         events.push(Event {
@@ -142,6 +145,34 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
     }
 }
 
+/// Returns the creation of a feed that was without entries when an epoch began, if the epoch's first event comes before the
+/// feed's first document was opened for the last time: new settings open a document without entries again.
+fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
+    let first = feeds.get(feed)?.documents.first()?;
+    let epoch = first.linked.epoch;
+    if first.name.epoch <= epoch {
+        return None;
+    }
+    let documents = feeds.iter().flat_map(|found| &found.documents);
+    let begins = documents.filter_map(|document| {
+        let opened = (document.linked.epoch > epoch).then_some(document.opened);
+        let entries = document.entries.iter();
+        let mut of_epoch = entries.filter(|entry| entry.document.epoch > epoch);
+        opened
+            .into_iter()
+            .chain(of_epoch.next().map(|entry| entry.instant))
+            .min()
+    });
+    let instant = begins.min().filter(|begins| *begins <= first.opened)?;
+    Some(Event {
+        instant,
+        kind: EventKind::Foundation,
+        feed,
+        document: 0,
+        entry: 0,
+    })
+}
+
 struct Replay<'a> {
     feeds: &'a [FoundFeed],
     recorded: &'a Recorded,
@@ -202,6 +233,13 @@ impl Replay<'_> {
             return Ok(());
         };
         let entry = match event.kind {
+            EventKind::Foundation => {
+                if self.group.instant != event.instant || self.group.entries > 0 {
+                    self.begin(event.instant.max(self.group.next()))?;
+                }
+                self.found(event.feed, feed, document);
+                return Ok(());
+            }
             EventKind::Creation | EventKind::Opening => {
                 // A creation comes first in its commit: entries before it would shift its instant.
                 if self.group.instant != document.opened
@@ -378,6 +416,27 @@ impl Replay<'_> {
             self.push(feed, Change::Epoch { epoch });
         }
         self.push(feed, renamed);
+    }
+
+    /// Creates a feed whose first document is opened again later: with the settings before that document's, if they are
+    /// left.
+    fn found(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
+        let before = found.settings.range(..document.revision).next_back();
+        let revision = before.map_or(document.revision, |(revision, _)| *revision);
+        let founded = FoundDocument {
+            revision,
+            ..document.clone()
+        };
+        self.record_settings(feed, found, &founded);
+        self.push(
+            feed,
+            Change::Opened {
+                feed: found.key,
+                document: founded.name.number,
+                first: founded.first,
+                revision,
+            },
+        );
     }
 
     /// Records the settings that a document was opened with, and those before.

@@ -51,6 +51,9 @@ pub const NAME: &str = "archive-files";
 /// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// The longest document that `recover` reads out of a compressed twin, in bytes.
+const SALVAGED_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
 /// Remains of an archived document, for `recover`.
 #[derive(Debug)]
 pub struct Salvaged {
@@ -245,13 +248,16 @@ impl Archive {
         };
         let name = format!("{}{suffix}", archived.name);
         let mut path = self.folder(feed).join(&name);
-        let mut read = regular::read(&path);
+        let mut read = regular::read_at_most(&path, coded.bytes);
         if read.is_err() {
             // The feed may have been opened, and its folder moved, since the path was made.
             path = self.folder(feed).join(&name);
-            read = regular::read(&path);
+            read = regular::read_at_most(&path, coded.bytes);
         }
-        let bytes = read.map_err(failed("read", &path))?;
+        let bytes = match read {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => vec![],
+            read => read.map_err(failed("read", &path))?,
+        };
         // Each read checks the digest, so a damaged file is never served.
         if Coded::of(&bytes) == coded {
             return Ok(bytes.into());
@@ -282,7 +288,9 @@ impl Archive {
 
     /// Returns the names of a feed's documents that have a file, a sidecar or a record.
     pub fn documents(&self, feed: &FeedName) -> BTreeSet<DocumentName> {
-        let files = names_in(self.folder(feed));
+        let folders = self.folders_of_feeds().into_iter();
+        let files = folders.flat_map(|folder| names_in(folder.join(feed.as_str())));
+        let files: Vec<String> = files.collect();
         let sidecars = names_in(self.folders.sidecars.join(feed.as_str()));
         let stems = files.iter().chain(&sidecars).filter_map(|name| {
             let name = name.strip_suffix(".gz").unwrap_or(name);
@@ -319,10 +327,15 @@ impl Archive {
 
     /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
-        let path = self.folder(feed).join(document.to_string());
+        let name = document.to_string();
+        let mut path = self.folder(feed).join(&name);
+        // A feed that is closed here may have been shown by another log.
+        if !path.exists() && !twin_of(&path).exists() {
+            path = folder_in(&self.folders.www, feed).join(&name);
+        }
         let file = regular::read(&path).ok();
         let twin = regular::read(twin_of(&path))
-            .and_then(|twin| gunzip(&twin))
+            .and_then(|twin| gunzip(&twin, SALVAGED_BYTES_MAX))
             .ok();
         let sidecar = regular::read(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
@@ -543,7 +556,9 @@ impl Archive {
     fn adopt_twin(&self, from: &Self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
         let name = frozen.opening.name.to_string();
         let twin = regular::read(twin_of(&from.folder(feed).join(&name)));
-        let decodes = |twin: &Vec<u8>| gunzip(twin).is_ok_and(|bytes| bytes == *frozen.bytes);
+        let length = frozen.bytes.len();
+        let decodes =
+            |twin: &Vec<u8>| gunzip(twin, length).is_ok_and(|bytes| bytes == *frozen.bytes);
         let Some(twin) = twin.ok().filter(decodes) else {
             return Ok(());
         };
@@ -607,20 +622,23 @@ impl Archive {
         Ok(worst)
     }
 
-    /// Checks that a document does not take the place of another log's.
+    /// Checks that a document does not take the place of another log's, in either tree: the other log may have shown a feed
+    /// that this one has closed.
     fn check_place(&self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
         let name = frozen.opening.name;
-        let path = self.folder(feed).join(name.to_string());
-        let other = document_of_another_log(&path, &frozen.bytes, name, &frozen.settings);
-        if other.is_none() {
-            return Ok(());
+        for folder in self.folders_of_feeds() {
+            let path = folder.join(feed.as_str()).join(name.to_string());
+            let other = document_of_another_log(&path, &frozen.bytes, name, &frozen.settings);
+            if other.is_none() {
+                continue;
+            }
+            // Where the record has these very bytes, this log is the one that was served, and the file was put there.
+            let recorded = self.manifests.get(feed, name.number).ok().flatten();
+            if recorded.is_none_or(|recorded| recorded.identity != Coded::of(&frozen.bytes)) {
+                return Err(replaced_by(path));
+            }
         }
-        // Where the record has these very bytes, this log is the one that was served, and the file was put there.
-        let recorded = self.manifests.get(feed, name.number).ok().flatten();
-        if recorded.is_some_and(|recorded| recorded.identity == Coded::of(&frozen.bytes)) {
-            return Ok(());
-        }
-        Err(replaced_by(path))
+        Ok(())
     }
 
     /// Returns the folder of the view's own records.
@@ -700,7 +718,7 @@ impl Archive {
             return false;
         };
         let path = self.folder(feed).join(linked.to_string());
-        let twin = decoded_twin(&path);
+        let twin = decoded_twin(&path, frozen.bytes.len());
         let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
         !(is_right(regular::read(&path)) && is_right(twin))
     }
@@ -709,7 +727,7 @@ impl Archive {
     pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
-        let twin = decoded_twin(&path);
+        let twin = decoded_twin(&path, block.bytes.len());
         !(regular::read(path).is_ok_and(right) && twin.is_ok_and(right))
     }
 

@@ -246,7 +246,8 @@ fn check_document(
         Err(error) => fault(&format!("cannot be used: {error}")),
     }
     // Another compressor gives another twin, so it is compared decoded.
-    match archive.read(feed, archived, true).map(|twin| gunzip(&twin)) {
+    let twin = archive.read(feed, archived, true);
+    match twin.map(|twin| gunzip(&twin, frozen.bytes.len())) {
         Ok(Ok(bytes)) if bytes == *frozen.bytes => {}
         Ok(_) => fault("has a twin that does not decode to it"),
         Err(error) => fault(&format!("has an unusable twin: {error}")),

@@ -36,6 +36,8 @@ use crate::{
 
 /// Name of the note in the folder of the view.
 const NAME: &str = "replaced";
+/// The longest note, in bytes.
+const BYTES_MAX: u64 = 4_096;
 /// Bytes of the note before the path.
 const FACTS_BYTES: usize = 72;
 
@@ -48,7 +50,7 @@ pub(super) fn document_of_another_log(
     settings: &Settings,
 ) -> Option<Document> {
     let bytes = regular::read(path).ok().filter(|bytes| bytes != own)?;
-    if decoded_twin(path).ok()? != bytes {
+    if decoded_twin(path, bytes.len()).ok()? != bytes {
         return None;
     }
     let base = Url::parse(&settings.document_url(name)).ok()?;
@@ -111,7 +113,7 @@ impl Note {
 
     /// Returns the note at a path, if it can be read.
     fn read(path: &Path) -> Option<Self> {
-        let note = regular::read(path).ok()?;
+        let note = regular::read_at_most(path, BYTES_MAX).ok()?;
         let (facts, file) = unseal(&note)?.split_at_checked(FACTS_BYTES)?;
         let mut from = Reader(facts);
         let commit = CommitNumber(from.long()?);

@@ -77,7 +77,7 @@ pub(super) fn bytes_of(graph: &Graph, chain: ChainHash) -> Vec<u8> {
 
 /// Returns the graph of a file, and the chain hash after the commit that it reaches; `None` if there is no sound file.
 pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
-    let file = regular::read(path).ok()?;
+    let file = regular::read_snapshot(path).ok()?;
     let mut from = Reader(unseal(&file)?.strip_prefix(MAGIC)?);
     let mut graph = Graph::default();
     graph.applied = CommitNumber(from.long()?);
