@@ -714,7 +714,7 @@ mod tests {
     }
 
     /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_old_connection_ends_after_an_answer() {
         let limits = Limits {
             age: Duration::from_millis(20),
