@@ -55,6 +55,67 @@ pub type HandlerError = Box<dyn Error + Send + Sync>;
 /// Returns the key of an entry, if it has one.
 type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 
+/// Error of a handler that was interrupted from outside: the attempt counts for nothing, and the entry is handed over
+/// again.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::worker::{HandlerError, Interrupted};
+///
+/// fn ended(command: std::process::ExitStatus, was_asked_to_stop: bool) -> Result<(), HandlerError> {
+///     match command.success() {
+///         true => Ok(()),
+///         false if was_asked_to_stop => Err(Interrupted.into()),
+///         false => Err(command.to_string().into()),
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the attempt was interrupted")]
+pub struct Interrupted;
+
+/// Error of a handler that can handle no entry at all, since its program does not exist, for instance. The attempt
+/// counts for nothing, and the worker stops.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::worker::{CannotRun, HandlerError};
+///
+/// let error: HandlerError = CannotRun("there is no /usr/bin/ship".into()).into();
+/// assert_eq!(error.to_string(), "there is no /usr/bin/ship");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotRun(pub String);
+
+/// How a handler failed.
+#[derive(Debug)]
+enum Failure {
+    /// With this error, which the policy decides about.
+    Failed(String),
+    /// It was interrupted, which is no failure.
+    Interrupted,
+    /// It can handle no entry.
+    CannotRun(String),
+}
+
+impl From<HandlerError> for Failure {
+    fn from(error: HandlerError) -> Self {
+        if error.is::<Interrupted>() {
+            return Self::Interrupted;
+        }
+        match error.downcast::<CannotRun>() {
+            Ok(cannot) => Self::CannotRun(cannot.0),
+            Err(error) => Self::Failed(error_text(&*error)),
+        }
+    }
+}
+
+/// Pause behind an attempt that was interrupted.
+const INTERRUPTED_PAUSE: Duration = Duration::from_secs(1);
+
 /// Error text of an attempt that the end of the process interrupted.
 const CUT_SHORT: &str = "the process ended during it";
 
@@ -73,6 +134,12 @@ pub enum WorkerError {
     TooManyParked {
         /// Most entries that may be parked, from [`Worker::parked_max`].
         max: usize,
+    },
+    /// The handler can handle no entry ([`CannotRun`]).
+    #[error("no entry can be handled: {reason}")]
+    CannotRun {
+        /// Reason that the handler gave.
+        reason: String,
     },
 }
 
@@ -176,7 +243,7 @@ enum Outcome {
 /// What a worker waited for.
 enum Happening {
     /// A handler came to its end.
-    Ended(u64, Result<(), String>),
+    Ended(u64, Result<(), Failure>),
     Read(Result<Option<Delivery>, WorkerError>),
     /// A pause is over.
     Due,
@@ -303,6 +370,10 @@ impl Worker {
 
     /// Handles entries up to the newest one now, or for ever if the consumer follows.
     ///
+    /// Cancel safe: if the future is dropped, the handlers that run are dropped, too. Their attempts count for nothing,
+    /// and the next run begins with their entries at once; the pauses of entries that failed go on. Where attempts are
+    /// taken back, the drop writes a small file.
+    ///
     /// # Errors
     ///
     /// See [`WorkerError`]. A failure of the handler is none.
@@ -313,7 +384,8 @@ impl Worker {
         self.run_until(pending(), handler).await
     }
 
-    /// As [`run`](Self::run), until `stop` is there: entries that the handler has begun come to their end.
+    /// As [`run`](Self::run), until `stop` is there: entries that the handler has begun come to their end. Should the
+    /// process end before, their attempts count for nothing.
     ///
     /// # Errors
     ///
@@ -327,7 +399,9 @@ impl Worker {
         F: Future<Output = Result<(), HandlerError>>,
     {
         let mut tally = Tally::default();
-        let ended = self.handle_all(stop, &mut handler, &mut tally).await;
+        let run = Run(self);
+        let ended = run.0.handle_all(stop, &mut handler, &mut tally).await;
+        drop(run);
         // An error of the next entry must not forget that this one is handled.
         let noted = if self.is_noted { Ok(()) } else { self.note() };
         ended.and(noted).map(|()| tally)
@@ -346,14 +420,13 @@ impl Worker {
         let mut running = FuturesUnordered::new();
         let mut ended = Ok(());
         let mut stage = Stage::Reading;
-        // A run that stopped or was dropped left these entries unfinished, so they go first.
-        self.window.resume();
         loop {
             // Before anything begins: what is asked to stop begins nothing.
+            let mut step = Ok(());
             if stage != Stage::Stopping && stop.as_mut().now_or_never().is_some() {
                 stage = Stage::Stopping;
+                step = self.excuse();
             }
-            let mut step = Ok(());
             if stage != Stage::Stopping {
                 let mut begun = vec![];
                 step = self.start(running.len(), stage, tally, &mut begun).await;
@@ -379,7 +452,7 @@ impl Worker {
                     }
                     Happening::Stop => {
                         stage = Stage::Stopping;
-                        Ok(())
+                        self.excuse()
                     }
                 };
             }
@@ -399,7 +472,7 @@ impl Worker {
         stage: Stage,
     ) -> Happening
     where
-        R: Future<Output = (u64, Result<(), String>)>,
+        R: Future<Output = (u64, Result<(), Failure>)>,
     {
         let goes_on = stage != Stage::Stopping;
         // A pause that is over changes nothing while all handlers run.
@@ -460,7 +533,9 @@ impl Worker {
             if let Err(error) = self.note() {
                 // These handlers do not run, so their attempts do not count.
                 for number in begun.drain(..) {
-                    self.window.unbegin(number);
+                    if let Some(slot) = self.window.slot(number) {
+                        slot.take_back(Instant::now());
+                    }
                 }
                 return Err(error);
             }
@@ -478,9 +553,10 @@ impl Worker {
         // A process before this one parked the entry, and ended before it noted that. A clone of the folder may have
         // retried or dropped the entry since.
         let parked = self.parked_before.take_if(|parked| parked.is_of(&delivery));
-        let is_parked = parked.is_some() && self.state.was_parked_last(&delivery)?;
+        let is_parked = parked.map_or(Ok(false), |_| self.state.was_parked_last(&delivery));
+        // First: the consumer does not deliver the entry again.
         let is_finished = self.window.admit(delivery, key);
-        if is_parked && !is_finished {
+        if is_parked? && !is_finished {
             return self
                 .finish(self.window.last(), Outcome::Parked, tally)
                 .await;
@@ -541,7 +617,7 @@ impl Worker {
     async fn end(
         &mut self,
         number: u64,
-        result: Result<(), String>,
+        result: Result<(), Failure>,
         tally: &mut Tally,
     ) -> Result<(), WorkerError> {
         let Some(slot) = self.window.slot(number) else {
@@ -555,7 +631,17 @@ impl Worker {
                 // Only the mark for health checks, and last: its failure must not make the entry one that failed.
                 Ok(self.state.handled()?)
             }
-            Err(error) => {
+            Err(Failure::Interrupted) => {
+                slot.take_back(Instant::now() + INTERRUPTED_PAUSE);
+                self.is_noted = false;
+                Ok(())
+            }
+            Err(Failure::CannotRun(reason)) => {
+                slot.take_back(Instant::now());
+                self.is_noted = false;
+                Err(WorkerError::CannotRun { reason })
+            }
+            Err(Failure::Failed(error)) => {
                 slot.fail(error);
                 self.is_noted = false;
                 let attempt = slot.attempt.clone();
@@ -608,6 +694,14 @@ impl Worker {
         }
     }
 
+    /// Excuses the attempts that run, durably: the process may be ended before they are.
+    fn excuse(&mut self) -> Result<(), WorkerError> {
+        if self.window.excuse() {
+            return self.note();
+        }
+        Ok(())
+    }
+
     /// Keeps the place and the entries in hand, durably.
     fn note(&mut self) -> Result<(), WorkerError> {
         let done = self.done.clone();
@@ -652,6 +746,19 @@ impl Worker {
     }
 }
 
+/// A run of a worker. Dropped with it, the attempts that run are taken back.
+struct Run<'a>(&'a mut Worker);
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        let Self(worker) = self;
+        if worker.window.interrupt() {
+            // If this fails, the process after this one counts an attempt too many.
+            worker.is_noted = worker.note().is_ok();
+        }
+    }
+}
+
 /// Returns the next entry. A consumer that follows waits for it through all transient errors.
 async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerError> {
     loop {
@@ -664,12 +771,12 @@ async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerErro
     }
 }
 
-/// Begins the handler, and waits for its end. Returns the error text of a failure.
+/// Begins the handler, and waits for its end.
 fn run<H, F>(
     handler: &mut H,
     delivery: &Delivery,
     limit: Duration,
-) -> impl Future<Output = Result<(), String>> + use<H, F>
+) -> impl Future<Output = Result<(), Failure>> + use<H, F>
 where
     H: FnMut(Delivery) -> F,
     F: Future<Output = Result<(), HandlerError>>,
@@ -682,16 +789,16 @@ where
         let handled = AssertUnwindSafe(begun.map_err(|panic| panic_error(&*panic))?).catch_unwind();
         match time::timeout(limit, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(error_text(&*error)),
+            Ok(Ok(Err(error))) => Err(error.into()),
             Ok(Err(panic)) => Err(panic_error(&*panic)),
-            Err(_) => Err(format!("it took longer than {limit:?}")),
+            Err(_) => Err(Failure::Failed(format!("it took longer than {limit:?}"))),
         }
     };
     handled.instrument(span)
 }
 
-fn panic_error(panic: &(dyn Any + Send)) -> String {
-    format!("it panicked: {}", panic_text(panic))
+fn panic_error(panic: &(dyn Any + Send)) -> Failure {
+    Failure::Failed(format!("it panicked: {}", panic_text(panic)))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
@@ -745,7 +852,7 @@ pub async fn retry<F>(
     attempt_time: Duration,
     observer: &mut dyn Observer,
     mut handler: impl FnMut(Delivery) -> F,
-) -> Result<Retried, StateError>
+) -> Result<Retried, WorkerError>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
@@ -783,23 +890,34 @@ async fn try_again<F>(
     attempt_time: Duration,
     observer: &mut dyn Observer,
     handler: &mut impl FnMut(Delivery) -> F,
-) -> Result<bool, StateError>
+) -> Result<bool, WorkerError>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
     let delivery = parked.delivery();
+    let before = Before {
+        state,
+        parked: Some(parked.clone()),
+    };
     // On the disk before the handler runs, so that an attempt that kills the process counts.
     parked.attempts = parked.attempts.saturating_add(1);
     parked.waits = false;
     parked.error = None;
     state.update(parked)?;
-    let Err(error) = run(handler, &delivery, attempt_time).await else {
-        // The record first: a crash before the removal repeats the entry, and loses nothing.
-        state.record(What::Retried, &delivery, parked.attempts, None)?;
-        state.unpark(parked.number)?;
-        observer.handled(&delivery);
-        return Ok(true);
+    let error = match run(handler, &delivery, attempt_time).await {
+        Ok(()) => {
+            before.forget();
+            // The record first: a crash before the removal repeats the entry, and loses nothing.
+            state.record(What::Retried, &delivery, parked.attempts, None)?;
+            state.unpark(parked.number)?;
+            observer.handled(&delivery);
+            return Ok(true);
+        }
+        Err(Failure::Failed(error)) => error,
+        Err(Failure::Interrupted) => return Ok(false),
+        Err(Failure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
     };
+    before.forget();
     parked.error = Some(error.clone());
     state.update(parked)?;
     let attempt = Attempt {
@@ -810,6 +928,27 @@ where
     };
     observer.failed(&delivery, &attempt);
     Ok(false)
+}
+
+/// A parked entry before an attempt. Dropped, it stands in the folder again: the attempt counts for nothing.
+struct Before<'a> {
+    state: &'a StateFolder,
+    parked: Option<Parked>,
+}
+
+impl Before<'_> {
+    fn forget(mut self) {
+        self.parked = None;
+    }
+}
+
+impl Drop for Before<'_> {
+    fn drop(&mut self) {
+        if let Some(parked) = &self.parked {
+            // If this fails, an attempt too many is counted.
+            let _counted = self.state.update(parked).is_err();
+        }
+    }
 }
 
 /// Forgets a parked entry that shall never be handled. The record keeps the reason.

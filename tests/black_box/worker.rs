@@ -371,6 +371,77 @@ fn a_state_folder_has_one_user() {
     assert_eq!(text(&output.stdout).lines().count(), 6);
 }
 
+/// Goal: a command that does not exist, or may not be run, stops the consumer, and no entry is given up for it.
+#[test]
+fn a_command_that_does_not_exist_gives_nothing_up() {
+    let scene = Scene::new();
+    let plain_file = scene.path("no-program");
+    fs::write(&plain_file, "").unwrap();
+    let state = scene.path("state");
+    for command in [
+        "./typo",
+        plain_file.to_str().unwrap(),
+        "exit 126",
+        "true; ./typo",
+    ] {
+        for more in [
+            &["--policy", "skip"][..],
+            &["--policy", "park"],
+            &["--batch", "2"],
+            &[],
+        ] {
+            let (feed, state) = (scene.feed(), state.to_str().unwrap());
+            let args = ["replay", &feed, "--state", state, "--exec", command];
+            let output = run("simplefeed", &[&args[..], more].concat(), b"");
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+            assert!(said.contains("no such command"), "{said}");
+            assert_eq!(scene.record(), "");
+        }
+    }
+    assert!(scene.run("true", &[]).status.success());
+    assert_eq!(scene.begun(), "1 2 3 4 5 6");
+}
+
+/// Goal: a parked entry whose command does not exist stays parked, and its attempt does not count.
+#[test]
+fn a_retry_by_a_command_that_does_not_exist_counts_for_nothing() {
+    let scene = Scene::new();
+    scene.run(&failing("exit 3"), &["--policy", "park", "--attempts", "1"]);
+    let state = scene.path("state");
+    let state = state.to_str().unwrap();
+    let list = ["parked", "list", "--json", "--state", state];
+    let before = simplefeed(&list, b"");
+    let retry = ["parked", "retry", "--state", state, "--exec", "./typo"];
+    let output = run("simplefeed", &retry, b"");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(simplefeed(&list, b""), before);
+}
+
+/// Goal: a service manager that signals the command, too, makes no consumer give an entry up, however often it restarts.
+/// Method: the command gets the signal first, and ends by it, as a JVM does, or with an error.
+#[test]
+fn a_stop_of_command_and_consumer_gives_nothing_up() {
+    for by in ["kill -TERM $$", "exit 143", "exit 1"] {
+        let scene = Scene::new();
+        let (begun, state) = (scene.path("begun"), scene.path("state"));
+        let exec = format!("echo x >> {}; kill -TERM $PPID; {by}", begun.display());
+        for _ in 0..3 {
+            let output = Command::new(program("simplefeed"))
+                .args(["tail", &scene.feed(), "--since", "oldest", "--exec", &exec])
+                .args(["--policy", "skip", "--attempts", "2", "--state"])
+                .arg(&state)
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        }
+        assert_eq!(scene.record(), "", "{by}");
+        assert_eq!(scene.text("begun"), "x\nx\nx\n");
+        scene.run("true", &[]);
+        assert_eq!(scene.begun(), "x x x 1 2 3 4 5 6");
+    }
+}
+
 /// Who is asked to end lets the command come to its end, and remembers it.
 #[test]
 fn a_stop_waits_for_the_command() {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use simplefeed_client::{Consumer, ConsumerError, Delivery, EntryError};
+use simplefeed_client::{Consumer, ConsumerError, Delivery, EntryError, worker::CannotRun};
 use tokio::time;
 
 use crate::{exit, format::Format, handler::Handler, say, signals::Ends};
@@ -133,6 +133,9 @@ impl Batches {
             // The batch failed and is not accepted, so the next start repeats it.
             if let Some(code) = ended_by {
                 return Ok(Some(code));
+            }
+            if error.is::<CannotRun>() {
+                return Err(anyhow::anyhow!(error));
             }
             say::warning(&format!(
                 "the command failed for {}, the first of them {}: {error}; trying again in {} s",

@@ -4,9 +4,8 @@
 
 use std::{process::Stdio, time::Duration};
 
-use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process_group};
-use simplefeed_client::worker::HandlerError;
+use simplefeed_client::worker::{CannotRun, HandlerError};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::Command,
@@ -14,6 +13,9 @@ use tokio::{
 
 /// The longest value of a variable, in bytes.
 const VARIABLE_BYTES_MAX: usize = 32 * 1024;
+
+/// Exit codes by which `sh` says that there is no such command, or that it may not be run.
+const NO_COMMAND: [i32; 2] = [126, 127];
 
 /// Place of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,10 @@ pub(crate) enum Output {
 }
 
 /// Runs a command by `sh -c`. If it takes too long, or the future is dropped, it is killed with all that it started.
+///
+/// # Errors
+///
+/// [`CannotRun`] if there is no such command; else what it is that failed.
 pub(crate) async fn run(
     command: &str,
     input: &[u8],
@@ -52,7 +58,8 @@ pub(crate) async fn run(
             shell.env(name, value);
         }
     }
-    let mut child = shell.spawn().context("the command cannot be run")?;
+    let spawned = shell.spawn();
+    let mut child = spawned.map_err(|error| CannotRun(format!("sh cannot be run: {error}")))?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let fed = async {
@@ -88,6 +95,11 @@ pub(crate) async fn run(
     // First, since a command that prints on ends with SIGPIPE.
     if taken.len() > max {
         return Err(format!("it printed more than {max} bytes").into());
+    }
+    if status.code().is_some_and(|code| NO_COMMAND.contains(&code)) {
+        let reason =
+            format!("there is no such command, or it may not be run: {command} ({status})");
+        return Err(CannotRun(reason).into());
     }
     if !status.success() {
         return Err(status.to_string().into());

@@ -12,10 +12,14 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, worker::Attempt,
+    Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker,
+    worker::{Attempt, HandlerError, Interrupted},
 };
 use simplefeed_core::replay::WalkError;
-use tokio::sync::{Mutex, oneshot};
+use tokio::{
+    sync::{Mutex, watch},
+    time,
+};
 
 use crate::{
     batch::{Batches, is_of_entry},
@@ -39,6 +43,9 @@ const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shortest time between two equal warnings.
 const REPEAT_EVERY: Duration = Duration::from_mins(1);
+
+/// Longest time between the end of a command by a signal and the same signal to this process.
+const SIGNAL_DELAY: Duration = Duration::from_millis(500);
 
 /// Warning about a cache that cannot reach the server.
 const PAST: &str = "the newest document came from a cache that could not ask the server; \
@@ -217,19 +224,20 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         .rules
         .handler(command, args.format.unwrap_or(Format::Ndjson));
     let mut ends = Ends::listen()?;
-    let (told, stop) = oneshot::channel::<()>();
-    let stop = async {
-        // The sender is dropped, and sends nothing.
-        let _told = stop.await.is_err();
+    let (ask_to_stop, was_asked) = watch::channel(false);
+    let mut asked = was_asked.clone();
+    let stop = async move {
+        // An error means that the sender is gone, and the run with it.
+        let _gone = asked.wait_for(|asked| *asked).await.is_err();
     };
     // One entry is handled at a time, so nobody ever waits for this lock.
     let pace = Mutex::new(Pace::new(args.rate));
     let tally = worker.run_until(stop, async |delivery| {
         pace.lock().await.wait().await;
-        handler.handle(&delivery).await
+        let handled = handler.handle(&delivery).await;
+        interrupted_if_asked(handled, was_asked.clone()).await
     });
     tokio::pin!(tally);
-    let mut told = Some(told);
     let mut ended_by = exit::OK;
     let tally = loop {
         let code = tokio::select! {
@@ -237,12 +245,11 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
             code = ends.told() => code,
         };
         ended_by = code;
-        let Some(told) = told.take() else {
-            // The killed command counts as an attempt: it was counted before it ran.
+        if ask_to_stop.send_replace(true) {
+            // The second signal: dropping the run kills the command and its process group.
             return Ok(code);
-        };
+        }
         say::note("Waiting for the command to end. Send the signal once more, and it is killed.");
-        drop(told);
     };
     if tally.skipped + tally.parked > 0 {
         say::note(&format!(
@@ -259,10 +266,25 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     Ok(ended_by)
 }
 
+/// Makes an interruption of a failure, if a stop was asked for or is within a moment. A service manager sends its signal
+/// to the command, too, which may end first, in whatever way.
+async fn interrupted_if_asked(
+    handled: Result<(), HandlerError>,
+    mut asked: watch::Receiver<bool>,
+) -> Result<(), HandlerError> {
+    let Err(error) = handled else {
+        return Ok(());
+    };
+    match time::timeout(SIGNAL_DELAY, asked.wait_for(|asked| *asked)).await {
+        Ok(_) => Err(Interrupted.into()),
+        Err(_) => Err(error),
+    }
+}
+
 /// Spreads entries over time.
 struct Pace {
     apart: Duration,
-    next: Option<tokio::time::Instant>,
+    next: Option<time::Instant>,
 }
 
 impl Pace {
@@ -275,10 +297,10 @@ impl Pace {
         if self.apart.is_zero() {
             return;
         }
-        let now = tokio::time::Instant::now();
+        let now = time::Instant::now();
         // Time that a slow command took is not made up for by a burst.
         let due = self.next.map_or(now, |next| next.max(now));
-        tokio::time::sleep_until(due).await;
+        time::sleep_until(due).await;
         self.next = Some(due + self.apart);
     }
 }

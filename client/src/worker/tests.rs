@@ -17,6 +17,7 @@ use crate::{
     files::end,
 };
 
+mod interrupted;
 mod several;
 
 /// How a handler fails.
@@ -61,16 +62,28 @@ struct Found {
     record: Vec<(String, u32, u32)>,
 }
 
-/// Waits for `work`. Returns `None` once `stop` is ready.
+/// Waits for `work`. Once `stop` is ready, its process is killed, which writes nothing more, and the result is `None`.
 async fn before<T>(
     stop: Pin<&mut impl FusedFuture<Output = ()>>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    tokio::select! {
+    let mut work = Box::pin(work);
+    let done = tokio::select! {
         biased;
         () = stop => None,
-        done = work => Some(done),
+        done = &mut work => Some(done),
+    };
+    if done.is_none() {
+        end::after(Some(0));
     }
+    drop(work);
+    end::after(None);
+    done
+}
+
+/// Waits for `work` as long as its process lives, as [`before`] does.
+async fn within<T>(life: Duration, work: impl Future<Output = T>) -> Option<T> {
+    before(pin!(time::sleep(life).fuse()), work).await
 }
 
 fn number(delivery: &Delivery) -> u32 {

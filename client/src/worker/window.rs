@@ -48,6 +48,8 @@ pub(super) struct Slot {
     error_before: Option<String>,
     /// Whether a process before this one ended during an attempt at it.
     is_suspect: bool,
+    /// Whether the attempt that runs counts for nothing should the process end during it.
+    is_excused: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +102,19 @@ impl Slot {
         self.phase = Phase::Waiting(Some(due));
     }
 
-    fn take_back(&mut self) {
-        self.attempt.count = self.attempt.count.saturating_sub(1);
-        self.attempt.error = self.error_before.take();
+    /// Returns the attempts before the one that runs.
+    fn attempt_before(&self) -> Attempt {
+        Attempt {
+            count: self.attempt.count.saturating_sub(1),
+            error: self.error_before.clone(),
+            ..self.attempt.clone()
+        }
+    }
+
+    /// Takes back an attempt that was interrupted, or never began. The entry may begin again at an instant.
+    pub(super) fn take_back(&mut self, due: Instant) {
+        self.attempt = self.attempt_before();
+        self.phase = Phase::Waiting(Some(due));
     }
 
     pub(super) fn fail(&mut self, error: String) {
@@ -141,23 +153,21 @@ impl Window {
         }
     }
 
-    /// Prepares for another run: attempts that were dropped with the last one are over.
-    pub(super) fn resume(&mut self) {
-        let running = self
-            .slots
-            .iter()
-            .filter(|slot| slot.phase == Phase::Running);
-        // The caller dropped them together, and not for the fault of each.
-        let is_shared = running.count() > 1;
+    /// Takes back the attempts that run: their run was dropped, which is no failure. Returns whether there are any.
+    pub(super) fn interrupt(&mut self) -> bool {
+        let now = Instant::now();
+        let slots = self.slots.iter_mut();
+        let running = slots.filter(|slot| slot.phase == Phase::Running);
+        running.map(|slot| slot.take_back(now)).count() > 0
+    }
+
+    /// Excuses the attempts that run: their end was asked for, and the process may be ended during them. Returns whether
+    /// there are any.
+    pub(super) fn excuse(&mut self) -> bool {
         for slot in &mut self.slots {
-            if slot.phase == Phase::Running && is_shared {
-                slot.take_back();
-            }
-            if slot.phase != Phase::Finished {
-                slot.phase = Phase::Waiting(None);
-                slot.before = slot.attempt.count;
-            }
+            slot.is_excused = true;
         }
+        self.slots.iter().any(|slot| slot.phase == Phase::Running)
     }
 
     /// Returns whether a process after this one has to know of no entry behind the bookmark.
@@ -190,6 +200,7 @@ impl Window {
         self.slots.push_back(Slot {
             before: attempt.count,
             error_before: None,
+            is_excused: false,
             delivery,
             key,
             attempt,
@@ -250,15 +261,8 @@ impl Window {
             slot.attempt.count = slot.attempt.count.saturating_add(1);
             // If the process ends now, an older error must not stand as the cause.
             slot.error_before = slot.attempt.error.take();
+            slot.is_excused = false;
             slot.phase = Phase::Running;
-        }
-    }
-
-    /// Takes back an attempt whose handler did not begin.
-    pub(super) fn unbegin(&mut self, number: u64) {
-        if let Some(slot) = self.slot(number) {
-            slot.take_back();
-            slot.phase = Phase::Waiting(None);
         }
     }
 
@@ -277,8 +281,15 @@ impl Window {
 
     /// Returns what a process after this one has to know of the entries behind the bookmark.
     pub(super) fn begun(&self) -> Vec<Begun> {
+        let attempt = |slot: &Slot| {
+            if slot.phase == Phase::Running && slot.is_excused {
+                slot.attempt_before()
+            } else {
+                slot.attempt.clone()
+            }
+        };
         let slots = self.slots.iter().map(|slot| Begun {
-            attempt: slot.attempt.clone(),
+            attempt: attempt(slot),
             finished: slot.phase == Phase::Finished,
             alone: slot.is_suspect && slot.phase != Phase::Running,
         });
