@@ -28,6 +28,7 @@ use simplefeed_core::{
     feed::Position,
     index::IndexBlock,
     limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN},
+    reader::FeedFault,
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
     sup::Announcement,
     timestamp::Timestamp,
@@ -182,6 +183,11 @@ pub struct Consumer {
     gap: Option<WalkError>,
     /// Gap that this round goes on behind.
     passed: Option<WalkError>,
+    faults: Faults,
+    /// The earliest time of a look that something wakes the consumer for.
+    woken_from: Option<time::Instant>,
+    /// When the last request for the recent document began.
+    looked_at: Option<time::Instant>,
     /// Last entry accepted since `kept`. Its bookmark is built on demand, because it can be as long as the document.
     accepted: Option<Delivery>,
 }
@@ -216,6 +222,28 @@ impl Frozen {
                 Ok(())
             }
         }
+    }
+}
+
+/// Faults of the feed's documents.
+#[derive(Debug, Default)]
+struct Faults {
+    /// A bit for each kind that was found.
+    kinds: u16,
+    /// Those found since they were taken last.
+    new: Vec<FeedFault>,
+}
+
+impl Faults {
+    /// Notes a fault. Returns whether it is the first of its kind.
+    fn note(&mut self, fault: &FeedFault) -> bool {
+        let bit = 1 << fault.kind();
+        let is_new = self.kinds & bit == 0;
+        self.kinds |= bit;
+        if is_new {
+            self.new.push(fault.clone());
+        }
+        is_new
     }
 }
 
@@ -269,6 +297,9 @@ impl Consumer {
             interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
             gap: None,
             passed: None,
+            faults: Faults::default(),
+            woken_from: None,
+            looked_at: None,
             accepted: None,
         }
     }
@@ -301,6 +332,11 @@ impl Consumer {
     /// Returns the gap that was passed since the last call.
     pub(crate) fn take_gap(&mut self) -> Option<WalkError> {
         self.gap.take()
+    }
+
+    /// Returns the faults of the feed that were found since the last call, one of each kind.
+    pub(crate) fn take_faults(&mut self) -> Vec<FeedFault> {
+        std::mem::take(&mut self.faults.new)
     }
 
     /// Limits each request to one attempt. With `fresh`, requests for the recent document carry `no-cache`.
@@ -516,6 +552,7 @@ impl Consumer {
             let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
             let mut wait = None;
             if ask.kind == AskKind::Recent {
+                self.looked_at = Some(time::Instant::now());
                 ask.again |= self.fresh || self.look == Look::Woken;
                 // Without an entity tag, the server answers a wait at once.
                 let waits = matches!(self.look, Look::Waiting(_)) && ask.known.etag.is_some();
@@ -585,6 +622,15 @@ impl Consumer {
             }
             Got::Document(fetched) => fetched,
         };
+        if matches!(self.look, Look::Waited(_))
+            && let Fetched::Document { document, .. } = &fetched
+            && !self.replay.may_be_of_feed(document)
+        {
+            // Something answers waits with other documents. The look that follows decides what is true.
+            self.waker.waited(Waited::Absent);
+            self.look = Look::Next;
+            return Ok(());
+        }
         let freshness = match &fetched {
             Fetched::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
             // A wait says nothing of how long its answer is fresh.
@@ -622,6 +668,11 @@ impl Consumer {
                 ..
             } => {
                 self.frozen.check(&url, frozen)?;
+                for fault in document.faults(&url) {
+                    if self.faults.note(&fault) {
+                        self.observer.fault(&fault);
+                    }
+                }
                 let taken = self.replay.take(document, &url, validators);
                 let run = taken.map_err(|error| Failure {
                     // A stale copy: the cache may keep giving it until its lifetime is over.

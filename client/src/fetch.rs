@@ -678,11 +678,10 @@ pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        if let Ok(target) = url.join(&target)
-            && !rel.starts_with(SERVER_RELS)
-        {
+        // Links of the server that are sound are not the document's.
+        if !rel.starts_with(SERVER_RELS) || url.join(&target).is_err() {
             // Behind the links of the document itself, which go first.
-            document.add_link(&rel, target);
+            document.add_link(&rel, url, &target);
         }
     }
     Ok(document)

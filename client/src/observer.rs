@@ -2,7 +2,10 @@
 //!
 //! Pure: the seam to metrics and logs.
 
-use simplefeed_core::replay::{Run, WalkError};
+use simplefeed_core::{
+    reader::FeedFault,
+    replay::{Run, WalkError},
+};
 
 use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 
@@ -46,6 +49,9 @@ pub trait Observer: Send {
     /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a document on the
     /// way, has left the feed. Entries may be lost.
     fn gap(&mut self, _gap: &WalkError) {}
+
+    /// A document has a fault in spite of which the consumer can read it. Called once for each kind of fault.
+    fn fault(&mut self, _fault: &FeedFault) {}
 
     /// A document was read. The count is of entries that wait to be delivered, or to be fetched up to the newest one
     /// at the last look; in a foreign feed, only of those that were read.

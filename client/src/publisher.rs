@@ -128,6 +128,15 @@ pub enum PublishError {
         /// Fault found by the JSON parser.
         source: serde_json::Error,
     },
+    /// The answer acknowledges other entries than those of the batch. Whether the batch is stored is unknown;
+    /// publishing it again is safe if its entries have ids.
+    #[error("{url} did not acknowledge the entries that were sent: {detail}")]
+    Unacknowledged {
+        /// URL of the feed, without a password.
+        url: Url,
+        /// The difference.
+        detail: String,
+    },
 }
 
 impl PublishError {
@@ -341,6 +350,9 @@ impl Publisher {
 
     /// Appends entries in order, in batches. Returns the result of each, once all are durable.
     ///
+    /// If the future is dropped, batches before the one on its way are stored, and that one may be. To publish the same
+    /// entries again is safe if they have ids.
+    ///
     /// # Errors
     ///
     /// See [`PublishError`]. Batches before the one that failed are stored.
@@ -389,6 +401,7 @@ impl Publisher {
         struct Appended {
             results: Vec<Published>,
         }
+        let ids: Vec<Option<String>> = batch.items.iter().map(Item::id).collect();
         let (kind, body) = batch.encode();
         // One key for all attempts at this batch: a repeat after a lost answer stores nothing twice.
         let headers = vec![
@@ -408,7 +421,14 @@ impl Publisher {
             source,
         };
         let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
-        Ok(appended.results)
+        // Something between may have answered, or have sent other entries on.
+        match difference(&ids, &appended.results) {
+            None => Ok(appended.results),
+            Some(detail) => Err(PublishError::Unacknowledged {
+                url: self.url.clone(),
+                detail,
+            }),
+        }
     }
 
     /// Returns the URL that is published to, without a password.
@@ -487,6 +507,35 @@ impl Publisher {
     }
 }
 
+/// Returns how an acknowledgement differs from what was sent: the entries with these ids, where they have one.
+fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> {
+    if sent.len() != results.len() {
+        let (sent, came) = (sent.len(), results.len());
+        return Some(format!(
+            "it has results for {came} entries, and {sent} were sent"
+        ));
+    }
+    let pairs = sent.iter().zip(results);
+    for (place, (sent, result)) in (1..).zip(pairs) {
+        if let Some(sent) = sent
+            && *sent != result.id
+        {
+            let came = &result.id;
+            return Some(format!(
+                "its result {place} is about {came}, and {sent} was sent"
+            ));
+        }
+    }
+    let is_new = |result: &&Published| result.status == Status::Appended;
+    let new: Vec<u64> = results
+        .iter()
+        .filter(is_new)
+        .map(|result| result.position)
+        .collect();
+    let is_ordered = new.is_sorted_by(|one, next| one < next);
+    (!is_ordered).then(|| "the positions of its results do not rise".into())
+}
+
 /// Entry in the form in which it is sent.
 enum Item {
     Line(String),
@@ -510,6 +559,18 @@ impl Item {
                 Self::Element(to_atom(&entry)?)
             }
         })
+    }
+
+    /// Returns the entry's id; `None` if the server is to give it one, or will refuse the entry.
+    fn id(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Identified {
+            id: Option<String>,
+        }
+        match self {
+            Self::Line(text) => serde_json::from_str::<Identified>(text).ok()?.id,
+            Self::Element(text) => Event::from_entry(text).ok()?.id,
+        }
     }
 
     fn text(&self) -> &str {
@@ -573,3 +634,6 @@ impl Batch {
         ("application/atom+xml", body.into())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,8 +16,10 @@ use std::{
 use simplefeed_core::{
     limits::{
         HEARD_TOGETHER_MAX, POLL_SECONDS_MIN, PUSH_ABSENT_SECONDS, PUSH_WAITS_MAX,
-        WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX, WATCHED_TOGETHER_MAX,
+        SLOW_PER_ORIGIN_MAX, SLOW_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX,
+        WATCHED_TOGETHER_MAX,
     },
+    reader::FeedFault,
     replay::Bookmark,
     timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
@@ -51,6 +53,8 @@ const AHEAD: usize = 256;
 const WAITING_MAX: usize = 4_096;
 /// Updates in a document for which the next wait begins a second later.
 const UPDATES_A_SECOND: u32 = 10_000;
+/// Time of a turn until a feed without an answer counts as slow.
+const QUICK_TURN: Duration = Duration::from_secs(10);
 const IN_ORDER: &str = "numbers are in the order of the feeds";
 /// Longest time between two saves of the state of feeds without news.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
@@ -67,6 +71,13 @@ pub enum Watched {
         url: Arc<str>,
         /// The missing entry or document.
         error: Arc<ConsumerError>,
+    },
+    /// Fault of a feed in spite of which it can be read; once for each kind of fault.
+    Fault {
+        /// URL of the feed, without name and password.
+        url: Arc<str>,
+        /// The fault.
+        fault: FeedFault,
     },
     /// Failed look at a feed, or failed request for a SUP document. It will be tried again.
     Trouble {
@@ -151,6 +162,7 @@ pub enum WatchError {
 ///                 feeds.accept([&entry]).await?; // durable when it returns
 ///             }
 ///             Watched::Gap { url, error } => eprintln!("{url}: {error}; entries may be lost"),
+///             Watched::Fault { url, fault } => eprintln!("{url}: {fault}"),
 ///             Watched::Trouble { url, error } => eprintln!("{url}: {error}"),
 ///         }
 ///         if feeds.ready() == 0 {
@@ -172,7 +184,9 @@ pub struct FeedWatcher {
     /// Looks that wait for a turn, in order: new ones, and those that a turn left unfinished.
     waiting: VecDeque<Turn>,
     /// Looks in progress at each origin; an origin without any has no key.
-    busy: HashMap<Origin, usize>,
+    busy: HashMap<Origin, Places>,
+    /// Looks in progress at slow feeds.
+    slow_looks: usize,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     waiting_for_updates: JoinSet<()>,
@@ -221,6 +235,20 @@ struct Feed {
     accepted: u64,
     /// Result of a finished look, held back until all its entries are accepted.
     over: Option<Outcome>,
+    /// Whether the last turn took longer than [`QUICK_TURN`].
+    is_slow: bool,
+    /// Whether the turn in progress has one of the places of slow feeds.
+    has_slow_place: bool,
+    /// A bit for each kind of fault that was handed over.
+    faults: u16,
+}
+
+/// Places at an origin that looks have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Places {
+    all: usize,
+    /// Those of slow feeds.
+    slow: usize,
 }
 
 /// A look that waits for its turn.
@@ -238,15 +266,18 @@ struct Turn {
 struct Outcome {
     looked: Looked,
     place: Option<Bookmark>,
+    /// Whether the feed is slow, as far as the last turn shows.
+    is_slow: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "few of them live at a time")]
 #[derive(Debug)]
 enum Event {
     Entry(FeedNumber, Delivery),
-    /// A look goes on after others have had their turn.
-    Paused(FeedNumber, Box<Consumer>),
+    /// A look goes on after others have had their turn; whether nothing came in this one.
+    Paused(FeedNumber, Box<Consumer>, bool),
     Gap(FeedNumber, ConsumerError),
+    Fault(FeedNumber, FeedFault),
     Looked(FeedNumber, Outcome, Option<ConsumerError>),
     Heard(SourceNumber, Url, Result<Option<FetchedSup>, FetchError>),
     /// A wait for the next updates has ended.
@@ -410,17 +441,30 @@ impl FeedWatcher {
         self.waiting.push_back(turn);
     }
 
-    /// Returns the first due look at an origin below its limit of parallel looks.
+    /// Returns the first due look at an origin below its limits of parallel looks. Slow feeds share some of the places,
+    /// so that they do not hold up the others.
     fn next_turn(&mut self) -> Option<Turn> {
         let is_free = |turn: &Turn| {
-            let looks = self.busy.get(&turn.origin);
-            looks.is_none_or(|looks| *looks < WATCHED_PER_ORIGIN_MAX)
+            let places = self.busy.get(&turn.origin).copied().unwrap_or_default();
+            let has_slow_place =
+                || places.slow < SLOW_PER_ORIGIN_MAX && self.slow_looks < SLOW_TOGETHER_MAX;
+            places.all < WATCHED_PER_ORIGIN_MAX && (!self.is_slow(turn.number) || has_slow_place())
         };
         // Not always the head of the queue: one slow origin would hold up all others.
         let first = self.waiting.iter().position(is_free)?;
         let turn = self.waiting.remove(first)?;
-        *self.busy.entry(turn.origin.clone()).or_default() += 1;
+        let is_slow = self.is_slow(turn.number);
+        self.feed_mut(turn.number).has_slow_place = is_slow;
+        let places = self.busy.entry(turn.origin.clone()).or_default();
+        places.all += 1;
+        places.slow += usize::from(is_slow);
+        self.slow_looks += usize::from(is_slow);
         Some(turn)
+    }
+
+    fn is_slow(&self, number: FeedNumber) -> bool {
+        let feed = self.feeds.get(index(number));
+        feed.is_some_and(|feed| feed.is_slow)
     }
 
     fn look(&mut self, turn: Turn) {
@@ -434,12 +478,21 @@ impl FeedWatcher {
             Some(consumer) => Ok(consumer),
             None => self.begin_look(number, fresh),
         };
-        // A feed with a long archive gives way to others after one turn.
-        let deadline = time::Instant::now() + self.options.turn();
+        // A feed with a long archive, or a slow one, gives way to others after one turn.
+        let turn = if self.is_slow(number) {
+            self.options.turn()
+        } else {
+            self.options.turn().min(QUICK_TURN)
+        };
+        let turn = Time {
+            end: time::Instant::now() + turn,
+            // Only a whole turn without an answer is a failure.
+            is_last: turn == self.options.turn(),
+        };
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
         self.looks.spawn(async move {
             let event = match consumer {
-                Ok(consumer) => read(number, consumer, &tell, &ahead, deadline).await,
+                Ok(consumer) => read(number, consumer, &tell, &ahead, turn).await,
                 Err(error) => Event::Looked(number, failed_with(false, &error), Some(error)),
             };
             // Sending fails only once the watcher is dropped.
@@ -467,11 +520,14 @@ impl FeedWatcher {
 
     /// Frees a place at the feed's origin for another feed.
     fn end_turn(&mut self, number: FeedNumber) {
-        let origin = self.feed_mut(number).origin.clone();
-        if let Some(looks) = self.busy.get_mut(&origin) {
-            *looks -= 1;
+        let feed = self.feed_mut(number);
+        let (origin, was_slow) = (feed.origin.clone(), feed.has_slow_place);
+        self.slow_looks -= usize::from(was_slow);
+        if let Some(places) = self.busy.get_mut(&origin) {
+            places.all -= 1;
+            places.slow -= usize::from(was_slow);
             // A million feeds may have as many origins, so unused ones leave the map.
-            if *looks == 0 {
+            if places.all == 0 {
                 self.busy.remove(&origin);
             }
         }
@@ -507,9 +563,11 @@ impl FeedWatcher {
                     look: feed.look,
                 });
             }
-            Event::Paused(number, consumer) => {
+            Event::Paused(number, consumer, is_slow) => {
                 self.end_turn(number);
-                let origin = self.feed_mut(number).origin.clone();
+                let feed = self.feed_mut(number);
+                feed.is_slow = is_slow;
+                let origin = feed.origin.clone();
                 self.waiting.push_back(Turn {
                     number,
                     origin,
@@ -523,9 +581,18 @@ impl FeedWatcher {
                 let error = Arc::new(error);
                 self.troubles.push_back(Watched::Gap { url, error });
             }
+            Event::Fault(number, fault) => {
+                let feed = self.feed_mut(number);
+                let (url, bit) = (Arc::clone(&feed.url), 1 << fault.kind());
+                if feed.faults & bit == 0 {
+                    feed.faults |= bit;
+                    self.troubles.push_back(Watched::Fault { url, fault });
+                }
+            }
             Event::Looked(number, outcome, error) => {
                 self.end_turn(number);
                 let feed = self.feed_mut(number);
+                feed.is_slow = outcome.is_slow;
                 let url = Arc::clone(&feed.url);
                 feed.over = Some(outcome);
                 self.troubles
@@ -640,7 +707,7 @@ impl FeedWatcher {
         let Some(outcome) = feed.over.take_if(|_| feed.accepted == feed.delivered) else {
             return;
         };
-        let Outcome { looked, place } = outcome;
+        let Outcome { looked, place, .. } = outcome;
         feed.is_looked_at = false;
         // A failed look has no place: the last accepted one stays.
         if place.is_some() {
@@ -740,8 +807,12 @@ fn failed(news: bool, for_good: bool, retry_after: Option<Duration>) -> Outcome 
         for_good,
         retry_after,
     };
-    let place = None;
-    Outcome { looked, place }
+    let (place, is_slow) = (None, false);
+    Outcome {
+        looked,
+        place,
+        is_slow,
+    }
 }
 
 fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
@@ -752,19 +823,34 @@ fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
     failed(news, !error.is_transient(), retry_after)
 }
 
+/// Time of a turn.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    end: time::Instant,
+    /// Whether a turn without any answer is a failure.
+    is_last: bool,
+}
+
 /// Reads a feed up to its end or to the end of its turn, and sends its new entries to the watcher.
 async fn read(
     number: FeedNumber,
     mut consumer: Box<Consumer>,
     tell: &mpsc::Sender<Event>,
     ahead: &AtomicUsize,
-    deadline: time::Instant,
+    turn: Time,
 ) -> Event {
-    let answers = consumer.answers();
+    let (began, answers) = (time::Instant::now(), consumer.answers());
+    let over = |outcome: Outcome| Outcome {
+        is_slow: began.elapsed() >= QUICK_TURN,
+        ..outcome
+    };
     // An earlier turn of the same look may have delivered entries.
     let mut news = consumer.has_delivered();
     loop {
-        let next = time::timeout_at(deadline, consumer.next()).await;
+        let next = time::timeout_at(turn.end, consumer.next()).await;
+        for fault in consumer.take_faults() {
+            drop(tell.send(Event::Fault(number, fault)).await);
+        }
         // Before the entry: the gap lies in front of it.
         if let Some(gap) = consumer.take_gap() {
             drop(tell.send(Event::Gap(number, gap.into())).await);
@@ -785,23 +871,30 @@ async fn read(
                     stale: consumer.is_stale(),
                     sup: consumer.announced(),
                 };
-                let place = consumer.place();
-                return Event::Looked(number, Outcome { looked, place }, None);
+                let (place, is_slow) = (consumer.place(), false);
+                let outcome = Outcome {
+                    looked,
+                    place,
+                    is_slow,
+                };
+                return Event::Looked(number, over(outcome), None);
             }
             Ok(Err(error)) => {
-                return Event::Looked(number, failed_with(news, &error), Some(error));
+                return Event::Looked(number, over(failed_with(news, &error)), Some(error));
             }
             // A turn without any answer: the next one would begin the same request again, for ever.
             Err(_turn_is_over)
-                if consumer.answers() == answers
+                if turn.is_last
+                    && consumer.answers() == answers
                     && let Some(error) = consumer.overdue() =>
             {
-                return Event::Looked(number, failed_with(news, &error), Some(error));
+                return Event::Looked(number, over(failed_with(news, &error)), Some(error));
             }
             Err(_turn_is_over) => {
                 // A paused look may wait long, and holds no connection meanwhile.
                 consumer.pause();
-                return Event::Paused(number, consumer);
+                let is_slow = consumer.answers() == answers;
+                return Event::Paused(number, consumer, is_slow);
             }
         }
     }

@@ -271,6 +271,12 @@ pub const WATCHED_TOGETHER_MAX: usize = 16;
 /// The feeds of one origin that a watcher reads at the same time.
 pub const WATCHED_PER_ORIGIN_MAX: usize = 8;
 
+/// The most of these looks that a watcher has at slow feeds of one origin.
+pub const SLOW_PER_ORIGIN_MAX: usize = 3;
+
+/// The most looks that a watcher has at slow feeds of all origins at a time.
+pub const SLOW_TOGETHER_MAX: usize = 8;
+
 /// The SUP documents that a watcher asks for at the same time, besides.
 pub const HEARD_TOGETHER_MAX: usize = 8;
 

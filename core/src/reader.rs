@@ -21,17 +21,21 @@ use crate::{
     digest::Digest,
     feed::{Epoch, Position},
     history::HistoryHash,
-    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, INHERITED_BYTES_MAX, LINK_BYTES_MAX},
+    limits::{DEPTH_MAX, INHERITED_BYTES_MAX},
     sup::{SUP_DRAFT_REL, SUP_REL, SupAddress},
     timestamp::Timestamp,
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
 mod encoding;
+mod links;
 mod listing;
+mod repeats;
 mod stand_alone;
 
 pub use encoding::to_utf8;
+pub use links::{BrokenLink, FeedFault, Link};
+use links::{Links, relation, resolve};
 pub use listing::Listing;
 
 /// An entry document as deep as the gate admits is one level deeper in a feed document; foreign
@@ -79,8 +83,11 @@ pub struct Document {
     pub title: Option<String>,
     /// The feed-level `updated`, if it is a date.
     pub updated: Option<Timestamp>,
-    /// The feed-level links, at most [`DOCUMENT_LINKS_MAX`].
+    /// The feed-level links: the first of each relation that a walk needs, and others, at most
+    /// [`DOCUMENT_LINKS_MAX`](crate::limits::DOCUMENT_LINKS_MAX).
     pub links: Vec<Link>,
+    /// The feed-level links without a usable target, of relations that a consumer needs; one for each relation.
+    pub broken_links: Vec<BrokenLink>,
     /// The position of the oldest entry and the history hash before it; `None` in a plain feed. A timeline has
     /// positions, and no hash.
     pub history: Option<(Position, Option<HistoryHash>)>,
@@ -101,26 +108,8 @@ pub struct Document {
     authors: Vec<Range<usize>>,
     listing: Option<Listing>,
     oldest_first: bool,
-}
-
-/// Feed-level link of a document, or a link of its header fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The relation: a registered name or an IRI (rule A-5).
-    pub rel: String,
-    /// Absolute URL of the target, without a fragment, which no server ever sees.
-    pub url: Url,
-}
-
-impl Link {
-    /// Returns a link; `None` if it is longer than [`LINK_BYTES_MAX`].
-    fn new(rel: &str, mut url: Url) -> Option<Self> {
-        // RFC 4287, 4.2.7.2: a registered name and this IRI are the same relation.
-        let registered = rel.strip_prefix("http://www.iana.org/assignments/relation/");
-        let rel = registered.unwrap_or(rel).into();
-        url.set_fragment(None);
-        (url.as_str().len() <= LINK_BYTES_MAX).then_some(Self { rel, url })
-    }
+    /// Number of entries of a plain feed whose id another entry of the document has, too; each id counts once less.
+    repeats: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -219,7 +208,8 @@ impl Document {
             feed,
             title,
             updated,
-            links,
+            links: links.sound,
+            broken_links: links.broken,
             history,
             epoch,
             since,
@@ -231,9 +221,11 @@ impl Document {
             authors,
             listing: None,
             oldest_first: false,
+            repeats: 0,
         };
         // The order depends on positions, ids and dates, so the document must be complete.
         document.listing = document.listing();
+        document.repeats = document.count_repeats();
         Ok(document)
     }
 
@@ -247,25 +239,6 @@ impl Document {
         let text = self.body.get(slice.range.clone())?;
         let event = crate::event::Event::from_entry(std::str::from_utf8(text).ok()?).ok()?;
         Timestamp::parse(&event.updated?)
-    }
-
-    /// Adds a link from a header field (RFC 8288). The document's own links precede it.
-    pub fn add_link(&mut self, rel: &str, url: Url) {
-        if self.links.len() < DOCUMENT_LINKS_MAX {
-            self.links.extend(Link::new(rel, url));
-        }
-    }
-
-    /// Swaps the archive links of a feed that has them reversed, as Atom Hopper's: there `next-archive` leads to
-    /// older documents.
-    pub(crate) fn swap_archive_links(&mut self) {
-        for link in &mut self.links {
-            match link.rel.as_str() {
-                "prev-archive" => link.rel = "next-archive".into(),
-                "next-archive" => link.rel = "prev-archive".into(),
-                _ => {}
-            }
-        }
     }
 
     /// Returns the history hash after all entries; `None` in timelines and in plain feeds.
@@ -310,14 +283,6 @@ impl Document {
     pub fn find(&self, id: &str) -> Option<usize> {
         self.entries.iter().position(|slice| slice.id == id)
     }
-
-    /// Returns the URL of the first link with this relation.
-    pub fn link(&self, rel: &str) -> Option<&Url> {
-        self.links
-            .iter()
-            .find(|link| link.rel == rel)
-            .map(|link| &link.url)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -325,7 +290,7 @@ struct Head {
     feed: Option<String>,
     title: Option<String>,
     updated: Option<Timestamp>,
-    links: Vec<Link>,
+    links: Links,
     history: Option<(Position, Option<HistoryHash>)>,
     epoch: Epoch,
     since: Position,
@@ -385,15 +350,16 @@ impl<'a> Reading<'a> {
         }
         // A foreign entry gets these declarations when it is handed over alone.
         self.scope.clone_from(&feed);
-        let base = Self::base(self.url, &root);
+        let base = Self::base(Some(self.url), &root);
         if Self::attribute_of(&root, "xml:base").is_some() {
             // The base is absolute here, because entries leave the document and lose its URL.
-            self.inherited.push(("xml:base", base.to_string()));
+            let base = base.as_ref().unwrap_or(self.url).to_string();
+            self.inherited.push(("xml:base", base));
         }
         let lang = Self::attribute_of(&root, "xml:lang");
         self.inherited.extend(lang.map(|lang| ("xml:lang", lang)));
         if !empty {
-            self.children(&feed, &base)?;
+            self.children(&feed, base.as_ref())?;
         }
         // Only now are all children read: authors may stand behind the entries.
         self.check_inherited()?;
@@ -424,7 +390,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn children(&mut self, feed: &Scope, base: &Url) -> Result<(), ReadError> {
+    fn children(&mut self, feed: &Scope, base: Option<&Url>) -> Result<(), ReadError> {
         loop {
             // The position before the event is where the child's tag begins.
             let start = self.position();
@@ -456,7 +422,7 @@ impl<'a> Reading<'a> {
         tag: &BytesStart<'a>,
         own: &Scope,
         feed: &Scope,
-        base: &Url,
+        base: Option<&Url>,
         empty: bool,
     ) -> Result<(), ReadError> {
         if Self::is(tag, own, feed, ATOM, b"id") && !empty {
@@ -500,21 +466,24 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn link(&mut self, tag: &BytesStart<'a>, base: &Url) {
+    fn link(&mut self, tag: &BytesStart<'a>, base: Option<&Url>) {
         let rel = Self::attribute_of(tag, "rel").unwrap_or("alternate".into());
+        let rel = relation(&rel);
         let base = Self::base(base, tag);
         let href = Self::attribute_of(tag, "href");
-        // The registered relation precedes the draft's, wherever they stand.
-        if rel == SUP_REL || (rel == SUP_DRAFT_REL && self.head.sup.is_none()) {
-            let found = SupAddress::parse(href.as_deref().unwrap_or_default(), &base);
-            self.head.sup = found.or_else(|| self.head.sup.take());
-        }
-        let url = href.and_then(|href| base.join(href.trim()).ok());
-        // A link to an invalid URL is as good as none; the walk reports a link that it misses.
-        if self.head.links.len() < DOCUMENT_LINKS_MAX {
-            self.head
-                .links
-                .extend(url.and_then(|url| Link::new(&rel, url)));
+        let is_sup = rel == SUP_REL || rel == SUP_DRAFT_REL;
+        let sup = is_sup.then(|| SupAddress::parse(href.as_deref()?, base.as_ref()?));
+        match sup {
+            // Not every URL is an address of SUP.
+            Some(None) => self.head.links.add_broken(rel, href.as_deref()),
+            Some(found) => {
+                // The registered relation precedes the draft's, wherever they stand.
+                if rel == SUP_REL || self.head.sup.is_none() {
+                    self.head.sup = found;
+                }
+                self.head.links.add(rel, base.as_ref(), href.as_deref());
+            }
+            None => self.head.links.add(rel, base.as_ref(), href.as_deref()),
         }
     }
 
@@ -755,11 +724,13 @@ impl<'a> Reading<'a> {
         attribute_value(&raw).ok().map(Cow::into_owned)
     }
 
-    /// Returns the base of the references inside `tag` (rule A-4).
-    fn base(outer: &Url, tag: &BytesStart<'_>) -> Url {
-        // An invalid `xml:base` leaves the outer one in force.
-        let own = Self::attribute_of(tag, "xml:base").and_then(|base| outer.join(base.trim()).ok());
-        own.unwrap_or_else(|| outer.clone())
+    /// Returns the base of the references inside `tag` (rule A-4); `None` if its `xml:base` is no URL: then only absolute
+    /// references mean something.
+    fn base(outer: Option<&Url>, tag: &BytesStart<'_>) -> Option<Url> {
+        match Self::attribute_of(tag, "xml:base") {
+            None => outer.cloned(),
+            Some(own) => resolve(outer, &own),
+        }
     }
 }
 

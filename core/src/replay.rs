@@ -26,6 +26,7 @@ mod known;
 mod places;
 mod plain;
 mod rounds;
+mod seen;
 mod walk;
 
 pub use bookmark::{Bookmark, Start, Validators};
@@ -104,10 +105,10 @@ impl Run {
         };
         let indices = self.entries.iter().map(|entry| entry.index);
         // Smaller indices are newer: the consumer has not received those entries yet.
-        let left = indices.filter(|index| *index < entry.index);
+        let left: Vec<usize> = indices.filter(|index| *index < entry.index).collect();
         Some(Bookmark {
-            known: Some(memory.known.and(&memory.records, entry.index)),
-            pending: memory.pending.and(&memory.records, left),
+            known: Some(memory.known.and(&memory.records, entry.index, &left)),
+            pending: memory.pending.and(&memory.records, &left),
             ..bookmark
         })
     }

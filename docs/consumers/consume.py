@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Prints each entry of a feed as a line of JSON, then waits for more: consume.py https://h/feeds/orders PLACE_FILE
-Ends with 10 if there is no such feed, 12 without a right to it ($SIMPLEFEED_TOKEN), 13 at a gap, 15 if its history changed."""
-import json, os, sys, time, urllib.error, urllib.request
+Ends with 2 if it is called otherwise, 10 if there is no such feed, 12 without a right to it ($SIMPLEFEED_TOKEN), 13 at a gap, 15 if its history changed."""
+import http.client, json, os, sys, time, urllib.error, urllib.request
 
-feed, place = sys.argv[1], sys.argv[2]
+if len(sys.argv) != 3 or not sys.argv[1].startswith(("http://", "https://")):
+    sys.exit(print(__doc__, file=sys.stderr) or 2)
+feed, place, told = sys.argv[1], sys.argv[2], None
 STATUSES = {404: 10, 401: 12, 403: 12}
 STATES = {"gap": 13, "history changed": 15}
 token = os.environ.get("SIMPLEFEED_TOKEN")
@@ -36,8 +38,10 @@ while True:
                     message = handle(message) or {}
                 elif name:
                     message[name] = text
-    except urllib.error.HTTPError as error:
-        error.code in STATUSES and sys.exit(print(error, file=sys.stderr) or STATUSES[error.code])
-    except OSError:
-        pass  # the server is away
+        told = None
+    except (OSError, http.client.HTTPException) as error:
+        if getattr(error, "code", None) in STATUSES:
+            sys.exit(print(error, file=sys.stderr) or STATUSES[error.code])
+        if told != str(error):  # the server is away
+            told = print(f"{url}: {error}; trying again", file=sys.stderr) or str(error)
     time.sleep(1)

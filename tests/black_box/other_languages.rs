@@ -59,6 +59,38 @@ impl Drop for Running {
     }
 }
 
+/// Goal: wrong arguments end a consumer with a word, and so does the first failure of a server that is not there.
+fn says_what_is_wrong(language: Language) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("place");
+    for url in ["example.org/feeds/a", "ftp://127.0.0.1/feeds/a", ""] {
+        let output = language.command(url, &place).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{url}");
+        assert!(!output.stderr.is_empty());
+    }
+    let file = workspace().join("docs/consumers").join(language.file);
+    let output = Command::new(language.program).arg(file).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let url = format!("http://{}/feeds/a", free_address());
+    let mut away = language.command(&url, &place).spawn().unwrap();
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(away.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+    away.kill().unwrap();
+    away.wait().unwrap();
+    assert!(said.contains("trying again"), "{said}");
+}
+
+#[test]
+fn python_says_what_is_wrong() {
+    says_what_is_wrong(PYTHON);
+}
+
+#[test]
+fn node_consumes_each_entry_or_says_what_is_wrong() {
+    says_what_is_wrong(NODE);
+}
+
 fn printed(output: &Path) -> Vec<usize> {
     let text = fs::read_to_string(output).unwrap();
     // A kill may have cut the last line.

@@ -142,6 +142,30 @@ fn a_stream_has_a_place_before_its_first_event() {
     }
 }
 
+/// Goal: a reader that cannot send a header field goes on by its query, as polyfills of `EventSource` do.
+#[test]
+fn a_polyfill_goes_on_by_its_query() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    server.publish("a", &events(6));
+    let open = |query: &str, fields: &[(&str, &str)]| {
+        let path = format!("/feeds/a/events?{query}");
+        EventStream::open(&server.address, &path, fields).unwrap()
+    };
+    let all = open("since=oldest", &[]).take(6);
+    // The browser's own URL stays in front.
+    let query = format!("since=oldest&lastEventId={}", all[2].id);
+    assert_eq!(open(&query, &[]).take(3), all[3..]);
+    // The field is newer than the URL.
+    let field = [("Last-Event-ID", all[4].id.as_str())];
+    assert_eq!(open(&query, &field).take(1), all[5..]);
+    assert_eq!(open("since=oldest&lastEventId=", &[]).take(1), all[..1]);
+    for (query, status) in [("lastEventId=end", 204), ("lastEventId=7-zz", 400)] {
+        let path = format!("/feeds/a/events?{query}");
+        assert_eq!(server.get(&path).status, status, "{query}");
+    }
+}
+
 /// A place that belongs to another history ends the stream for good, one that is still to come is waited for.
 #[test]
 fn a_place_that_does_not_fit_ends_in_a_state() {

@@ -54,7 +54,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
                 status: 401 | 403, ..
             } => UNAUTHORIZED,
             PublishError::Refused { status: 404, .. } => NOT_FOUND,
-            PublishError::Refused { status: 409, .. } => INTEGRITY,
+            PublishError::Refused { status: 409, .. } | PublishError::Unacknowledged { .. } => {
+                INTEGRITY
+            }
             // The publisher's retries are over when its error comes here.
             error if error.is_transient() => UNAVAILABLE,
             _ => OTHER,
@@ -96,8 +98,9 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
-            // Gaps are of several kinds, with one code for all.
+            // Gaps are of several kinds, with one code for all. What lies behind a broken link may be one.
             error if error.is_gap() => GAP,
+            WalkError::BrokenLink { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
             WalkError::HistoryChanged { .. }
             | WalkError::Loop { .. }

@@ -2,7 +2,7 @@
 //!
 //! Shell: files and the network. A live feed or archive is walked as `replay` does; files are read as `append` does.
 //! Entries imported before are duplicates, so an import that broke off is begun again.
-use std::path::PathBuf;
+use std::{collections::HashSet, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -17,7 +17,9 @@ use uuid::Uuid;
 use crate::{
     append::{Report, at_line, publish},
     events::Events,
-    exit, say,
+    exit,
+    replay::Warnings,
+    say,
     token::TokenArgs,
 };
 
@@ -48,12 +50,12 @@ pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
     let mut import = Import::new(&publisher, args.skip_invalid);
     let outcome = import_all(&args, &mut import).await;
     // Before the error: part of the feed may be imported.
-    let (conflicts, skipped) = import.finish(outcome.is_ok());
+    let skipped = import.finish(outcome.is_ok());
     outcome?;
-    Ok(match (conflicts, skipped) {
-        (0, 0) => exit::OK,
-        (0, _) => exit::PARTIAL,
-        _ => exit::INTEGRITY,
+    Ok(if skipped == 0 {
+        exit::OK
+    } else {
+        exit::PARTIAL
     })
 }
 
@@ -83,8 +85,11 @@ async fn import_feed(
     allowed: &[Url],
     import: &mut Import<'_>,
 ) -> anyhow::Result<()> {
-    // A revised entry is a conflict to report, so it must not be passed over.
-    let mut builder = Consumer::builder(url).since(Since::Oldest).revisions(true);
+    // A revised entry is counted, so it must not be passed over.
+    let mut builder = Consumer::builder(url)
+        .since(Since::Oldest)
+        .revisions(true)
+        .observer(Warnings::default());
     for origin in allowed {
         builder = builder.allow_origin(origin.clone());
     }
@@ -94,17 +99,33 @@ async fn import_feed(
         builder = builder.bookmark(store);
     }
     let mut consumer = builder.build()?;
+    let mut together = vec![];
     while let Some(delivery) = consumer.next().await? {
         // Before the first entry: a feed gets its id when it is created.
         import.keep_feed_id(delivery.feed()).await?;
-        import.add(Publication::Atom(entry_of(&delivery)?)).await?;
+        together.push(delivery);
         // The bookmark moves only past stored entries.
         if consumer.ready() == 0 {
+            for delivery in newest_of_each(&together) {
+                import.add(Publication::Atom(entry_of(delivery)?)).await?;
+            }
             import.send().await?;
-            consumer.accept(&delivery).await?;
+            if let Some(last) = together.last() {
+                consumer.accept(last).await?;
+            }
+            together.clear();
         }
     }
-    import.send().await
+    Ok(())
+}
+
+/// Returns the newest revision of each entry, in order, of entries that are read together, oldest first.
+fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
+    let mut met = HashSet::new();
+    let newest = together.iter().rev();
+    let mut newest: Vec<&Delivery> = newest.filter(|entry| met.insert(entry.id())).collect();
+    newest.reverse();
+    newest
 }
 
 /// Returns an entry as it can be published. Relative references get a base: in a feed from elsewhere, the folder of
@@ -170,6 +191,10 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
         feed = Document::read(text.to_owned().into(), own)?;
     }
     import.keep_feed_id(&feed.feed).await?;
+    for fault in feed.faults(own.as_ref().unwrap_or(&place)) {
+        say::warning(&format!("the feed has a fault: {fault}"));
+    }
+    feed.keep_newest_revisions();
     let folder = own.and_then(|own| own.join(".").ok());
     // From the bottom: a feed lists its newest entry first.
     for index in (0..feed.len()).rev() {
@@ -282,7 +307,7 @@ impl<'p> Import<'p> {
             let error = at_line(error, &line);
             if is_conflict(&error) {
                 self.conflicts += 1;
-                say::warning(&format!("conflict: {error:#}"));
+                say::detail(&format!("{error:#}"));
             } else if self.is_passed_over(&error) {
                 self.skipped += 1;
                 say::warning(&format!("skipped: {error:#}"));
@@ -298,8 +323,8 @@ impl<'p> Import<'p> {
         is_conflict(error) || self.skip_invalid && is_invalid(error)
     }
 
-    /// Prints the report. Returns the numbers of conflicts and of skipped entries.
-    fn finish(self, is_all: bool) -> (u64, u64) {
+    /// Prints the report. Returns the number of skipped entries.
+    fn finish(self, is_all: bool) -> u64 {
         self.report.finish(is_all);
         if self.conflicts > 0 {
             say::note(&format!(
@@ -313,7 +338,7 @@ impl<'p> Import<'p> {
                 say::count(self.skipped, "entry is", "entries are")
             ));
         }
-        (self.conflicts, self.skipped)
+        self.skipped
     }
 }
 

@@ -108,7 +108,7 @@ fn explain(id: &str) -> anyhow::Result<u8> {
 
 /// Whether a recent document's archive links lead the wrong way round, as Atom Hopper's.
 pub(crate) fn leads_the_wrong_way(recent: &Document) -> bool {
-    let leads = |rel| recent.link(rel).is_some();
+    let leads = |rel| recent.lead(rel) != Ok(None);
     leads("next-archive") && !leads("prev-archive") && !recent.archived
 }
 

@@ -107,6 +107,9 @@ impl Mirror {
             if leads_the_wrong_way(&document) {
                 self.older = "next-archive";
             }
+            for fault in document.faults(&recent.url) {
+                say::warning(&format!("the feed has a fault: {fault}"));
+            }
             // Before any write: another feed, or an older copy of this one, must leave the folder as it is.
             self.check_against_copy(&recent, &document)?;
             // Before the archives, which lead to the open document.
@@ -138,13 +141,14 @@ impl Mirror {
     async fn recent(&self, url: &Url) -> anyhow::Result<(Fetched, Document)> {
         let fetched = self.fetch(url).await?;
         let document = read(&fetched)?;
-        let current = document
-            .link("current")
-            .filter(|current| **current != fetched.url);
         // In a Simplefeed feed, only the recent document has `via`.
-        match current.filter(|_| document.link("via").is_none()) {
+        let current = match document.link("via") {
+            None => lead(&document, "current", &fetched.url)?,
+            Some(_) => None,
+        };
+        match current.filter(|current| *current != fetched.url) {
             Some(current) => {
-                let fetched = self.fetch(&current.clone()).await?;
+                let fetched = self.fetch(&current).await?;
                 let document = read(&fetched)?;
                 Ok((fetched, document))
             }
@@ -214,7 +218,7 @@ impl Mirror {
         // The newest archive leads to the open document at its permanent URL.
         let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
         let mut visited = HashSet::new();
-        let newest = recent.link(self.older).cloned();
+        let newest = lead(recent, self.older, recent_url)?;
         let mut next = newest.clone();
         let mut left = self.documents_max;
         while let Some(url) = next {
@@ -229,9 +233,12 @@ impl Mirror {
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.archive(&url, &behind).await?;
             self.alias(&behind, &behind_url)?;
+            next = if is_complete {
+                None
+            } else {
+                lead(&behind, self.older, &url)?
+            };
             behind_url = url;
-            next = behind.link(self.older).cloned();
-            next = next.filter(|_| !is_complete);
         }
         Ok(newest)
     }
@@ -525,12 +532,23 @@ fn read(fetched: &Fetched) -> anyhow::Result<Document> {
     Ok(document)
 }
 
+/// Returns the target of a link that the walk needs; `None` if the document at `url` has none.
+fn lead(document: &Document, rel: &str, url: &Url) -> anyhow::Result<Option<Url>> {
+    match document.lead(rel) {
+        Ok(found) => Ok(found.cloned()),
+        Err(link) => Err(walk(WalkError::BrokenLink {
+            url: url.clone(),
+            link: link.clone(),
+        })),
+    }
+}
+
 fn walk(error: WalkError) -> anyhow::Error {
     simplefeed_client::ConsumerError::from(error).into()
 }
 
 fn is_archived(document: &Document) -> bool {
-    document.archived || document.link("next-archive").is_some()
+    document.archived || document.lead("next-archive") != Ok(None)
 }
 
 /// Returns the position after a document's newest entry.

@@ -15,7 +15,7 @@ use simplefeed_client::{
     Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker,
     worker::{Attempt, HandlerError, Interrupted},
 };
-use simplefeed_core::replay::WalkError;
+use simplefeed_core::{reader::FeedFault, replay::WalkError};
 use tokio::{
     sync::{Mutex, watch},
     time,
@@ -335,6 +335,10 @@ impl Observer for Warnings {
         self.warn(format!(
             "{gap}; entries may be lost, it goes on from what there is"
         ));
+    }
+
+    fn fault(&mut self, fault: &FeedFault) {
+        say::warning(&format!("the feed has a fault: {fault}"));
     }
 
     fn behind(&mut self, entries: u64) {

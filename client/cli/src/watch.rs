@@ -237,6 +237,9 @@ impl Output {
                         say::chain(&*error)
                     ));
                 }
+                Watched::Fault { url, fault } => {
+                    say::warning(&format!("{url}: the feed has a fault: {fault}"));
+                }
                 Watched::Trouble { url, error } => {
                     let is_gap = matches!(&*error, ConsumerError::Walk(walk) if walk.is_gap());
                     let then = if is_gap {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use simplefeed_core::{
-    limits::PUSH_LOOKS_MAX,
+    limits::{POLL_SECONDS_MIN, PUSH_LOOKS_MAX},
     replay::{Ask, Bookmark},
 };
 use tokio::time;
@@ -51,6 +51,11 @@ impl Consumer {
                     // Entries of a plain feed have no positions to compare.
                     self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
                     self.look = Look::Woken;
+                    // Kept, should the future be dropped.
+                    self.not_before = self.woken_from;
+                    if let Some(from) = self.woken_from {
+                        time::sleep_until(from).await;
+                    }
                 }
             }
             return;
@@ -77,6 +82,13 @@ impl Consumer {
         if self.look == Look::Waited(false) && !has_news {
             self.waker.waited(Waited::Absent);
         }
+        // Whatever a server sends, looks without news are a second apart, and so are those at plain feeds, where nothing
+        // shows whether a wake is sound.
+        let least = Duration::from_secs(POLL_SECONDS_MIN);
+        let looked_at = self
+            .looked_at
+            .filter(|_| self.replay.is_plain() || !has_news);
+        self.woken_from = looked_at.map(|looked_at| looked_at + least);
         let pause = jittered(self.poll_after());
         // Without an entity tag, the server answers a wait at once.
         let has_tag = self
@@ -84,7 +96,7 @@ impl Consumer {
             .ask()
             .is_some_and(|ask| ask.known.etag.is_some());
         (self.look, self.not_before) = if has_tag && self.waker.wait_url().is_some() {
-            (Look::Waiting(now), None)
+            (Look::Waiting(now), self.woken_from)
         } else {
             (Look::Resting, Some(now + pause))
         };

@@ -1141,3 +1141,81 @@ async fn a_stranger_is_asked_rarely() {
         .unwrap_err();
     assert!((4..=6).contains(&web.pauses().len()), "{:?}", web.pauses());
 }
+
+/// Goal: what answers waits with another feed's document ends no consumer; polls go on.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_answered_by_another_feed_ends_nothing() {
+    let web = Arc::new(Web::default());
+    let link = "<wait>; rel=\"urn:simplefeed:1#wait\"";
+    let recent = |ids: &[&str]| {
+        document("", ids)
+            .with("link", link)
+            .with("cache-control", "max-age=5")
+    };
+    web.serve("http://h/recent", recent(&["urn:1"]));
+    let other = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:other</id><entry><id>urn:x</id></entry></feed>";
+    web.serve("http://h/wait", Page::new("application/atom+xml", other));
+    let builder = builder(&web).since(Since::Newest).follow(true);
+    let mut feed = builder.wake_by(WakeBy::Wait).build().unwrap();
+    let nothing = time::timeout(Duration::from_secs(20), feed.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    web.serve("http://h/recent", recent(&["urn:2", "urn:1"]));
+    let next = time::timeout(Duration::from_secs(20), feed.next()).await;
+    assert_eq!(next.unwrap().unwrap().unwrap().id(), "urn:2");
+    let waits = web.sent("accept");
+    let waits = waits
+        .iter()
+        .filter(|(url, _)| url.ends_with("/wait"))
+        .count();
+    assert_eq!(waits, 1, "it is absent for a while");
+}
+
+/// Web with a stream that repeats one id as fast as it is read.
+#[derive(Debug)]
+struct Repeating(Arc<Web>);
+
+impl Transport for Repeating {
+    fn send(&self, request: Request) -> Answering<'_> {
+        self.0.send(request)
+    }
+
+    fn stream(&self, _: Request) -> crate::transport::Streaming<'_> {
+        let event = simplefeed_core::push::event(None, "7-00000000000000aa", "");
+        let event = Bytes::from(event);
+        let body = futures_util::stream::repeat_with(move || Ok(event.clone()));
+        Box::pin(async move {
+            Ok(crate::transport::StreamedAnswer {
+                status: 200,
+                headers: vec![("content-type".into(), "text/event-stream".into())],
+                body: Box::pin(body),
+            })
+        })
+    }
+}
+
+/// Goal: looks at a plain feed are a second apart, whatever wakes the consumer.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_repeats_itself_wakes_once_a_second() {
+    let web = Arc::new(Web::default());
+    let link = "<events>; rel=\"urn:simplefeed:1#events\"";
+    let page = document("", &["urn:1"])
+        .with("link", link)
+        .with("cache-control", "max-age=600");
+    web.serve("http://h/recent", page);
+    let transport: Arc<dyn Transport> = Arc::new(Repeating(Arc::clone(&web)));
+    let feed = Consumer::builder("http://h/recent")
+        .transport(transport)
+        .since(Since::Newest);
+    let mut feed = feed.follow(true).build().unwrap();
+    let nothing = time::timeout(Duration::from_mins(1), feed.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    let asked = web.sent("accept").len();
+    assert!((50..=62).contains(&asked), "{asked} looks in a minute");
+    // A future that is dropped in the pause begins no look early.
+    web.forget();
+    for _ in 0..600 {
+        drop(time::timeout(Duration::from_millis(100), feed.next()).await);
+    }
+    let asked = web.sent("accept").len();
+    assert!((50..=62).contains(&asked), "{asked} looks in a minute");
+}

@@ -64,7 +64,7 @@ impl Feed {
                 events.push(event);
                 "appended"
             };
-            results.push(serde_json::json!({"id": id, "position": 0, "document": "http://localhost/1", "status": status}));
+            results.push(serde_json::json!({"id": id, "position": results.len(), "document": "http://localhost/1", "status": status}));
         }
         (201, serde_json::json!({"results": results}).to_string())
     }

@@ -259,6 +259,7 @@ impl WatchBuilder {
             waiting_for_updates: JoinSet::new(),
             waits: HashMap::new(),
             busy: HashMap::new(),
+            slow_looks: 0,
             looks: JoinSet::new(),
             hearings: JoinSet::new(),
             events,
@@ -308,6 +309,9 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
         delivered: 0,
         accepted: 0,
         over: None,
+        is_slow: false,
+        has_slow_place: false,
+        faults: 0,
     }
 }
 

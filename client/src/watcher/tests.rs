@@ -219,7 +219,7 @@ async fn entry(feeds: &mut FeedWatcher) -> (WatchedEntry, String) {
                 return (entry, name);
             }
             Watched::Gap { url, error } => panic!("{url}: {error}"),
-            Watched::Trouble { .. } => {}
+            Watched::Fault { .. } | Watched::Trouble { .. } => {}
         }
     }
 }
@@ -588,6 +588,78 @@ async fn slow_feeds_starve_nobody() {
     let asked = web.sent("accept");
     let names: HashSet<&str> = asked.iter().map(|(url, _)| url.as_str()).collect();
     assert_eq!(names.len(), 42, "every feed had its turn");
+}
+
+/// Goal: feeds that hang leave places to the others of their origin, at the first look and for ever.
+#[tokio::test(start_paused = true)]
+async fn feeds_that_hang_leave_places_to_their_neighbours() {
+    let web = Arc::new(Web::default());
+    let slow: Vec<String> = (0..20).map(|number| format!("slow{number}")).collect();
+    let mut names: Vec<&str> = slow.iter().map(String::as_str).collect();
+    for name in &slow {
+        web.hang(&format!("https://h/{name}"));
+    }
+    let quick = ["a", "b", "c", "d"];
+    for name in quick {
+        web.put(&format!("https://h/{name}"), "", &["urn:1"]);
+    }
+    names.extend(quick);
+    let mut feeds = watch(&web, &names).build().unwrap();
+    let began = time::Instant::now();
+    for look in 1..=6 {
+        let mut found = vec![];
+        for _ in quick {
+            let (entry, name) = entry(&mut feeds).await;
+            feeds.accept([&entry]).await.unwrap();
+            found.push(name);
+        }
+        found.sort();
+        let wanted = quick.map(|name| format!("{name} urn:{look}"));
+        assert_eq!(found, wanted);
+        // At the first look nobody knows which ones are slow; later looks are spread over the interval.
+        let most = if look == 1 {
+            QUICK_TURN * 3
+        } else {
+            INTERVAL * 3 / 2
+        };
+        let took = began.elapsed();
+        assert!(
+            took <= most + INTERVAL * 3 / 2 * (look - 1),
+            "look {look}: {took:?}"
+        );
+        let ids: Vec<String> = (1..=look + 1).rev().map(|id| format!("urn:{id}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        for name in quick {
+            web.put(&format!("https://h/{name}"), "", &ids);
+        }
+    }
+}
+
+/// Goal: a fault of a feed is told once, however often it is looked at, and a page of a feed is none of its entries lost.
+#[tokio::test(start_paused = true)]
+async fn a_fault_is_told_once() {
+    let web = Arc::new(Web::default());
+    let links = "<link rel='next' href='?page=2'/><link rel='index' href='http://[::1'/>";
+    let mut ids = vec!["urn:1"];
+    web.put("https://h/a", links, &ids);
+    let watch = watch(&web, &["a"]).since(Since::Newest);
+    let mut feeds = watch.build().unwrap();
+    let mut told = vec![];
+    for id in ["urn:2", "urn:3", "urn:4"] {
+        let until = time::Instant::now() + INTERVAL * 2;
+        while let Ok(next) = time::timeout_at(until, feeds.next()).await {
+            match next.unwrap() {
+                Watched::Fault { fault, .. } => told.push(fault.to_string()),
+                Watched::Entry(entry) => feeds.accept([&entry]).await.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        ids.insert(0, id);
+        web.put("https://h/a", links, &ids);
+    }
+    told.sort();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("another page") && told[1].contains("\"index\" leads nowhere"));
 }
 
 /// A password is for the server alone.

@@ -4,7 +4,7 @@
 
 use url::Url;
 
-use crate::feed::Position;
+use crate::{feed::Position, reader::BrokenLink};
 
 /// Reason why a walk cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,20 @@ pub enum WalkError {
         /// URL of the missing document.
         url: Url,
     },
+    /// A link that the walk needs leads nowhere, so that nobody knows which entries lie behind it.
+    #[error("{url} cannot be read on from: {link}")]
+    BrokenLink {
+        /// URL that the document was retrieved from.
+        url: Url,
+        /// The link.
+        link: BrokenLink,
+    },
+    /// A paged feed has entries behind its first page that were not handed over, and walks do not read other pages.
+    #[error("gap: {url} shows one page of its feed, and entries of other pages were not received")]
+    Paged {
+        /// URL of the page.
+        url: Url,
+    },
     /// The links lead back to a document that the walk has read already.
     #[error("loop: the archive links lead to {url} twice")]
     Loop {
@@ -96,7 +110,7 @@ impl WalkError {
     pub fn is_gap(&self) -> bool {
         matches!(
             self,
-            Self::Gap { .. } | Self::Deleted { .. } | Self::Missing { .. }
+            Self::Gap { .. } | Self::Deleted { .. } | Self::Missing { .. } | Self::Paged { .. }
         )
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     digest::Digest,
     limits::{KNOWN_BESIDES_MAX, KNOWN_WINDOW_MAX, SEEN_ENTRIES_MAX},
     reader::Document,
-    replay::Start,
+    replay::{Start, seen::Seen},
     timestamp::Timestamp,
 };
 
@@ -56,13 +56,17 @@ impl KnownEntries {
         self.0.is_empty()
     }
 
-    /// Returns these entries and those of a document from its bottom up to the one at `index`.
-    pub(super) fn and(&self, records: &Records, index: usize) -> Self {
+    /// Returns these entries and those of a document from its bottom up to the one at `index`, of which no revision is
+    /// `left`.
+    pub(super) fn and(&self, records: &Records, index: usize, left: &[usize]) -> Self {
+        let left: HashSet<u64> = records.ids(left).collect();
         let passed = records.0.get(index..).unwrap_or_default().iter().rev();
         let mut entries = Vec::with_capacity(self.0.len() + passed.len());
         // `passed` runs oldest first, as a bookmark lists its entries.
         entries.extend_from_slice(&self.0);
-        entries.extend(passed.flatten());
+        // Revisions may have one date: an entry that is known would hide those left.
+        let is_done = |(id, _): &&(u64, i64)| !left.contains(id);
+        entries.extend(passed.flatten().filter(is_done));
         Self(Arc::new(entries))
     }
 }
@@ -104,6 +108,12 @@ impl Records {
         let records = (0..document.len()).map(|index| key(document, index).map(record));
         Self(records.collect())
     }
+
+    /// Returns the hashes of some entries' ids.
+    fn ids(&self, indices: &[usize]) -> impl Iterator<Item = u64> {
+        let record = |index: &usize| self.0.get(*index).copied().flatten();
+        indices.iter().filter_map(record).map(|(id, _)| id)
+    }
 }
 
 /// The entries that a bookmark owes: a document showed them, and they were not handed over.
@@ -124,9 +134,9 @@ impl PendingEntries {
     }
 
     /// Returns these entries and some of a document's.
-    pub(super) fn and(&self, records: &Records, indices: impl Iterator<Item = usize>) -> Self {
-        let more = indices.filter_map(|index| records.0.get(index)?.map(|(id, _)| id));
-        Self(Arc::new(self.0.iter().copied().chain(more).collect()))
+    pub(super) fn and(&self, records: &Records, indices: &[usize]) -> Self {
+        let all = self.0.iter().copied().chain(records.ids(indices));
+        Self(Arc::new(all.collect()))
     }
 }
 
@@ -235,9 +245,11 @@ impl Known {
         self.is_partial
     }
 
-    /// Returns whether any of a document's entries is known.
-    pub(super) fn has_any_of(&self, document: &Document) -> bool {
-        (0..document.len()).any(|index| self.has(document, index))
+    /// Returns whether any of a document's entries was met before: handed over, or owed since an earlier round.
+    pub(super) fn has_met_any_of(&self, document: &Document) -> bool {
+        let is_met = |(id, _): (u64, _)| self.entries.contains_key(&id) || self.owed.contains(&id);
+        let mut keys = (0..document.len()).filter_map(|index| key(document, index));
+        keys.any(is_met)
     }
 
     /// Returns whether a document's entry is known.
@@ -260,14 +272,19 @@ impl Known {
         self.window_before.clear();
     }
 
-    /// Begins a look. Entries of an older copy in this round do not count.
-    pub(super) fn look_anew(&mut self) {
-        self.shown.clear();
-    }
-
     /// Notes an entry of the way ahead, which the walk is to hand over.
     pub(super) fn show(&mut self, document: &Document, index: usize) {
         self.shown.extend(key(document, index).map(|(id, _)| id));
+    }
+
+    /// Notes entries that were seen and are lost, but for those that were handed over.
+    pub(super) fn owe(&mut self, lost: &[Seen]) {
+        let is_known = |(id, updated): &Seen| {
+            let entry = self.entries.get(id);
+            entry.is_some_and(|entry| entry.updated >= *updated)
+        };
+        let owed = lost.iter().filter(|seen| !is_known(seen));
+        self.shown.extend(owed.map(|(id, _)| *id));
     }
 
     /// Returns whether a document lacks an entry that earlier rounds showed and did not hand over.
@@ -400,7 +417,7 @@ fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
 }
 
 /// Returns the hash of an entry's id, and its date.
-fn key(document: &Document, index: usize) -> Option<(u64, Option<Timestamp>)> {
+pub(super) fn key(document: &Document, index: usize) -> Option<(u64, Option<Timestamp>)> {
     // Bookmarks store 8 bytes of the digest; `half` returns 16.
     let id = document.entry(index)?.id;
     let digest = Digest::of(id.as_bytes()).half();

@@ -4,7 +4,7 @@
 
 use url::Url;
 
-use super::{Bookmark, RunEntry};
+use super::{Bookmark, RunEntry, WalkError};
 use crate::{feed::Position, history::HistoryHash, reader::Document, timestamp::Timestamp};
 
 /// Returns the bookmark after one of a document's entries.
@@ -25,6 +25,21 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
             .cloned(),
         ..Bookmark::default()
     })
+}
+
+/// Returns the target of a link that a walk needs; `None` if the document, retrieved from `url`, has none.
+///
+/// # Errors
+///
+/// [`WalkError::BrokenLink`].
+pub(super) fn lead(document: &Document, rel: &str, url: &Url) -> Result<Option<Url>, WalkError> {
+    match document.lead(rel) {
+        Ok(found) => Ok(found.cloned()),
+        Err(link) => Err(WalkError::BrokenLink {
+            url: url.clone(),
+            link: link.clone(),
+        }),
+    }
 }
 
 pub(super) fn count(entries: usize) -> u64 {

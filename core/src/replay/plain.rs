@@ -17,7 +17,8 @@ use url::Url;
 use super::{
     Ask, AskKind, Bookmark, Memory, Run, RunEntry, Start, Validators, WalkError,
     known::{Coming, Known, Records},
-    places::is_before,
+    places::{is_before, lead},
+    seen::SeenEntries,
     walk::{is_closed, is_same_feed},
 };
 use crate::{
@@ -95,6 +96,8 @@ pub(super) struct PlainWalk {
     /// The documents handed over.
     read: HashSet<Url>,
     passed: Option<Passed>,
+    /// The entries that the way back has seen.
+    seen: SeenEntries,
     /// The recent document at the moment the way back began.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
@@ -148,6 +151,7 @@ impl PlainWalk {
             anchored: None,
             read: HashSet::new(),
             passed: None,
+            seen: SeenEntries::default(),
             looked: None,
             looks_between: 0,
             looked_again: false,
@@ -305,6 +309,7 @@ impl PlainWalk {
         // The order matters: `check_feed` and the look need links and entries in their true direction.
         self.right_links(&mut document, url)?;
         self.right_order(&mut document);
+        document.order_revisions(self.revisions);
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         self.meets_closed |= is_closed(&document);
@@ -326,8 +331,6 @@ impl PlainWalk {
             });
         }
         self.known.look_at(&document);
-        // An earlier copy in this round may have shown entries that this copy has lost.
-        self.known.look_anew();
         let asked = self.recent.clone();
         let lacks_owed = self.known.lacks_owed(&document);
         if !self.again && (lacks_owed || self.may_be_old(&document, url, &asked)) {
@@ -335,7 +338,6 @@ impl PlainWalk {
             return Ok(None);
         }
         self.keep_link(&mut document);
-        let previous = document.link("prev-archive").cloned();
         // Entries may have come and gone unseen: the walk looks once more, and then reports a gap.
         if self.has_slid(&document, url, &asked) {
             return self.not_found(Some((document, asked)), url);
@@ -344,28 +346,38 @@ impl PlainWalk {
             // With an id only, an old copy may show entries from before the place.
             self.show(&document, document.len());
         }
-        let begin_at = match (self.standing(&document, url, &asked), &previous) {
-            // An empty recent document has no newest entry; the archive behind it has.
-            (Standing::Before, Some(previous)) if document.is_empty() => {
-                self.way.push(asked);
-                return self.go_back(previous.clone()).map(|()| None);
-            }
-            (Standing::Before, _) => {
+        let standing = self.standing(&document, url, &asked);
+        if !self.lenient && self.owes_pages(&standing, &document, [url, &asked]) {
+            return Err(WalkError::Paged { url: url.clone() });
+        }
+        let begin_at = match standing {
+            Standing::Before => {
+                // An empty recent document has no newest entry; the archive behind it has.
+                let behind = document
+                    .is_empty()
+                    .then(|| lead(&document, "prev-archive", url));
+                if let Some(previous) = behind.transpose()?.flatten() {
+                    self.way.push(asked);
+                    return self.go_back(previous).map(|()| None);
+                }
                 self.pass_over(&document, 0, url);
                 self.state = State::Done;
                 return Ok(None);
             }
-            (Standing::Holds(index), _) => Some(index),
-            (Standing::Behind, Some(previous)) => {
-                self.anchor(&document);
-                self.way.push(asked);
-                self.looked = Some(Box::new((document, url.clone())));
-                return self.go_back(previous.clone()).map(|()| None);
-            }
-            (Standing::Behind, None) if self.is_unknown(&document) => {
-                return self.not_found(Some((document, asked)), url);
-            }
-            (Standing::Begins, _) | (Standing::Behind, None) => None,
+            Standing::Holds(index) => Some(index),
+            Standing::Behind => match lead(&document, "prev-archive", url)? {
+                Some(previous) => {
+                    self.anchor(&document);
+                    self.way.push(asked);
+                    self.looked = Some(Box::new((document, url.clone())));
+                    return self.go_back(previous).map(|()| None);
+                }
+                None if self.is_unknown(&document) => {
+                    return self.not_found(Some((document, asked)), url);
+                }
+                None => None,
+            },
+            Standing::Begins => None,
         };
         if let Some(index) = begin_at {
             self.pass_over(&document, index, url);
@@ -373,6 +385,23 @@ impl PlainWalk {
         let run = self.hand_over(document, url, &asked)?;
         self.state = State::Done;
         Ok(Some(run))
+    }
+
+    /// Whether other pages of the feed may have entries that are still to be handed over.
+    fn owes_pages(&self, standing: &Standing, document: &Document, urls: [&Url; 2]) -> bool {
+        let has_earlier = |time: Timestamp| {
+            let mut dates = (0..document.len()).filter_map(|index| document.updated_of(index));
+            dates.any(|updated| updated < time)
+        };
+        matches!(standing, Standing::Begins)
+            && document.next_page(urls) != Ok(None)
+            && match &self.start {
+                // Pages go back in time.
+                Start::Time(time) => !has_earlier(*time),
+                Start::Oldest => true,
+                // The place is on this page; else it counts as gone.
+                Start::Newest | Start::Entry(_) | Start::Bookmark(_) => false,
+            }
     }
 
     /// Keeps the link to the newest archive where the recent document has lost it. Without the link, the next look
@@ -383,8 +412,9 @@ impl PlainWalk {
         }
         let of_place = self.place.as_ref().and_then(|place| place.archive.as_ref());
         let passed = self.passed.as_ref().map(|passed| &passed.asked);
-        if let Some(archive) = passed.filter(|passed| **passed != self.recent).or(of_place) {
-            recent.add_link("prev-archive", archive.clone());
+        let archive = passed.filter(|passed| **passed != self.recent).or(of_place);
+        if let Some(archive) = archive {
+            recent.add_link("prev-archive", archive, archive.as_str());
         }
     }
 
@@ -417,14 +447,14 @@ impl PlainWalk {
     /// Whether the place cannot be in a feed that has this one document only.
     fn is_unknown(&self, document: &Document) -> bool {
         match self.start {
-            Start::Bookmark(_) => !document.is_empty() && !self.known.has_any_of(document),
+            Start::Bookmark(_) => !document.is_empty() && !self.known.has_met_any_of(document),
             Start::Entry(_) => true,
             Start::Oldest | Start::Newest | Start::Time(_) => false,
         }
     }
 
     fn anchor(&mut self, document: &Document) {
-        if self.known.has_any_of(document) {
+        if self.known.has_met_any_of(document) {
             // `+ 1` counts this document, which the caller pushes next.
             self.anchored = Some(self.way.len() + 1);
         }
@@ -433,14 +463,14 @@ impl PlainWalk {
     /// Where a document stands to the place to begin at.
     fn standing(&self, document: &Document, url: &Url, asked: &Url) -> Standing {
         let is = |other: Option<&Url>| other.is_some_and(|other| other == url || other == asked);
-        let previous = document.link("prev-archive");
+        let previous = document.lead("prev-archive");
         match &self.start {
             Start::Newest => Standing::Before,
             // An empty document has no dates, so older documents must be read.
             Start::Time(time) if !document.is_empty() && is_before(document, *time) => {
                 Standing::Before
             }
-            Start::Oldest | Start::Time(_) if previous.is_none() => Standing::Begins,
+            Start::Oldest | Start::Time(_) if previous == Ok(None) => Standing::Begins,
             Start::Oldest | Start::Time(_) => Standing::Behind,
             Start::Entry(id) => {
                 // The same id in another document may be a revision of the entry.
@@ -459,10 +489,13 @@ impl PlainWalk {
                 // look.
                 if self.state == State::Looking {
                     return match (previous, place.archive.as_ref()) {
-                        (None, _) if self.is_unknown(document) => Standing::Behind,
-                        (None, _) => Standing::Begins,
-                        (Some(previous), Some(archive)) if previous == archive => Standing::Begins,
-                        (Some(_), _) => Standing::Behind,
+                        // Behind a known entry nothing is new, so a broken link is not needed.
+                        (Ok(None) | Err(_), _) if self.is_unknown(document) => Standing::Behind,
+                        (Ok(None) | Err(_), _) => Standing::Begins,
+                        (Ok(Some(previous)), Some(archive)) if previous == archive => {
+                            Standing::Begins
+                        }
+                        (Ok(Some(_)), _) => Standing::Behind,
                     };
                 }
                 let is_read = self.read.contains(url) || self.read.contains(asked);
@@ -470,7 +503,7 @@ impl PlainWalk {
                     Standing::Begins
                 } else if is_read || is(place.archive.as_ref()) {
                     Standing::Before
-                } else if previous == place.archive.as_ref() {
+                } else if previous == Ok(place.archive.as_ref()) {
                     // Everything behind the document is old, so no request for it is needed, and the server may have
                     // removed it.
                     Standing::Begins
@@ -500,9 +533,8 @@ impl PlainWalk {
         } else {
             self.standing(&document, url, &asked)
         };
-        let previous = document.link("prev-archive").cloned();
-        match (standing, previous) {
-            (Standing::Before, _) => {
+        match standing {
+            Standing::Before => {
                 let is_passed = matches!(self.start, Start::Time(_) | Start::Newest) && !is_read;
                 self.meets_place |= !is_passed;
                 if is_passed {
@@ -514,29 +546,45 @@ impl PlainWalk {
                 self.go_forward();
                 Ok(None)
             }
-            (Standing::Holds(index), _) => {
+            Standing::Holds(index) => {
                 self.pass_over(&document, index, url);
+                self.see(&document, &asked, index);
                 self.way.push(asked);
                 self.go_forward();
                 Ok(None)
             }
-            (Standing::Begins, _) => {
+            Standing::Begins => {
                 // Below the place everything is known, so the way forward begins with this document.
                 self.meets_place = true;
+                self.see(&document, &asked, document.len());
                 self.way.push(asked);
                 self.go_forward();
                 Ok(None)
             }
-            (Standing::Behind, Some(previous)) => {
+            Standing::Behind => {
+                let previous = lead(&document, "prev-archive", url)?;
                 self.anchor(&document);
-                self.way.push(asked);
-                self.go_back(previous).map(|()| None)
-            }
-            (Standing::Behind, None) => {
-                self.anchor(&document);
-                self.not_found(Some((document, asked)), url)
+                self.see(&document, &asked, document.len());
+                match previous {
+                    Some(previous) => {
+                        self.way.push(asked);
+                        self.go_back(previous).map(|()| None)
+                    }
+                    None => self.not_found(Some((document, asked)), url),
+                }
             }
         }
+    }
+
+    /// Notes the entries of a document on the way back that the way forward is to hand over.
+    fn see(&mut self, document: &Document, asked: &Url, first: usize) {
+        // Where old entries may be forgotten, an unknown one need not be new.
+        if self.known.is_partial() {
+            return;
+        }
+        let wanted = (0..document.len()).filter(|index| self.is_wanted(document, *index, first));
+        let wanted: Vec<usize> = wanted.collect();
+        self.seen.note(asked, document, &wanted, self.revisions);
     }
 
     /// Handles a place that is in none of the documents: they have other URLs now, or the entries are gone. A stale
@@ -592,8 +640,11 @@ impl PlainWalk {
         if is_recent {
             self.keep_link(&mut document);
         }
-        // A document without the closed mark may be a stale copy from when it was open.
-        if !is_recent && !is_closed(&document) && !self.again {
+        // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
+        // since the way back may come from another server.
+        let lost = self.seen.lost(&asked, &document);
+        let may_be_old = !is_recent && !is_closed(&document) || !lost.is_empty();
+        if may_be_old && !self.again {
             self.again = true;
             return Ok(None);
         }
@@ -644,7 +695,12 @@ impl PlainWalk {
             }
             self.known.look_at(&document);
         }
+        self.seen.forget(&asked);
+        // Before, so that a bookmark among these entries owes what is lost; behind, because an older revision may have
+        // stood in for it.
+        self.known.owe(&lost);
         let run = self.hand_over(document, url, &asked)?;
+        self.known.owe(&lost);
         self.go_forward();
         Ok(Some(run))
     }
@@ -699,16 +755,18 @@ impl PlainWalk {
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
         self.show(&document, first);
+        // Before any of them is met: all revisions of an entry that is new are wanted.
+        let wanted = (0..document.len()).map(|index| self.is_wanted(&document, index, first));
+        let wanted: Vec<bool> = wanted.collect();
         let mut entries = vec![];
         // Documents list the newest entry first; the consumer receives the oldest first.
-        for index in (0..document.len()).rev() {
-            if self.is_wanted(&document, index, first) {
+        for (index, is_wanted) in wanted.into_iter().enumerate().rev() {
+            if is_wanted {
                 if self.begins_after.is_none() {
                     self.begins_after = Some(self.place_before(&document, index, url));
                 }
                 entries.push(RunEntry { index, place: None });
             }
-            // From here on, another entry with this id in the document counts as a repeat or a revision.
             self.known.meet(&document, index);
         }
         if !document.is_empty() {
@@ -834,7 +892,7 @@ impl PlainWalk {
     /// has a "next" archive and no "previous" one.
     fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
         if self.state == State::Looking {
-            let leads = |rel| document.link(rel).is_some();
+            let leads = |rel| document.has_link(rel);
             let only_next = leads("next-archive") && !leads("prev-archive");
             // A closed document with only a "next" archive is the oldest one of a feed whose links are right.
             if only_next && !document.archived {

@@ -7,7 +7,9 @@ use url::Url;
 use super::{
     Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError,
     known::{Bounds, Known},
+    places::lead,
     plain::PlainWalk,
+    walk::is_same_feed,
 };
 use crate::{
     index::IndexBlock, limits::WALK_DOCUMENTS_MAX, reader::Document, timestamp::Timestamp,
@@ -67,7 +69,7 @@ pub struct Replay {
 enum Round {
     Looking,
     Walking(Walk),
-    Plain(PlainWalk),
+    Plain(Box<PlainWalk>),
 }
 
 impl Replay {
@@ -234,6 +236,14 @@ impl Replay {
         }
     }
 
+    /// Returns whether a document may belong to the feed of the place to begin at.
+    pub fn may_be_of_feed(&self, document: &Document) -> bool {
+        match &self.start {
+            Start::Bookmark(place) => is_same_feed(&place.feed, document),
+            _ => true,
+        }
+    }
+
     /// Returns the number of entries left in this round; `None` unless documents have positions and the way leads
     /// forward.
     pub fn remaining(&self) -> Option<u64> {
@@ -257,7 +267,7 @@ impl Replay {
     ) -> Result<Option<Run>, WalkError> {
         if matches!(self.round, Round::Looking) {
             // Validators of the first URL do not fit the recent document.
-            if let Some(recent) = self.leads_to(&document, url) {
+            if let Some(recent) = self.leads_to(&document, url)? {
                 self.led_on = true;
                 self.known = Validators::default();
                 self.recent = recent;
@@ -308,7 +318,7 @@ impl Replay {
             .lenient(self.lenient)
             .revisions(self.revisions)
             .documents_max(self.documents_max);
-        Round::Plain(walk)
+        Round::Plain(Box::new(walk))
     }
 
     /// Takes the requested index block, retrieved from `url`.
@@ -409,11 +419,13 @@ impl Replay {
 
     /// Returns the URL of the recent document if this is another one. Followed only once, because two spellings of
     /// one URL may lead to each other.
-    fn leads_to(&self, document: &Document, url: &Url) -> Option<Url> {
-        let current = document.link("current").filter(|current| *current != url);
+    fn leads_to(&self, document: &Document, url: &Url) -> Result<Option<Url>, WalkError> {
         // In our feeds only the recent document has `via`, so there is no other one to go on to.
-        let leads = document.link("via").is_none() && !self.led_on;
-        current.filter(|_| leads).cloned()
+        if document.link("via").is_some() || self.led_on {
+            return Ok(None);
+        }
+        let current = lead(document, "current", url)?;
+        Ok(current.filter(|current| current != url))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     timestamp::Timestamp,
 };
 
+mod faults;
 mod foreign;
 mod model;
 mod simulation;

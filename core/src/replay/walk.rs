@@ -8,7 +8,7 @@ use url::Url;
 
 use super::{
     Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
-    places::{bookmark, count, end_of, hash_entries, is_at, is_before, newest_place},
+    places::{bookmark, count, end_of, hash_entries, is_at, is_before, lead, newest_place},
 };
 use crate::{
     feed::{Epoch, Position},
@@ -385,25 +385,26 @@ impl Walk {
             place: newest_place(&document),
         });
         let permanent = permanent_url(&document, url);
-        let previous = document.link("prev-archive").cloned();
         // `behind` lets the way back notice a copy that ends before this document begins.
         self.behind = document.history.map(|(first, _)| first);
-        match (&self.start, standing, previous) {
-            (Start::Newest, ..) => Ok(self.begin_after(&document, &permanent)),
-            (Start::Time(time), ..) if is_before(&document, *time) => {
-                Ok(self.begin_after(&document, &permanent))
+        match (&self.start, standing) {
+            (Start::Newest, _) => return Ok(self.begin_after(&document, &permanent)),
+            (Start::Time(time), _) if is_before(&document, *time) => {
+                return Ok(self.begin_after(&document, &permanent));
             }
-            (Start::Oldest | Start::Time(_), _, None) => {
-                self.hand_over(document, &permanent, 0).map(Some)
+            (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after)) => {
+                return self.hand_over(document, &permanent, after).map(Some);
             }
-            (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after), _) => {
-                self.hand_over(document, &permanent, after).map(Some)
-            }
-            (Start::Oldest | Start::Time(_), _, Some(previous)) => {
+            _ => {}
+        }
+        let is_from_afar = matches!(self.start, Start::Oldest | Start::Time(_));
+        match (is_from_afar, lead(&document, "prev-archive", url)?) {
+            (true, None) => self.hand_over(document, &permanent, 0).map(Some),
+            (true, Some(previous)) => {
                 self.walked_over = Some(permanent);
                 self.look_into_index(&document, previous).map(|()| None)
             }
-            (_, _, previous) => {
+            (false, previous) => {
                 self.walked_over = Some(permanent);
                 self.turn_back(previous).map(|()| None)
             }
@@ -429,7 +430,7 @@ impl Walk {
 
     /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        if let Some(previous) = document.link("prev-archive").cloned() {
+        if let Some(previous) = lead(document, "prev-archive", url)? {
             self.walked_over = Some(permanent_url(document, url));
             let from_afar = matches!(self.start, Start::Oldest | Start::Time(_));
             return if from_afar {
@@ -528,13 +529,15 @@ impl Walk {
     }
 
     fn back(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        let previous = document.link("prev-archive").cloned();
         let after = match &self.start {
             Start::Newest => return Ok(self.begin_after(&document, url)),
             // All entries here are older than the time. Handing over none of them turns the walk towards the
             // successor.
             Start::Time(time) if is_before(&document, *time) => Some(document.len()),
-            Start::Oldest | Start::Time(_) => previous.is_none().then_some(0),
+            Start::Oldest | Start::Time(_) => {
+                let previous = lead(&document, "prev-archive", url)?;
+                previous.is_none().then_some(0)
+            }
             Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
                 Standing::Holds(after) => Some(after),
                 Standing::Stale => return self.ask_again(url),
@@ -550,15 +553,14 @@ impl Walk {
             },
         };
         self.behind = document.history.map(|(first, _)| first);
-        match (after, previous) {
-            (Some(after), _) => self.hand_over(document, url, after).map(Some),
-            (None, previous) => {
-                self.walked_over = Some(self.asked(url));
-                match previous {
-                    Some(previous) => self.go_back(previous).map(|()| None),
-                    None => self.not_found().map(|()| None),
-                }
-            }
+        if let Some(after) = after {
+            return self.hand_over(document, url, after).map(Some);
+        }
+        let previous = lead(&document, "prev-archive", url)?;
+        self.walked_over = Some(self.asked(url));
+        match previous {
+            Some(previous) => self.go_back(previous).map(|()| None),
+            None => self.not_found().map(|()| None),
         }
     }
 

@@ -144,14 +144,14 @@ impl Misfit {
     }
 }
 
-/// Returns the meaning of a query.
-fn wanted(query: &str) -> Result<Wanted, Problem> {
+/// Returns the meaning of a query, and the id in it that stands for `Last-Event-ID`.
+fn wanted(query: &str) -> Result<(Wanted, Option<&str>), Problem> {
     let wrong = || {
         Problem::malformed(
             "a stream is asked for with content=none, and with after= an event's id, or since=oldest or newest",
         )
     };
-    let (mut content, mut since, mut after) = (None, None, None);
+    let (mut content, mut since, mut after, mut last) = (None, None, None, None);
     for part in query.split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
             Some(("content", "none")) if content.is_none() => content = Some(Content::None),
@@ -160,13 +160,16 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
             Some(("after", id)) if after.is_none() => {
                 after = Some(after_id(id).ok_or_else(wrong)?);
             }
+            // Polyfills of `EventSource` have no header field for it.
+            Some(("lastEventId", id)) if last.is_none() => last = Some(id),
             _ => return Err(wrong()),
         }
     }
-    Ok(Wanted {
+    let wanted = Wanted {
         content: content.unwrap_or(Content::Entries),
         from: after.or(since).unwrap_or(From::Newest),
-    })
+    };
+    Ok((wanted, last))
 }
 
 /// Returns where a stream goes on after an id.
@@ -179,9 +182,10 @@ fn after_id(id: &str) -> Option<From> {
 
 /// Opens a stream.
 async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let mut wanted = wanted(exchange.query())?;
-    let last = exchange.headers.get("last-event-id");
-    match last.map(HeaderValue::as_bytes) {
+    let (mut wanted, in_query) = wanted(exchange.query())?;
+    let field = exchange.headers.get("last-event-id");
+    let field = field.map(HeaderValue::as_bytes);
+    match field.or(in_query.map(str::as_bytes)) {
         Some(id) if id == END.as_bytes() => {
             // For readers without the right, the feed does not exist.
             let seen = seen(site, &exchange).await?;
@@ -594,7 +598,7 @@ mod tests {
                 both(Content::None, From::After(id)),
             ),
         ] {
-            assert_eq!(wanted(query).unwrap(), expected, "{query}");
+            assert_eq!(wanted(query).unwrap().0, expected, "{query}");
         }
         for wrong in [
             "content=all",

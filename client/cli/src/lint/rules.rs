@@ -10,7 +10,7 @@ use simplefeed_core::{
     digest::Digest,
     event::Event,
     history::HistoryHash,
-    reader::{Document, Listing},
+    reader::{Document, FeedFault, Listing},
     scanner::{elements, holds_raw_json},
     timestamp::Timestamp,
     xml::ATOM,
@@ -122,6 +122,7 @@ impl Rules {
         self.documents += 1;
         self.media_type(page);
         self.head(page, is_recent);
+        self.check_faults(page);
         self.check_caching(page, is_recent);
         self.entries(page);
         self.check_order(page);
@@ -191,6 +192,23 @@ impl Rules {
                 url,
                 "an archive without the mark of one (fh:archive)",
             );
+        }
+    }
+
+    /// Lists what consumers read the document in spite of, or cannot go on for.
+    fn check_faults(&mut self, page: &Page) {
+        for fault in page.document.faults(&page.url) {
+            let (severity, rule) = match &fault {
+                FeedFault::Link(link) => match link.rel.as_str() {
+                    "prev-archive" => (Severity::Error, "FH-5"),
+                    "next-archive" => (Severity::Error, "FH-6"),
+                    "current" => (Severity::Error, "FH-7"),
+                    _ => (Severity::Warning, "A-4"),
+                },
+                FeedFault::Repeats { .. } => (Severity::Warning, "FH-13"),
+                _ => (Severity::Warning, "FH-1"),
+            };
+            self.add(severity, rule, &page.url, fault.to_string());
         }
     }
 

@@ -32,5 +32,5 @@ pub(super) fn permanent_url(document: &Document, url: &Url) -> Url {
 
 /// Whether a document is marked as closed (`fh:archive`, or a newer one follows).
 pub(in crate::replay) fn is_closed(document: &Document) -> bool {
-    document.archived || document.link("next-archive").is_some()
+    document.archived || document.has_link("next-archive")
 }

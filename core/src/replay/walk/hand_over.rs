@@ -4,7 +4,7 @@
 
 use url::Url;
 
-use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries};
+use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries, lead};
 use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 impl Walk {
@@ -21,12 +21,12 @@ impl Walk {
                 max: self.documents_max,
             });
         }
-        let next = document.link("next-archive").cloned();
+        let next = lead(&document, "next-archive", url);
         let looking = self.state == State::Looking;
         // The recent document is the end by definition; another one is if nothing follows it.
-        let at_the_end = looking || next.is_none();
+        let at_the_end = looking || next == Ok(None);
         let pinned = self.pin_index(&document, at_the_end);
-        let complete = looking || next.is_some() || pinned.is_some();
+        let complete = looking || next != Ok(None) || pinned.is_some();
         if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
             // Newer entries exist behind this document, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
@@ -42,7 +42,7 @@ impl Walk {
         self.check_pin(url)?;
         if looking || pinned.is_some() || self.pin_is_passed() {
             self.go(State::Done);
-        } else if let Some(next) = next {
+        } else if let Some(next) = next? {
             self.go(State::Forward { url: next });
         } else if !self.again {
             // This copy may be older than the look at the recent document, so the walk requests it past all caches.

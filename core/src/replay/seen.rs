@@ -1,0 +1,66 @@
+//! Entries that the way back through a plain feed has seen, until the way forward hands them over.
+//!
+//! Pure. The two ways request a document each, and the copies need not be the same: servers behind a balancer may
+//! differ, and entries may be deleted between.
+
+use std::collections::{HashMap, HashSet};
+
+use url::Url;
+
+use super::known::key;
+use crate::{limits::SEEN_ENTRIES_MAX, reader::Document, timestamp::Timestamp};
+
+/// Entry that was seen: the hash of its id, and its date where revisions count.
+pub(super) type Seen = (u64, Option<Timestamp>);
+
+/// Entries seen on the way back, by the URL that was asked for; at most [`SEEN_ENTRIES_MAX`]. Those beyond are not
+/// compared.
+#[derive(Debug, Default)]
+pub(super) struct SeenEntries {
+    documents: HashMap<Url, HashSet<Seen>>,
+    entries: usize,
+}
+
+impl SeenEntries {
+    /// Notes entries of a document by their indices. An earlier copy's stay noted.
+    pub(super) fn note(
+        &mut self,
+        asked: &Url,
+        document: &Document,
+        indices: &[usize],
+        dated: bool,
+    ) {
+        let seen = self.documents.entry(asked.clone()).or_default();
+        for index in indices {
+            if self.entries >= SEEN_ENTRIES_MAX {
+                return;
+            }
+            let found = key(document, *index);
+            if let Some((id, updated)) = found
+                && seen.insert((id, updated.filter(|_| dated)))
+            {
+                self.entries += 1;
+            }
+        }
+    }
+
+    /// Returns the entries that were seen in a document, and that this copy has not, or has in an older revision only.
+    pub(super) fn lost(&self, asked: &Url, copy: &Document) -> Vec<Seen> {
+        let Some(seen) = self.documents.get(asked).filter(|seen| !seen.is_empty()) else {
+            return vec![];
+        };
+        let mut newest: HashMap<u64, Option<Timestamp>> = HashMap::with_capacity(copy.len());
+        for (id, updated) in (0..copy.len()).filter_map(|index| key(copy, index)) {
+            let date = newest.entry(id).or_default();
+            *date = (*date).max(updated);
+        }
+        let is_lost = |(id, updated): &&Seen| newest.get(id).is_none_or(|newest| newest < updated);
+        seen.iter().filter(is_lost).copied().collect()
+    }
+
+    /// Forgets what was seen in a document: it is handed over.
+    pub(super) fn forget(&mut self, asked: &Url) {
+        let seen = self.documents.remove(asked);
+        self.entries -= seen.map_or(0, |seen| seen.len());
+    }
+}

@@ -1,0 +1,374 @@
+//! Feeds with faults: links that lead nowhere, revisions in one document, pages, copies that differ.
+//!
+//! Pure. No fault lets a walk pass entries over and come to its end.
+
+use super::*;
+use crate::reader::FeedFault;
+
+/// Targets that no server has: each is written into a link.
+const NOWHERE: [&str; 6] = [
+    "href='http://[::1'",
+    "href='http://h:99999/1'",
+    "href='http:///'",
+    "href='http://%zz/1'",
+    "xml:base='mailto:a@b' href='1'",
+    "",
+];
+
+/// A document as it is asked for: its links and entries as XML.
+type Page<'a> = (&'a str, String);
+
+/// Returns an entry of a number and a day.
+fn entry(number: u32, day: u32) -> String {
+    format!("<entry><id>urn:{number}</id><updated>2026-01-{day:02}T00:00:00Z</updated></entry>")
+}
+
+/// Returns entries, newest first, each on the day of its number.
+fn entries(newest_first: &[u32]) -> String {
+    newest_first
+        .iter()
+        .map(|number| entry(*number, *number))
+        .collect()
+}
+
+fn link(rel: &str, target: &str) -> String {
+    format!("<link rel='{rel}' {target}/>")
+}
+
+fn read(at: &Url, inside: &str) -> Document {
+    let text = format!("<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{inside}</feed>");
+    Document::read(text.into_bytes().into(), at).unwrap()
+}
+
+/// Returns the number and the day of each entry of a run.
+fn days(run: &Run) -> Vec<(u32, u32)> {
+    let each = run.entries.iter().map(|entry| {
+        let id = run.document.entry(entry.index).unwrap().id;
+        let date = run.document.updated_of(entry.index).unwrap().to_string();
+        let day = date.get(8..10).unwrap().parse().unwrap();
+        (id.strip_prefix("urn:").unwrap().parse().unwrap(), day)
+    });
+    each.collect()
+}
+
+/// Walks to the end of a round, with the nth copy of a document at its nth request, and the last one then. Returns what was
+/// handed over, and the outcome.
+fn walk_copies(
+    replay: &mut Replay,
+    pages: &[Page<'_>],
+) -> (Vec<(u32, u32)>, Result<(), WalkError>) {
+    let mut asked: HashMap<Url, usize> = HashMap::new();
+    let mut seen = vec![];
+    for _ in 0..100 {
+        let Some(ask) = replay.ask() else {
+            let ended = replay.next_round().map(drop);
+            return (seen, ended);
+        };
+        let copies: Vec<&String> = pages
+            .iter()
+            .filter(|(name, _)| url(name) == ask.url)
+            .map(|(_, inside)| inside)
+            .collect();
+        let count = asked.entry(ask.url.clone()).or_default();
+        let copy = copies.get(*count).or(copies.last());
+        *count += 1;
+        let outcome = match copy {
+            None => replay.missing().map(|()| None),
+            Some(inside) => {
+                let document = read(&ask.url, inside);
+                replay.take(document, &ask.url, Validators::default())
+            }
+        };
+        match outcome {
+            Ok(run) => seen.extend(run.iter().flat_map(days)),
+            Err(error) => return (seen, Err(error)),
+        }
+    }
+    panic!("the walk does not end");
+}
+
+fn from_oldest(pages: &[Page<'_>]) -> (Vec<(u32, u32)>, Result<(), WalkError>) {
+    walk_copies(&mut Replay::new(url(RECENT), Start::Oldest), pages)
+}
+
+#[track_caller]
+fn is_broken(outcome: &Result<(), WalkError>, rel: &str) {
+    match outcome {
+        Err(error @ WalkError::BrokenLink { link, .. }) if link.rel == rel => {
+            assert!(!error.is_gap(), "no consumer goes on behind it");
+        }
+        other => panic!("{rel}: {other:?}"),
+    }
+}
+
+/// Goal: a link to the archive that leads nowhere ends the walk, at its beginning and in the middle of a chain.
+#[test]
+fn a_broken_link_to_the_archive_is_no_end() {
+    for target in NOWHERE {
+        let (rel, mixed) = (link("prev-archive", target), link(" Prev-Archive", target));
+        for broken in [rel, mixed] {
+            let at_once = [(RECENT, broken.clone() + &entries(&[4, 3]))];
+            let (seen, outcome) = from_oldest(&at_once);
+            assert_eq!(seen, [], "{target}");
+            is_broken(&outcome, "prev-archive");
+            let within = [
+                (RECENT, link("prev-archive", "href='2'") + &entries(&[4, 3])),
+                ("2", broken + &entries(&[2, 1])),
+            ];
+            let (seen, outcome) = from_oldest(&within);
+            assert_eq!(seen, [], "{target}");
+            is_broken(&outcome, "prev-archive");
+        }
+    }
+}
+
+/// Goal: the same for a link that leads to the recent document, and for a feed whose links lead the wrong way round.
+#[test]
+fn a_broken_link_to_the_recent_document_is_no_end() {
+    for target in NOWHERE {
+        let archive = [("1", link("current", target) + &entries(&[2, 1]))];
+        let mut replay = Replay::new(url("1"), Start::Oldest);
+        let (seen, outcome) = walk_copies(&mut replay, &archive);
+        assert_eq!(seen, [], "{target}");
+        is_broken(&outcome, "current");
+        let inverted = [(RECENT, link("next-archive", target) + &entries(&[4, 3]))];
+        let (seen, outcome) = from_oldest(&inverted);
+        assert_eq!(seen, [], "{target}");
+        is_broken(&outcome, "prev-archive");
+    }
+}
+
+/// Goal: a feed with positions does not end at a broken link to its next document either.
+#[test]
+fn a_broken_link_of_a_numbered_feed_is_no_end() {
+    let mut feed = Feed::new(2);
+    feed.append(6);
+    for (name, rel, broken) in [
+        (RECENT, "prev-archive", "prev-archive"),
+        ("2.atom", "prev-archive", "prev-archive"),
+        ("1.atom", "next-archive", "next-archive"),
+    ] {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest);
+        let outcome = loop {
+            let Some(ask) = replay.ask() else {
+                break Ok(());
+            };
+            if ask.kind == AskKind::Index {
+                replay.missing().unwrap();
+                continue;
+            }
+            let called = ask.url.as_str().strip_prefix(BASE).unwrap();
+            let mut text = feed.text(called).unwrap();
+            if called == name {
+                let found = format!("<link rel=\"{rel}\" href=\"");
+                assert!(text.contains(&found), "{text}");
+                text = text.replace(&found, &format!("{found}http://[::1"));
+            }
+            let document = Document::read(text.into_bytes().into(), &ask.url).unwrap();
+            if let Err(error) = replay.take(document, &ask.url, Validators::default()) {
+                break Err(error);
+            }
+        };
+        is_broken(&outcome, broken);
+    }
+}
+
+/// Goal: a broken link that a walk does not need stops nobody, and is told.
+#[test]
+fn a_broken_link_that_is_not_needed_is_a_fault() {
+    let broken = link("prev-archive", "href='http://[::1'");
+    let mut replay = Replay::new(url(RECENT), Start::Newest);
+    let looks = [
+        broken.clone() + &entries(&[2, 1]),
+        broken.clone() + &entries(&[3, 2, 1]),
+    ];
+    let mut seen = vec![];
+    for look in looks {
+        let (handed_over, outcome) = walk_copies(&mut replay, &[(RECENT, look)]);
+        outcome.unwrap();
+        seen.extend(handed_over);
+    }
+    assert_eq!(seen, [(3, 3)], "a known entry is in the document");
+    for rel in ["index", "urn:simplefeed:1#wait", "updates", "NEXT"] {
+        let document = read(
+            &url(RECENT),
+            &(link(rel, "href='http://[::1'") + &entries(&[1])),
+        );
+        let faults = document.faults(&url(RECENT));
+        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(
+            told.iter().any(|fault| fault.contains("leads nowhere")),
+            "{rel}: {told:?}"
+        );
+    }
+    let many: String = (0..2_000)
+        .map(|n| link("related", &format!("href='{n}'")))
+        .collect();
+    let behind_many = read(&url(RECENT), &(many + &link("prev-archive", "href='1'")));
+    assert_eq!(behind_many.link("prev-archive"), Some(&url("1")));
+}
+
+/// Goal: of several revisions in one document, the newest is the entry, and with `revisions` all come, oldest first.
+#[test]
+fn of_revisions_in_one_document_the_newest_counts() {
+    let documents = [
+        // The order of the feed, the reverse, one that says nothing, and equal dates: the topmost.
+        (
+            entry(2, 9) + &entry(1, 5) + &entry(1, 3) + &entry(1, 1),
+            vec![(1, 5), (2, 9)],
+        ),
+        (
+            entry(1, 1) + &entry(1, 3) + &entry(1, 5) + &entry(2, 9),
+            vec![(1, 5), (2, 9)],
+        ),
+        (
+            entry(1, 3) + &entry(2, 9) + &entry(1, 5) + &entry(1, 1),
+            vec![(1, 5), (2, 9)],
+        ),
+    ];
+    for (inside, newest) in documents {
+        let pages = [(RECENT, inside.clone())];
+        let (seen, outcome) = from_oldest(&pages);
+        outcome.unwrap();
+        let mut sorted = seen.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, newest, "{inside}");
+        let mut replay = Replay::new(url(RECENT), Start::Oldest).revisions(true);
+        let (seen, outcome) = walk_copies(&mut replay, &pages);
+        outcome.unwrap();
+        let of_one: Vec<u32> = seen
+            .iter()
+            .filter(|(id, _)| *id == 1)
+            .map(|(_, day)| *day)
+            .collect();
+        assert_eq!(of_one, [1, 3, 5], "{inside}");
+        let faults = read(&url(RECENT), &inside).faults(&url(RECENT));
+        assert_eq!(faults, [FeedFault::Repeats { entries: 2 }]);
+    }
+    let all_alike = "<entry><id>urn:1</id></entry>".repeat(3);
+    let mut document = read(&url(RECENT), &all_alike);
+    document.keep_newest_revisions();
+    assert_eq!(document.len(), 1);
+}
+
+/// Goal: a consumer that stops among revisions of one date gets those left, and no entry is lost for good.
+#[test]
+fn a_stop_among_revisions_loses_none() {
+    let pages = [(
+        RECENT,
+        entry(2, 4) + &entry(1, 3) + &entry(1, 3) + &entry(1, 2),
+    )];
+    for accepted in 0..4 {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest).revisions(true);
+        let document = read(&url(RECENT), &pages[0].1);
+        let run = replay.take(document, &url(RECENT), Validators::default());
+        let run = run.unwrap().unwrap();
+        let all = days(&run);
+        let start = match run.entries.get(..accepted).unwrap().last() {
+            Some(entry) => Start::Bookmark(run.bookmark(entry).unwrap()),
+            None => Start::Oldest,
+        };
+        let mut replay = Replay::new(url(RECENT), start).revisions(true);
+        let (rest, outcome) = walk_copies(&mut replay, &pages);
+        outcome.unwrap();
+        for left in all.get(accepted..).unwrap() {
+            assert!(rest.contains(left), "{accepted}: {rest:?}");
+        }
+    }
+}
+
+/// Goal: a page of a feed is not taken for the whole feed.
+#[test]
+fn a_page_is_not_the_feed() {
+    let next = link("next", "href='?page=2'");
+    let pages = [(RECENT, next.clone() + &entries(&[9, 8, 7]))];
+    for start in [
+        Start::Oldest,
+        Start::Time(Timestamp::parse("2026-01-05T00:00:00Z").unwrap()),
+    ] {
+        let mut replay = Replay::new(url(RECENT), start);
+        let (seen, outcome) = walk_copies(&mut replay, &pages);
+        let error = outcome.unwrap_err();
+        assert_eq!(seen, []);
+        assert!(
+            matches!(error, WalkError::Paged { .. }) && error.is_gap(),
+            "{error}"
+        );
+        replay.pass_gap();
+        let (seen, outcome) = walk_copies(&mut replay, &pages);
+        outcome.unwrap();
+        assert_eq!(seen, [(7, 7), (8, 8), (9, 9)]);
+        let more = [(RECENT, next.clone() + &entries(&[10, 9, 8]))];
+        let (seen, outcome) = walk_copies(&mut replay, &more);
+        outcome.unwrap();
+        assert_eq!(seen, [(10, 10)], "the place is on the page");
+    }
+    for start in [
+        Start::Newest,
+        Start::Time(Timestamp::parse("2026-01-08T00:00:00Z").unwrap()),
+        Start::Entry("urn:8".into()),
+    ] {
+        let mut replay = Replay::new(url(RECENT), start);
+        let (_, outcome) = walk_copies(&mut replay, &pages);
+        outcome.unwrap();
+    }
+    // The page has turned over since the last look.
+    let mut replay = Replay::new(url(RECENT), Start::Newest);
+    walk_copies(&mut replay, &pages).1.unwrap();
+    let later = [(RECENT, next + &entries(&[19, 18, 17]))];
+    let (_, outcome) = walk_copies(&mut replay, &later);
+    assert!(outcome.unwrap_err().is_gap());
+}
+
+/// Goal: a feed with an archive, or one that links to itself, is not taken for a page; a broken link to the next page is.
+#[test]
+fn what_is_no_page_is_the_feed() {
+    let archived = [
+        (
+            RECENT,
+            link("next", "href='x'") + &link("prev-archive", "href='1'") + &entries(&[2]),
+        ),
+        ("1", entries(&[1])),
+    ];
+    let (seen, outcome) = from_oldest(&archived);
+    assert_eq!((seen, outcome), (vec![(1, 1), (2, 2)], Ok(())));
+    let itself = [(
+        RECENT,
+        link("next", &format!("href='{RECENT}'")) + &entries(&[1]),
+    )];
+    assert_eq!(from_oldest(&itself).1, Ok(()));
+    let broken = [(RECENT, link("Next", "href='http://[::1'") + &entries(&[1]))];
+    assert!(from_oldest(&broken).1.unwrap_err().is_gap());
+}
+
+/// Goal: an entry that only the first copy of an archive has is missed aloud.
+/// Method: two servers behind a balancer answer the way back and the way forward.
+#[test]
+fn copies_that_differ_are_a_gap() {
+    let recent = (RECENT, link("prev-archive", "href='1'") + &entries(&[5, 4]));
+    let pages = [
+        recent.clone(),
+        ("1", entries(&[3, 2, 1])),
+        ("1", entries(&[3, 1])),
+    ];
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    let (seen, outcome) = walk_copies(&mut replay, &pages);
+    assert_eq!(
+        seen,
+        [(1, 1), (3, 3), (4, 4), (5, 5)],
+        "what was seen is handed over"
+    );
+    assert_eq!(outcome, Err(WalkError::Deleted { entries: 1 }));
+    replay.pass_gap();
+    let (seen, outcome) = walk_copies(&mut replay, &pages);
+    assert_eq!((seen, outcome), (vec![], Ok(())), "the gap is accepted");
+    // A third copy that has it is asked for, past all caches.
+    let pages = [
+        recent,
+        ("1", entries(&[3, 2, 1])),
+        ("1", entries(&[3, 1])),
+        ("1", entries(&[3, 2, 1])),
+    ];
+    let (seen, outcome) = from_oldest(&pages);
+    assert_eq!((seen.len(), outcome), (5, Ok(())));
+}
