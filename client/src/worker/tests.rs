@@ -15,6 +15,7 @@ use super::*;
 use crate::{
     consumer::tests::{Web, builder, chain},
     files::end,
+    observer::Observer,
 };
 
 mod interrupted;

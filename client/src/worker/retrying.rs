@@ -1,0 +1,167 @@
+//! Parked entries, handed to a handler once more, or given up.
+//!
+//! Shell: the state folder.
+
+use std::{collections::HashSet, time::Duration};
+
+use super::{Failure, HandlerError, WorkerError, run};
+use crate::{
+    bookmark::Attempt,
+    delivery::Delivery,
+    observer::Observer,
+    state::{StateError, StateFolder, What, parked::Parked},
+};
+
+/// Counts of one pass over the parked entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retried {
+    /// Entries that the handler took. They are parked no more.
+    pub handled: u64,
+    /// Entries that failed again. They stay parked.
+    pub failed: u64,
+    /// Entries that were wanted and not tried, because one before them has the same key.
+    pub waiting: u64,
+}
+
+/// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none while one
+/// before it is left. An entry that the handler takes is parked no more.
+///
+/// # Errors
+///
+/// See [`StateError`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use simplefeed_client::{Observer, StateFolder, worker};
+///
+/// struct Quiet;
+/// impl Observer for Quiet {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let state = StateFolder::open(folder.path())?;
+/// let all = |_: &simplefeed_client::state::parked::Parked| true;
+/// let time = Duration::from_mins(1);
+/// let retried = worker::retry(&state, all, time, &mut Quiet, async |_| Ok(())).await?;
+/// assert_eq!(retried, worker::Retried::default());
+/// # Ok(()) }
+/// ```
+pub async fn retry<F>(
+    state: &StateFolder,
+    wanted: impl Fn(&Parked) -> bool,
+    attempt_time: Duration,
+    observer: &mut dyn Observer,
+    mut handler: impl FnMut(Delivery) -> F,
+) -> Result<Retried, WorkerError>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
+    let mut retried = Retried::default();
+    let mut held: HashSet<String> = HashSet::new();
+    for number in state.parked_numbers() {
+        // The numbers are from before: a clone of the folder may have dropped the entry since.
+        let Some(mut parked) = state.read_parked(number)? else {
+            continue;
+        };
+        let waits = parked.key.as_ref().is_some_and(|key| held.contains(key));
+        let wanted = wanted(&parked);
+        if wanted
+            && !waits
+            && try_again(state, &mut parked, attempt_time, observer, &mut handler).await?
+        {
+            retried.handled += 1;
+            continue;
+        }
+        match (wanted, waits) {
+            (true, true) => retried.waiting += 1,
+            (true, false) => retried.failed += 1,
+            (false, _) => {}
+        }
+        // It stays in the folder, so later entries of its key must wait.
+        held.extend(parked.key);
+    }
+    Ok(retried)
+}
+
+/// Tries a parked entry once. Returns whether the handler took it.
+async fn try_again<F>(
+    state: &StateFolder,
+    parked: &mut Parked,
+    attempt_time: Duration,
+    observer: &mut dyn Observer,
+    handler: &mut impl FnMut(Delivery) -> F,
+) -> Result<bool, WorkerError>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
+    let delivery = parked.delivery();
+    let before = Before {
+        state,
+        parked: Some(parked.clone()),
+    };
+    // On the disk before the handler runs, so that an attempt that kills the process counts.
+    parked.attempts = parked.attempts.saturating_add(1);
+    parked.waits = false;
+    parked.error = None;
+    state.update(parked)?;
+    let error = match run(handler, &delivery, attempt_time).await {
+        Ok(()) => {
+            before.forget();
+            // The record first: a crash before the removal repeats the entry, and loses nothing.
+            state.record(What::Retried, &delivery, parked.attempts, None)?;
+            state.unpark(parked.number)?;
+            observer.handled(&delivery);
+            return Ok(true);
+        }
+        Err(Failure::Failed(error)) => error,
+        Err(Failure::Interrupted) => return Ok(false),
+        Err(Failure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
+    };
+    before.forget();
+    parked.error = Some(error.clone());
+    state.update(parked)?;
+    let attempt = Attempt {
+        entry: delivery.id().into(),
+        position: delivery.position(),
+        count: parked.attempts,
+        error: Some(error),
+    };
+    observer.failed(&delivery, &attempt);
+    Ok(false)
+}
+
+/// A parked entry before an attempt. Dropped, it stands in the folder again: the attempt counts for nothing.
+struct Before<'a> {
+    state: &'a StateFolder,
+    parked: Option<Parked>,
+}
+
+impl Before<'_> {
+    fn forget(mut self) {
+        self.parked = None;
+    }
+}
+
+impl Drop for Before<'_> {
+    fn drop(&mut self) {
+        if let Some(parked) = &self.parked {
+            // If this fails, an attempt too many is counted.
+            let _counted = self.state.update(parked).is_err();
+        }
+    }
+}
+
+/// Forgets a parked entry that shall never be handled. The record keeps the reason.
+///
+/// # Errors
+///
+/// See [`StateError`].
+pub fn drop_parked(state: &StateFolder, parked: &Parked, reason: &str) -> Result<(), StateError> {
+    let delivery = parked.delivery();
+    // The record first: no entry goes without a trace.
+    state.record(What::Dropped, &delivery, parked.attempts, Some(reason))?;
+    state.unpark(parked.number)
+}
