@@ -49,7 +49,7 @@ use journal::{Journal, Note};
 
 /// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
 const AHEAD: usize = 256;
-/// Most looks that wait for their turn at the same time.
+/// Most looks at feeds that are not slow that wait for their turn at the same time.
 const WAITING_MAX: usize = 4_096;
 /// Updates in a document for which the next wait begins a second later.
 const UPDATES_A_SECOND: u32 = 10_000;
@@ -181,8 +181,10 @@ pub struct FeedWatcher {
     origins: HashSet<Origin>,
     /// URL and entity tag of each SUP document at its last fetch.
     tags: HashMap<SourceNumber, (Url, String)>,
-    /// Looks that wait for a turn, in order: new ones, and those that a turn left unfinished.
+    /// Looks at feeds that are not slow that wait for a turn, in order: new ones, and those that a turn left unfinished.
     waiting: VecDeque<Turn>,
+    /// The same of slow feeds. They never keep new looks from a queue.
+    waiting_slow: VecDeque<Turn>,
     /// Looks in progress at each origin; an origin without any has no key.
     busy: HashMap<Origin, Places>,
     /// Looks in progress at slow feeds.
@@ -235,7 +237,7 @@ struct Feed {
     accepted: u64,
     /// Result of a finished look, held back until all its entries are accepted.
     over: Option<Outcome>,
-    /// Whether the last turn took longer than [`QUICK_TURN`].
+    /// Whether the feed kept its last turn waiting: for [`QUICK_TURN`], or without an answer to its end.
     is_slow: bool,
     /// Whether the turn in progress has one of the places of slow feeds.
     has_slow_place: bool,
@@ -438,28 +440,62 @@ impl FeedWatcher {
             consumer: None,
             fresh,
         };
-        self.waiting.push_back(turn);
+        self.queue(turn);
+    }
+
+    fn queue(&mut self, turn: Turn) {
+        if self.is_slow(turn.number) {
+            self.waiting_slow.push_back(turn);
+        } else {
+            self.waiting.push_back(turn);
+        }
     }
 
     /// Returns the first due look at an origin below its limits of parallel looks. Slow feeds share some of the places,
-    /// so that they do not hold up the others.
+    /// so that they do not hold up the others, and one of these is theirs before all, so that the others do not hold
+    /// them up.
     fn next_turn(&mut self) -> Option<Turn> {
-        let is_free = |turn: &Turn| {
-            let places = self.busy.get(&turn.origin).copied().unwrap_or_default();
-            let has_slow_place =
-                || places.slow < SLOW_PER_ORIGIN_MAX && self.slow_looks < SLOW_TOGETHER_MAX;
-            places.all < WATCHED_PER_ORIGIN_MAX && (!self.is_slow(turn.number) || has_slow_place())
-        };
-        // Not always the head of the queue: one slow origin would hold up all others.
-        let first = self.waiting.iter().position(is_free)?;
-        let turn = self.waiting.remove(first)?;
-        let is_slow = self.is_slow(turn.number);
+        let first = (self.slow_looks == 0).then(|| self.next_slow_turn());
+        let slow = first.flatten().map(|turn| (turn, true));
+        let (turn, is_slow) = slow
+            .or_else(|| Some((self.next_quick_turn()?, false)))
+            .or_else(|| Some((self.next_slow_turn()?, true)))?;
         self.feed_mut(turn.number).has_slow_place = is_slow;
         let places = self.busy.entry(turn.origin.clone()).or_default();
         places.all += 1;
         places.slow += usize::from(is_slow);
         self.slow_looks += usize::from(is_slow);
         Some(turn)
+    }
+
+    fn next_quick_turn(&mut self) -> Option<Turn> {
+        // Not always the head of the queue: one busy origin would hold up all others.
+        let is_free = |turn: &Turn| self.places(turn).all < WATCHED_PER_ORIGIN_MAX;
+        let first = self.waiting.iter().position(is_free)?;
+        self.waiting.remove(first)
+    }
+
+    fn next_slow_turn(&mut self) -> Option<Turn> {
+        if self.slow_looks >= SLOW_TOGETHER_MAX {
+            return None;
+        }
+        let is_free = |turn: &Turn| {
+            let places = self.places(turn);
+            places.all < WATCHED_PER_ORIGIN_MAX && places.slow < SLOW_PER_ORIGIN_MAX
+        };
+        // A bound on the work: any number of slow feeds may wait.
+        let searched = self.waiting_slow.len().min(WAITING_MAX);
+        let first = self.waiting_slow.iter().take(searched).position(is_free);
+        if first.is_none() {
+            // The next search is among others: all these may be of one origin.
+            self.waiting_slow.rotate_left(searched);
+        }
+        self.waiting_slow.remove(first?)
+    }
+
+    /// Returns the places in use at the origin of a turn.
+    fn places(&self, turn: &Turn) -> Places {
+        self.busy.get(&turn.origin).copied().unwrap_or_default()
     }
 
     fn is_slow(&self, number: FeedNumber) -> bool {
@@ -486,8 +522,8 @@ impl FeedWatcher {
         };
         let turn = Time {
             end: time::Instant::now() + turn,
-            // Only a whole turn without an answer is a failure.
-            is_last: turn == self.options.turn(),
+            // Only a whole turn without an answer is a failure, unless too many looks wait for one.
+            is_last: turn == self.options.turn() || self.waiting_slow.len() >= WAITING_MAX,
         };
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
         self.looks.spawn(async move {
@@ -568,7 +604,7 @@ impl FeedWatcher {
                 let feed = self.feed_mut(number);
                 feed.is_slow = is_slow;
                 let origin = feed.origin.clone();
-                self.waiting.push_back(Turn {
+                self.queue(Turn {
                     number,
                     origin,
                     consumer: Some(consumer),
@@ -839,15 +875,21 @@ async fn read(
     ahead: &AtomicUsize,
     turn: Time,
 ) -> Event {
-    let (began, answers) = (time::Instant::now(), consumer.answers());
-    let over = |outcome: Outcome| Outcome {
-        is_slow: began.elapsed() >= QUICK_TURN,
-        ..outcome
-    };
+    let answers = consumer.answers();
+    // Without the time that the caller takes for its entries.
+    let mut asked = Duration::ZERO;
+    let mut is_idle = true;
     // An earlier turn of the same look may have delivered entries.
     let mut news = consumer.has_delivered();
     loop {
+        let began = time::Instant::now();
         let next = time::timeout_at(turn.end, consumer.next()).await;
+        asked += began.elapsed();
+        is_idle &= consumer.answers() == answers && !matches!(next, Ok(Ok(Some(_))));
+        let over = |outcome: Outcome| Outcome {
+            is_slow: asked >= QUICK_TURN,
+            ..outcome
+        };
         for fault in consumer.take_faults() {
             drop(tell.send(Event::Fault(number, fault)).await);
         }
@@ -885,7 +927,7 @@ async fn read(
             // A turn without any answer: the next one would begin the same request again, for ever.
             Err(_turn_is_over)
                 if turn.is_last
-                    && consumer.answers() == answers
+                    && is_idle
                     && let Some(error) = consumer.overdue() =>
             {
                 return Event::Looked(number, over(failed_with(news, &error)), Some(error));
@@ -893,8 +935,7 @@ async fn read(
             Err(_turn_is_over) => {
                 // A paused look may wait long, and holds no connection meanwhile.
                 consumer.pause();
-                let is_slow = consumer.answers() == answers;
-                return Event::Paused(number, consumer, is_slow);
+                return Event::Paused(number, consumer, is_idle);
             }
         }
     }

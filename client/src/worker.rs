@@ -372,7 +372,7 @@ impl Worker {
     ///
     /// Cancel safe: if the future is dropped, the handlers that run are dropped, too. Their attempts count for nothing,
     /// and the next run begins with their entries at once; the pauses of entries that failed go on. Where attempts are
-    /// taken back, the drop writes a small file.
+    /// taken back, or entries are done with, the drop writes a small file.
     ///
     /// # Errors
     ///
@@ -746,14 +746,14 @@ impl Worker {
     }
 }
 
-/// A run of a worker. Dropped with it, the attempts that run are taken back.
+/// A run of a worker. Dropped with it, the attempts that run are taken back, and the place is kept.
 struct Run<'a>(&'a mut Worker);
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         let Self(worker) = self;
-        if worker.window.interrupt() {
-            // If this fails, the process after this one counts an attempt too many.
+        if worker.window.interrupt() || !worker.is_noted {
+            // If this fails, the process after this one counts an attempt too many, or records an entry twice.
             worker.is_noted = worker.note().is_ok();
         }
     }

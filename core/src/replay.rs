@@ -105,10 +105,10 @@ impl Run {
         };
         let indices = self.entries.iter().map(|entry| entry.index);
         // Smaller indices are newer: the consumer has not received those entries yet.
-        let left: Vec<usize> = indices.filter(|index| *index < entry.index).collect();
+        let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
-            known: Some(memory.known.and(&memory.records, entry.index, &left)),
-            pending: memory.pending.and(&memory.records, &left),
+            known: Some(memory.known.and(&memory.records, entry.index)),
+            pending: memory.pending.and(&memory.records, left),
             ..bookmark
         })
     }

@@ -212,16 +212,21 @@ fn a_part_of_a_feed_is_not_imported_as_the_whole() {
     };
     let paged: &'static str = page("<link rel='next' href='?page=2'/>").leak();
     let broken: &'static str = page("<link rel='prev-archive' href='http://[::1'/>").leak();
-    let address = elsewhere(HashMap::from([("/paged", paged), ("/broken", broken)]));
+    let address = elsewhere(HashMap::from([
+        ("/paged.atom", paged),
+        ("/broken.atom", broken),
+    ]));
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
     for (name, why) in [
         ("paged", "one page of its feed"),
         ("broken", "leads nowhere"),
     ] {
-        let (target, source) = (server.url("/feeds/a"), format!("{address}/{name}"));
+        let (target, source) = (server.url("/feeds/a"), format!("{address}/{name}.atom"));
+        let copy = folder.path().join(name);
         for args in [
             vec!["import", &target, &source],
+            vec!["mirror", &source, copy.to_str().unwrap()],
             vec!["replay", &source],
             vec!["replay", &source, "--on-gap", "go-on"],
         ] {
@@ -233,6 +238,10 @@ fn a_part_of_a_feed_is_not_imported_as_the_whole() {
             assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
             assert!(said.contains(why), "{args:?}: {said}");
         }
+        assert!(
+            !copy.join(format!("{name}.atom")).exists(),
+            "nothing is published"
+        );
         let output = run("simplefeed", &["lint", &source], b"");
         let found = text(&output.stdout);
         let rule = if name == "paged" { "FH-1 " } else { "FH-5 " };

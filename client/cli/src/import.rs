@@ -119,11 +119,13 @@ async fn import_feed(
     Ok(())
 }
 
-/// Returns the newest revision of each entry, in order, of entries that are read together, oldest first.
+/// Returns the newest revision of each entry, in order, of entries that are read together, oldest first. An entry with
+/// a position is no revision of another.
 fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
     let mut met = HashSet::new();
     let newest = together.iter().rev();
-    let mut newest: Vec<&Delivery> = newest.filter(|entry| met.insert(entry.id())).collect();
+    let newest = newest.filter(|entry| entry.position().is_some() || met.insert(entry.id()));
+    let mut newest: Vec<&Delivery> = newest.collect();
     newest.reverse();
     newest
 }

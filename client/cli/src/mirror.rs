@@ -25,7 +25,7 @@ use simplefeed_core::{
     digest::Digest,
     feed::Position,
     index::IndexBlock,
-    reader::Document,
+    reader::{Document, FeedFault},
     replay::{WalkError, is_same_feed},
 };
 use url::Url;
@@ -108,6 +108,10 @@ impl Mirror {
                 self.older = "next-archive";
             }
             for fault in document.faults(&recent.url) {
+                // A copy of one page would pass for one of the whole feed.
+                if matches!(fault, FeedFault::Paged { .. }) {
+                    return Err(walk(WalkError::Paged { url: recent.url }));
+                }
                 say::warning(&format!("the feed has a fault: {fault}"));
             }
             // Before any write: another feed, or an older copy of this one, must leave the folder as it is.

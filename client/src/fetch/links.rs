@@ -3,12 +3,22 @@
 //! Pure. By hand: the crate `parse_link_header` takes a link out of a quoted title, and nom-rfc8288 brings a parser
 //! library for these 60 lines.
 
-/// Returns the targets and relations of a `Link` field. A malformed part ends it. Links from another resource than
-/// the answer (`anchor`) are left out.
+/// Characters between two links.
+const BETWEEN: [char; 3] = [' ', '\t', ','];
+
+/// Returns the targets and relations of a `Link` field. A malformed link is passed over, up to the next comma. Links
+/// from another resource than the answer (`anchor`) are left out.
 pub(super) fn links(field: &str) -> Vec<(String, String)> {
     let mut found = vec![];
-    let mut rest = field.trim_start_matches([' ', '\t', ',']);
-    while let Some((target, parameters)) = rest.strip_prefix('<').and_then(|s| s.split_once('>')) {
+    let mut rest = field.trim_start_matches(BETWEEN);
+    while !rest.is_empty() {
+        let Some(link) = rest.strip_prefix('<') else {
+            rest = next_link(rest);
+            continue;
+        };
+        let Some((target, parameters)) = link.split_once('>') else {
+            break;
+        };
         let (parameters, after) = parameters_of(parameters);
         let value = |name| parameters.iter().find(|(found, _)| found == name);
         if value("anchor").is_none()
@@ -19,9 +29,16 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
                 found.push((target.trim().into(), relation.to_ascii_lowercase()));
             }
         }
-        rest = after.trim_start_matches([' ', '\t', ',']);
+        // Anything but a comma here belongs to no parameter.
+        rest = next_link(after);
     }
     found
+}
+
+/// Returns the text behind the next comma, where the next link begins.
+fn next_link(text: &str) -> &str {
+    let (_, after) = text.split_once(',').unwrap_or_default();
+    after.trim_start_matches(BETWEEN)
 }
 
 /// Returns the parameters at the beginning of `text`, names in lower case, and the text after them.
@@ -89,6 +106,12 @@ mod tests {
             &[("c", "d\"e")],
         );
         check("<a>, <b>; rel", &[]);
+        check("a; rel=x, <b>; rel=y", &[("b", "y")]);
+        check(
+            "<a>; rel=x y; z, , <b>; rel=y",
+            &[("a", "x"), ("a", "y"), ("b", "y")],
+        );
+        check("<a>; rel=\"x\" z, <b>; rel=y", &[("a", "x"), ("b", "y")]);
         for broken in ["", "a; rel=b", "<a; rel=b", "<a>; rel=\"b", "<>;;;=,,<"] {
             assert!(links(broken).len() <= 1, "{broken}");
         }

@@ -256,6 +256,7 @@ impl WatchBuilder {
             origins,
             tags: HashMap::new(),
             waiting: VecDeque::new(),
+            waiting_slow: VecDeque::new(),
             waiting_for_updates: JoinSet::new(),
             waits: HashMap::new(),
             busy: HashMap::new(),

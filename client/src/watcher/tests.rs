@@ -635,6 +635,43 @@ async fn feeds_that_hang_leave_places_to_their_neighbours() {
     }
 }
 
+/// Goal: feeds that hang, more of them than looks may wait, keep nobody from the next look.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_feeds_that_hang_stop_nobody() {
+    let web = Arc::new(Web::default());
+    let slow: Vec<String> = (0..WAITING_MAX + 100).map(|n| format!("slow{n}")).collect();
+    let mut names: Vec<&str> = vec!["a"];
+    web.put("https://h/a", "", &["urn:1"]);
+    for name in &slow {
+        web.hang(&format!("https://h/{name}"));
+        names.push(name);
+    }
+    let mut feeds = watch(&web, &names).build().unwrap();
+    let mut ids: Vec<String> = vec!["urn:1".into()];
+    // The first look at each of them takes its time, eight at a time.
+    let first_round = QUICK_TURN * u32::try_from(slow.len() / 8 + 1).unwrap();
+    let began = time::Instant::now();
+    for look in 1..=8 {
+        let found = loop {
+            match feeds.next().await.unwrap() {
+                Watched::Entry(entry) => break entry,
+                Watched::Trouble { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        feeds.accept([&found]).await.unwrap();
+        assert_eq!(found.delivery.id(), format!("urn:{look}"));
+        let took = began.elapsed();
+        assert!(
+            took <= first_round + INTERVAL * 3 * look,
+            "look {look}: {took:?}"
+        );
+        ids.insert(0, format!("urn:{}", look + 1));
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        web.put("https://h/a", "", &ids);
+    }
+}
+
 /// Goal: a fault of a feed is told once, however often it is looked at, and a page of a feed is none of its entries lost.
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_told_once() {

@@ -19,7 +19,8 @@ pub struct Retried {
     pub handled: u64,
     /// Entries that failed again. They stay parked.
     pub failed: u64,
-    /// Entries that were wanted and not tried, because one before them has the same key.
+    /// Entries that were wanted and not tried, because one before them has the same key; or whose attempt was
+    /// [interrupted](super::Interrupted), which counts for nothing.
     pub waiting: u64,
 }
 
@@ -67,18 +68,20 @@ where
             continue;
         };
         let waits = parked.key.as_ref().is_some_and(|key| held.contains(key));
-        let wanted = wanted(&parked);
-        if wanted
-            && !waits
-            && try_again(state, &mut parked, attempt_time, observer, &mut handler).await?
-        {
-            retried.handled += 1;
-            continue;
-        }
-        match (wanted, waits) {
-            (true, true) => retried.waiting += 1,
-            (true, false) => retried.failed += 1,
-            (false, _) => {}
+        if wanted(&parked) {
+            let tried = if waits {
+                Tried::Not
+            } else {
+                try_again(state, &mut parked, attempt_time, observer, &mut handler).await?
+            };
+            match tried {
+                Tried::Handled => {
+                    retried.handled += 1;
+                    continue;
+                }
+                Tried::Failed => retried.failed += 1,
+                Tried::Not => retried.waiting += 1,
+            }
         }
         // It stays in the folder, so later entries of its key must wait.
         held.extend(parked.key);
@@ -86,14 +89,24 @@ where
     Ok(retried)
 }
 
-/// Tries a parked entry once. Returns whether the handler took it.
+/// Outcome of a parked entry.
+enum Tried {
+    /// The handler took it.
+    Handled,
+    /// The handler failed.
+    Failed,
+    /// It was not tried, or the attempt was interrupted.
+    Not,
+}
+
+/// Tries a parked entry once.
 async fn try_again<F>(
     state: &StateFolder,
     parked: &mut Parked,
     attempt_time: Duration,
     observer: &mut dyn Observer,
     handler: &mut impl FnMut(Delivery) -> F,
-) -> Result<bool, WorkerError>
+) -> Result<Tried, WorkerError>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
@@ -114,10 +127,10 @@ where
             state.record(What::Retried, &delivery, parked.attempts, None)?;
             state.unpark(parked.number)?;
             observer.handled(&delivery);
-            return Ok(true);
+            return Ok(Tried::Handled);
         }
         Err(Failure::Failed(error)) => error,
-        Err(Failure::Interrupted) => return Ok(false),
+        Err(Failure::Interrupted) => return Ok(Tried::Not),
         Err(Failure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
     };
     before.forget();
@@ -130,7 +143,7 @@ where
         error: Some(error),
     };
     observer.failed(&delivery, &attempt);
-    Ok(false)
+    Ok(Tried::Failed)
 }
 
 /// A parked entry before an attempt. Dropped, it stands in the folder again: the attempt counts for nothing.

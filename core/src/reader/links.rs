@@ -43,7 +43,7 @@ pub struct Link {
 }
 
 /// Link that leads nowhere: it has no target, or one that is no URL of at most
-/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes.
+/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or that of its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink {
     /// The relation, in lower case.
@@ -128,28 +128,29 @@ impl fmt::Display for FeedFault {
 pub(super) struct Links {
     pub(super) sound: Vec<Link>,
     pub(super) broken: Vec<BrokenLink>,
+    /// A bit for each relation of [`FOLLOWED`] that has a sound link.
+    followed: u16,
 }
 
 impl Links {
     /// Adds a link that `href` names; `rel` has the form of [`relation`]. Without a base, only an absolute target is
     /// sound.
     pub(super) fn add(&mut self, rel: String, base: Option<&Url>, href: Option<&str>) {
-        match href.and_then(|href| target(base, href)) {
-            Some(url) => add_sound(&mut self.sound, rel, url),
-            None => self.add_broken(rel, href),
+        let followed = FOLLOWED.iter().position(|followed| *followed == rel);
+        let Some(url) = href.and_then(|href| target(base, href, followed.is_some())) else {
+            return self.add_broken(rel, href);
+        };
+        let bit = followed.map_or(0, |number| 1 << number);
+        // A link that a walk needs may stand behind any number of others.
+        let is_needed = bit & !self.followed != 0;
+        if self.sound.len() < DOCUMENT_LINKS_MAX || is_needed {
+            self.sound.push(Link { rel, url });
         }
+        self.followed |= bit;
     }
 
     pub(super) fn add_broken(&mut self, rel: String, href: Option<&str>) {
         add_broken(&mut self.broken, rel, href);
-    }
-}
-
-fn add_sound(links: &mut Vec<Link>, rel: String, url: Url) {
-    // A link that a walk needs may stand behind any number of others.
-    let is_needed = || FOLLOWED.contains(&rel.as_str()) && links.iter().all(|link| link.rel != rel);
-    if links.len() < DOCUMENT_LINKS_MAX || is_needed() {
-        links.push(Link { rel, url });
     }
 }
 
@@ -173,12 +174,15 @@ pub(super) fn relation(text: &str) -> String {
     registered.map(str::to_owned).unwrap_or(rel)
 }
 
-/// Returns a reference as a URL without its fragment; without a base, only an absolute one. `None` if it is no URL, or
-/// longer than [`LINK_BYTES_MAX`].
-fn target(base: Option<&Url>, reference: &str) -> Option<Url> {
+/// Returns a reference as a URL without its fragment; without a base, only an absolute one. `None` if it is no URL, is
+/// longer than [`LINK_BYTES_MAX`], or is to be followed and leads out of the web.
+fn target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
     let mut url = resolve(base, reference)?;
     url.set_fragment(None);
-    (url.as_str().len() <= LINK_BYTES_MAX).then_some(url)
+    // The base of a document in a file is one, too.
+    let is_of_base = base.is_some_and(|base| base.scheme() == url.scheme());
+    let leads = !is_followed || is_of_base || matches!(url.scheme(), "http" | "https");
+    (leads && url.as_str().len() <= LINK_BYTES_MAX).then_some(url)
 }
 
 /// Returns a reference as a URL; without a base, only an absolute one.
@@ -195,8 +199,15 @@ impl Document {
     /// it.
     pub fn add_link(&mut self, rel: &str, base: &Url, href: &str) {
         let rel = relation(rel);
-        match target(Some(base), href) {
-            Some(url) => add_sound(&mut self.links, rel, url),
+        let is_followed = FOLLOWED.contains(&rel.as_str());
+        match target(Some(base), href, is_followed) {
+            Some(url)
+                if self.links.len() < DOCUMENT_LINKS_MAX
+                    || is_followed && self.link(&rel).is_none() =>
+            {
+                self.links.push(Link { rel, url });
+            }
+            Some(_) => {}
             None => add_broken(&mut self.broken_links, rel, Some(href)),
         }
     }

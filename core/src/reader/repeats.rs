@@ -22,7 +22,7 @@ impl Document {
     }
 
     /// Leaves out all entries of a plain feed that are not the newest of their id: the one with the latest `updated`, and
-    /// among equals the topmost (FH-13).
+    /// among equals the topmost (FH-13). Entries must be in their true order, the newest on top.
     ///
     /// # Examples
     ///
@@ -42,12 +42,14 @@ impl Document {
         self.order_revisions(false);
     }
 
-    /// Puts revisions of one entry in the order of their dates, the newest on top; among equal dates the topmost is the
-    /// newest. Unless `all` are wanted, the newest alone stays. Entries must be in their true order.
+    /// Puts revisions of one entry in the order of their dates, the newest on top. Of those with one date the topmost
+    /// alone stays: nothing else tells them apart in a consumer's memory. Unless `all` are wanted, the newest alone
+    /// stays. Entries must be in their true order.
     pub(crate) fn order_revisions(&mut self, all: bool) {
         if self.repeats == 0 {
             return;
         }
+        let updated = |index: usize| self.entries.get(index).and_then(|slice| slice.updated);
         let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
         for (index, slice) in self.entries.iter().enumerate() {
             places.entry(&slice.id).or_default().push(index);
@@ -56,9 +58,8 @@ impl Document {
         for places in places.into_values() {
             let mut revisions = places.clone();
             // Stable: equal dates keep their order.
-            revisions.sort_by_key(|index| {
-                Reverse(self.entries.get(*index).and_then(|slice| slice.updated))
-            });
+            revisions.sort_by_key(|index| Reverse(updated(*index)));
+            revisions.dedup_by_key(|index| updated(*index));
             if all {
                 ordered.extend(places.into_iter().zip(revisions));
             } else {

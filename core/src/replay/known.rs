@@ -56,17 +56,13 @@ impl KnownEntries {
         self.0.is_empty()
     }
 
-    /// Returns these entries and those of a document from its bottom up to the one at `index`, of which no revision is
-    /// `left`.
-    pub(super) fn and(&self, records: &Records, index: usize, left: &[usize]) -> Self {
-        let left: HashSet<u64> = records.ids(left).collect();
+    /// Returns these entries and those of a document from its bottom up to the one at `index`.
+    pub(super) fn and(&self, records: &Records, index: usize) -> Self {
         let passed = records.0.get(index..).unwrap_or_default().iter().rev();
         let mut entries = Vec::with_capacity(self.0.len() + passed.len());
         // `passed` runs oldest first, as a bookmark lists its entries.
         entries.extend_from_slice(&self.0);
-        // Revisions may have one date: an entry that is known would hide those left.
-        let is_done = |(id, _): &&(u64, i64)| !left.contains(id);
-        entries.extend(passed.flatten().filter(is_done));
+        entries.extend(passed.flatten());
         Self(Arc::new(entries))
     }
 }
@@ -108,12 +104,6 @@ impl Records {
         let records = (0..document.len()).map(|index| key(document, index).map(record));
         Self(records.collect())
     }
-
-    /// Returns the hashes of some entries' ids.
-    fn ids(&self, indices: &[usize]) -> impl Iterator<Item = u64> {
-        let record = |index: &usize| self.0.get(*index).copied().flatten();
-        indices.iter().filter_map(record).map(|(id, _)| id)
-    }
 }
 
 /// The entries that a bookmark owes: a document showed them, and they were not handed over.
@@ -134,9 +124,10 @@ impl PendingEntries {
     }
 
     /// Returns these entries and some of a document's.
-    pub(super) fn and(&self, records: &Records, indices: &[usize]) -> Self {
-        let all = self.0.iter().copied().chain(records.ids(indices));
-        Self(Arc::new(all.collect()))
+    pub(super) fn and(&self, records: &Records, indices: impl Iterator<Item = usize>) -> Self {
+        let record = |index: usize| records.0.get(index).copied().flatten();
+        let ids = indices.filter_map(record).map(|(id, _)| id);
+        Self(Arc::new(self.0.iter().copied().chain(ids).collect()))
     }
 }
 
@@ -245,11 +236,9 @@ impl Known {
         self.is_partial
     }
 
-    /// Returns whether any of a document's entries was met before: handed over, or owed since an earlier round.
-    pub(super) fn has_met_any_of(&self, document: &Document) -> bool {
-        let is_met = |(id, _): (u64, _)| self.entries.contains_key(&id) || self.owed.contains(&id);
-        let mut keys = (0..document.len()).filter_map(|index| key(document, index));
-        keys.any(is_met)
+    /// Returns whether any of a document's entries is known. One that is owed is not: others may be owed before it.
+    pub(super) fn has_any_of(&self, document: &Document) -> bool {
+        (0..document.len()).any(|index| self.has(document, index))
     }
 
     /// Returns whether a document's entry is known.

@@ -337,9 +337,16 @@ impl PlainWalk {
             self.again = true;
             return Ok(None);
         }
-        self.keep_link(&mut document);
+        // Before another link stands in for a broken one.
+        let linked = lead(&document, "prev-archive", url);
+        self.keep_link(&mut document, url);
+        if document.is_empty() && self.place.is_some() {
+            // No known entry shows that nothing is behind a broken link.
+            linked.as_ref().map_err(Clone::clone)?;
+        }
         // Entries may have come and gone unseen: the walk looks once more, and then reports a gap.
-        if self.has_slid(&document, url, &asked) {
+        if self.has_slid(&document, url) {
+            linked?;
             return self.not_found(Some((document, asked)), url);
         }
         if !matches!(self.start, Start::Entry(_)) {
@@ -372,10 +379,7 @@ impl PlainWalk {
                     self.looked = Some(Box::new((document, url.clone())));
                     return self.go_back(previous).map(|()| None);
                 }
-                None if self.is_unknown(&document) => {
-                    return self.not_found(Some((document, asked)), url);
-                }
-                None => None,
+                None => return self.not_found(Some((document, asked)), url),
             },
             Standing::Begins => None,
         };
@@ -404,28 +408,46 @@ impl PlainWalk {
             }
     }
 
-    /// Keeps the link to the newest archive where the recent document has lost it. Without the link, the next look
-    /// would take all archives for new.
-    fn keep_link(&self, recent: &mut Document) {
+    /// Keeps the link to the newest archive where the recent document, retrieved from `url`, has lost it. Without the
+    /// link, the next look would take all archives for new.
+    fn keep_link(&self, recent: &mut Document, url: &Url) {
         if recent.link("prev-archive").is_some() {
             return;
         }
-        let of_place = self.place.as_ref().and_then(|place| place.archive.as_ref());
         let passed = self.passed.as_ref().map(|passed| &passed.asked);
-        let archive = passed.filter(|passed| **passed != self.recent).or(of_place);
-        if let Some(archive) = archive {
+        let passed = passed.filter(|passed| **passed != self.recent);
+        if let Some(archive) = passed.or_else(|| self.archive_at_place(url)) {
             recent.add_link("prev-archive", archive, archive.as_str());
         }
     }
 
+    /// Returns the archive that the recent document, retrieved from `url`, led to when the last round ended. A place
+    /// within the archive names the one behind itself, which is older.
+    fn archive_at_place(&self, url: &Url) -> Option<&Url> {
+        let place = self.place.as_ref()?;
+        let was_recent = place
+            .document
+            .as_ref()
+            .is_some_and(|document| self.is_recent(document, url));
+        // The recent document was empty then, so that the place is the newest archive's end.
+        let was_before_recent = place.document == place.archive;
+        let archive = place.archive.as_ref();
+        archive.filter(|_| was_recent || was_before_recent)
+    }
+
+    /// Whether a URL is that of the recent document, which was retrieved from `url`.
+    fn is_recent(&self, document: &Url, url: &Url) -> bool {
+        *document == self.recent || document == url
+    }
+
     /// Whether the recent document leads to the same archive as at the last look, and none of its entries of then is
     /// left. Entries may have come and gone between.
-    fn has_slid(&self, document: &Document, url: &Url, asked: &Url) -> bool {
+    fn has_slid(&self, document: &Document, url: &Url) -> bool {
         let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
             return false;
         };
         let of_place = place.document.as_ref();
-        let is_recent = of_place.is_some_and(|document| document == url || document == asked);
+        let is_recent = of_place.is_some_and(|document| self.is_recent(document, url));
         let is_same = document.link("prev-archive") == place.archive.as_ref();
         is_recent && is_same && self.is_unknown(document)
     }
@@ -447,14 +469,14 @@ impl PlainWalk {
     /// Whether the place cannot be in a feed that has this one document only.
     fn is_unknown(&self, document: &Document) -> bool {
         match self.start {
-            Start::Bookmark(_) => !document.is_empty() && !self.known.has_met_any_of(document),
+            Start::Bookmark(_) => !document.is_empty() && !self.known.has_any_of(document),
             Start::Entry(_) => true,
             Start::Oldest | Start::Newest | Start::Time(_) => false,
         }
     }
 
     fn anchor(&mut self, document: &Document) {
-        if self.known.has_met_any_of(document) {
+        if self.known.has_any_of(document) {
             // `+ 1` counts this document, which the caller pushes next.
             self.anchored = Some(self.way.len() + 1);
         }
@@ -488,9 +510,12 @@ impl PlainWalk {
                 // The recent document compares by its archive link, because its own URL has new contents at each
                 // look.
                 if self.state == State::Looking {
+                    // A place within the archive, with documents ahead that are still to be handed over.
+                    let is_archived = !is(place.document.as_ref());
                     return match (previous, place.archive.as_ref()) {
-                        // Behind a known entry nothing is new, so a broken link is not needed.
+                        (Ok(None), Some(_)) | (Err(_), _) if is_archived => Standing::Behind,
                         (Ok(None) | Err(_), _) if self.is_unknown(document) => Standing::Behind,
+                        // Behind a known entry nothing is new, so a broken link is not needed.
                         (Ok(None) | Err(_), _) => Standing::Begins,
                         (Ok(Some(previous)), Some(archive)) if previous == archive => {
                             Standing::Begins
@@ -598,6 +623,11 @@ impl PlainWalk {
             self.looked_again = true;
             // The way so far came through copies that may be stale.
             self.way.clear();
+            if !matches!(self.start, Start::Entry(_)) {
+                // The next way may lead elsewhere: what it does not show is missing at the end.
+                let seen = self.seen.take();
+                self.known.owe(&seen);
+            }
             self.anchored = None;
             self.forget_visited();
             self.state = State::Looking;
@@ -638,7 +668,7 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = asked == self.recent;
         if is_recent {
-            self.keep_link(&mut document);
+            self.keep_link(&mut document, url);
         }
         // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
         // since the way back may come from another server.
@@ -755,13 +785,10 @@ impl PlainWalk {
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
         self.show(&document, first);
-        // Before any of them is met: all revisions of an entry that is new are wanted.
-        let wanted = (0..document.len()).map(|index| self.is_wanted(&document, index, first));
-        let wanted: Vec<bool> = wanted.collect();
         let mut entries = vec![];
         // Documents list the newest entry first; the consumer receives the oldest first.
-        for (index, is_wanted) in wanted.into_iter().enumerate().rev() {
-            if is_wanted {
+        for index in (0..document.len()).rev() {
+            if self.is_wanted(&document, index, first) {
                 if self.begins_after.is_none() {
                     self.begins_after = Some(self.place_before(&document, index, url));
                 }

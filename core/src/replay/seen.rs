@@ -63,4 +63,12 @@ impl SeenEntries {
         let seen = self.documents.remove(asked);
         self.entries -= seen.map_or(0, |seen| seen.len());
     }
+
+    /// Forgets all documents. Returns what was seen in them, each entry once.
+    pub(super) fn take(&mut self) -> Vec<Seen> {
+        self.entries = 0;
+        let all = self.documents.drain().flat_map(|(_, seen)| seen);
+        let all: HashSet<Seen> = all.collect();
+        all.into_iter().collect()
+    }
 }

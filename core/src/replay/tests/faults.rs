@@ -6,12 +6,14 @@ use super::*;
 use crate::reader::FeedFault;
 
 /// Targets that no server has: each is written into a link.
-const NOWHERE: [&str; 6] = [
+const NOWHERE: [&str; 8] = [
     "href='http://[::1'",
     "href='http://h:99999/1'",
     "href='http:///'",
     "href='http://%zz/1'",
     "xml:base='mailto:a@b' href='1'",
+    "href='mailto:a@b'",
+    "href='javascript:void(0)'",
     "",
 ];
 
@@ -251,30 +253,114 @@ fn of_revisions_in_one_document_the_newest_counts() {
     assert_eq!(document.len(), 1);
 }
 
-/// Goal: a consumer that stops among revisions of one date gets those left, and no entry is lost for good.
+/// Goal: a consumer that stops after any entry gets each of the rest once, in order, whatever the order and the dates of
+/// the revisions in the document.
 #[test]
-fn a_stop_among_revisions_loses_none() {
-    let pages = [(
-        RECENT,
-        entry(2, 4) + &entry(1, 3) + &entry(1, 3) + &entry(1, 2),
-    )];
-    for accepted in 0..4 {
-        let mut replay = Replay::new(url(RECENT), Start::Oldest).revisions(true);
-        let document = read(&url(RECENT), &pages[0].1);
-        let run = replay.take(document, &url(RECENT), Validators::default());
-        let run = run.unwrap().unwrap();
-        let all = days(&run);
-        let start = match run.entries.get(..accepted).unwrap().last() {
-            Some(entry) => Start::Bookmark(run.bookmark(entry).unwrap()),
-            None => Start::Oldest,
-        };
-        let mut replay = Replay::new(url(RECENT), start).revisions(true);
-        let (rest, outcome) = walk_copies(&mut replay, &pages);
-        outcome.unwrap();
-        for left in all.get(accepted..).unwrap() {
-            assert!(rest.contains(left), "{accepted}: {rest:?}");
+fn a_stop_among_revisions_repeats_and_loses_none() {
+    let mixed = [(1, 6), (2, 5), (3, 4), (1, 3), (2, 2), (1, 1)];
+    let wild = [(1, 1), (2, 6), (1, 3), (3, 4), (1, 6), (2, 2)];
+    let equal = [(2, 4), (1, 3), (1, 3), (1, 2), (2, 4), (3, 1), (3, 1)];
+    let entries = |all: &[(u32, u32)]| all.iter().map(|(id, day)| entry(*id, *day)).collect();
+    let documents: [(String, usize); 3] = [
+        (entries(&mixed), 6),
+        (entries(&wild), 6),
+        // Revisions of one date are one.
+        (entries(&equal), 4),
+    ];
+    for (inside, expected) in documents {
+        let (mut start, mut seen) = (Start::Oldest, vec![]);
+        // `--limit 1`, again and again.
+        for _ in 0..10 {
+            let mut replay = Replay::new(url(RECENT), start.clone()).revisions(true);
+            // The second time for a copy that comes past all caches.
+            let mut take = || {
+                let document = read(&url(RECENT), &inside);
+                replay.take(document, &url(RECENT), Validators::default())
+            };
+            let run = take().unwrap().or_else(|| take().unwrap()).unwrap();
+            let Some(entry) = run.entries.first() else {
+                break;
+            };
+            seen.push(days(&run)[0]);
+            start = Start::Bookmark(run.bookmark(entry).unwrap());
         }
+        let mut replay = Replay::new(url(RECENT), Start::Oldest).revisions(true);
+        let (at_once, outcome) = walk_copies(&mut replay, &[(RECENT, inside)]);
+        outcome.unwrap();
+        assert_eq!(at_once.len(), expected);
+        assert_eq!(seen, at_once);
     }
+}
+
+/// Goal: a consumer that stopped on its way through the archive, and finds the way cut, is told, whether or not the
+/// recent document has an entry that it knows.
+#[test]
+fn a_stop_on_the_way_does_not_hide_a_cut() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    let before = [
+        (RECENT, archive("3") + &entries(&[8, 7])),
+        ("3", archive("2") + &entries(&[6, 5])),
+        ("2", archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    let known = entry(3, 9);
+    let broken = link("prev-archive", "href='http://[::1'");
+    for (stop, known) in [(2, ""), (4, ""), (4, known.as_str()), (6, "")] {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest);
+        let mut place = None;
+        while place.is_none() {
+            let ask = replay.ask().unwrap();
+            let (_, inside) = before
+                .iter()
+                .find(|(name, _)| url(name) == ask.url)
+                .unwrap();
+            let document = read(&ask.url, inside);
+            let run = replay.take(document, &ask.url, Validators::default());
+            let Some(run) = run.unwrap() else { continue };
+            let last = run
+                .entries
+                .iter()
+                .find(|entry| run.document.entry(entry.index).unwrap().id == format!("urn:{stop}"));
+            place = last.map(|last| run.bookmark(last).unwrap());
+        }
+        let start = Start::Bookmark(place.unwrap());
+        let rest: Vec<(u32, u32)> = (stop + 1..=8).map(|number| (number, number)).collect();
+        let (seen, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &before);
+        assert_eq!((seen, outcome), (rest, Ok(())), "nothing is cut");
+        let recent = known.to_owned() + &entries(&[8, 7]);
+        let absent = [(RECENT, recent.clone())];
+        let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &absent);
+        assert!(outcome.unwrap_err().is_gap(), "no link, after {stop}");
+        let gone = [(RECENT, archive("3") + &recent)];
+        let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &gone);
+        assert!(outcome.unwrap_err().is_gap(), "no archive, after {stop}");
+        let cut = [(RECENT, broken.clone() + &recent)];
+        let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &cut);
+        is_broken(&outcome, "prev-archive");
+    }
+}
+
+/// Goal: a broken link is named also where no entry shows that nothing is behind it: all entries are new, or there is none.
+#[test]
+fn a_broken_link_of_a_document_that_has_slid_is_no_gap() {
+    let archive = link("prev-archive", "href='1'");
+    let broken = link("prev-archive", "href='http://[::1'");
+    let first = [
+        (RECENT, archive + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    for inside in [entries(&[8, 7]), String::new()] {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest);
+        walk_copies(&mut replay, &first).1.unwrap();
+        let (seen, outcome) = walk_copies(&mut replay, &[(RECENT, broken.clone() + &inside)]);
+        assert_eq!(seen, []);
+        is_broken(&outcome, "prev-archive");
+    }
+    // A known entry stands below the new one: nothing is behind.
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    walk_copies(&mut replay, &first).1.unwrap();
+    let (seen, outcome) = walk_copies(&mut replay, &[(RECENT, broken + &entries(&[5, 4, 3]))]);
+    assert_eq!((seen, outcome), (vec![(5, 5)], Ok(())));
 }
 
 /// Goal: a page of a feed is not taken for the whole feed.
@@ -371,4 +457,27 @@ fn copies_that_differ_are_a_gap() {
     ];
     let (seen, outcome) = from_oldest(&pages);
     assert_eq!((seen.len(), outcome), (5, Ok(())));
+}
+
+/// Goal: entries of a chain of archives that a second look leads past are missed aloud.
+#[test]
+fn two_chains_are_a_gap() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    let first = [
+        (RECENT, archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    walk_copies(&mut replay, &first).1.unwrap();
+    // The first look leads to documents without the place, the second one to the place.
+    let pages = [
+        (RECENT, archive("9") + &entries(&[6, 5])),
+        (RECENT, archive("9") + &entries(&[6, 5])),
+        (RECENT, archive("1") + &entries(&[6, 5, 4])),
+        ("9", entries(&[8, 7])),
+        ("1", entries(&[3, 2, 1])),
+    ];
+    let (seen, outcome) = walk_copies(&mut replay, &pages);
+    assert_eq!(seen, [(5, 5), (6, 6)]);
+    assert_eq!(outcome, Err(WalkError::Deleted { entries: 2 }));
 }
