@@ -189,6 +189,10 @@ pub struct FeedWatcher {
     busy: HashMap<Origin, Places>,
     /// Looks in progress at slow feeds.
     slow_looks: usize,
+    /// Whether all slow feeds that wait are at origins without a place, as far as is known since a look ended.
+    is_slow_blocked: bool,
+    /// Whether the last turn was one of a slow feed.
+    was_slow_turn: bool,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     waiting_for_updates: JoinSet<()>,
@@ -446,20 +450,22 @@ impl FeedWatcher {
     fn queue(&mut self, turn: Turn) {
         if self.is_slow(turn.number) {
             self.waiting_slow.push_back(turn);
+            self.is_slow_blocked = false;
         } else {
             self.waiting.push_back(turn);
         }
     }
 
     /// Returns the first due look at an origin below its limits of parallel looks. Slow feeds share some of the places,
-    /// so that they do not hold up the others, and one of these is theirs before all, so that the others do not hold
-    /// them up.
+    /// so that they do not hold up the others, and have every second turn there, so that the others do not hold them up.
     fn next_turn(&mut self) -> Option<Turn> {
-        let first = (self.slow_looks == 0).then(|| self.next_slow_turn());
-        let slow = first.flatten().map(|turn| (turn, true));
+        let slow_first = !self.was_slow_turn;
+        let slow = slow_first.then(|| self.next_slow_turn()).flatten();
         let (turn, is_slow) = slow
+            .map(|turn| (turn, true))
             .or_else(|| Some((self.next_quick_turn()?, false)))
             .or_else(|| Some((self.next_slow_turn()?, true)))?;
+        self.was_slow_turn = is_slow;
         self.feed_mut(turn.number).has_slow_place = is_slow;
         let places = self.busy.entry(turn.origin.clone()).or_default();
         places.all += 1;
@@ -476,7 +482,7 @@ impl FeedWatcher {
     }
 
     fn next_slow_turn(&mut self) -> Option<Turn> {
-        if self.slow_looks >= SLOW_TOGETHER_MAX {
+        if self.slow_looks >= SLOW_TOGETHER_MAX || self.is_slow_blocked {
             return None;
         }
         let is_free = |turn: &Turn| {
@@ -489,6 +495,7 @@ impl FeedWatcher {
         if first.is_none() {
             // The next search is among others: all these may be of one origin.
             self.waiting_slow.rotate_left(searched);
+            self.is_slow_blocked = searched == self.waiting_slow.len();
         }
         self.waiting_slow.remove(first?)
     }
@@ -559,6 +566,7 @@ impl FeedWatcher {
         let feed = self.feed_mut(number);
         let (origin, was_slow) = (feed.origin.clone(), feed.has_slow_place);
         self.slow_looks -= usize::from(was_slow);
+        self.is_slow_blocked = false;
         if let Some(places) = self.busy.get_mut(&origin) {
             places.all -= 1;
             places.slow -= usize::from(was_slow);

@@ -85,6 +85,8 @@ struct Memory {
     pending: PendingEntries,
     /// The entries of the run's document.
     records: Records,
+    /// Whether that document is not the recent one.
+    in_archive: bool,
 }
 
 /// One entry to hand over.
@@ -107,6 +109,7 @@ impl Run {
         // Smaller indices are newer: the consumer has not received those entries yet.
         let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
+            in_archive: memory.in_archive,
             known: Some(memory.known.and(&memory.records, entry.index)),
             pending: memory.pending.and(&memory.records, left),
             ..bookmark

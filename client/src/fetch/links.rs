@@ -19,6 +19,10 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
         let Some((target, parameters)) = link.split_once('>') else {
             break;
         };
+        if target.contains('<') {
+            rest = next_link(link);
+            continue;
+        }
         let (parameters, after) = parameters_of(parameters);
         let value = |name| parameters.iter().find(|(found, _)| found == name);
         if value("anchor").is_none()
@@ -107,6 +111,7 @@ mod tests {
         );
         check("<a>, <b>; rel", &[]);
         check("a; rel=x, <b>; rel=y", &[("b", "y")]);
+        check("<a; rel=x, <b>; rel=y", &[("b", "y")]);
         check(
             "<a>; rel=x y; z, , <b>; rel=y",
             &[("a", "x"), ("a", "y"), ("b", "y")],

@@ -261,6 +261,8 @@ impl WatchBuilder {
             waits: HashMap::new(),
             busy: HashMap::new(),
             slow_looks: 0,
+            is_slow_blocked: false,
+            was_slow_turn: false,
             looks: JoinSet::new(),
             hearings: JoinSet::new(),
             events,

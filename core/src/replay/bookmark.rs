@@ -31,6 +31,9 @@ pub struct Bookmark {
     /// Plain feeds only: the document before `document`. It and all older ones hold nothing new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Url>,
+    /// Plain feeds only: whether newer documents than `document` were still to be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_archive: bool,
     /// Plain feeds only: the entries handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,

@@ -164,13 +164,16 @@ struct Entry {
     met: u64,
 }
 
-/// Bounds on remembered entries besides those of the recent document.
+/// Bounds on remembered entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Most entries in a bookmark.
+    /// Most entries in a bookmark, besides those of the recent document.
     pub(super) kept: usize,
-    /// Most entries while a consumer runs; the memory holds up to twice as many between clean-ups.
+    /// Most entries while a consumer runs, besides those of the recent document; the memory holds up to twice as many
+    /// between clean-ups.
     pub(super) running: usize,
+    /// Most entries of a way back that are compared with those of the way forward.
+    pub(super) compared: usize,
 }
 
 impl Default for Bounds {
@@ -178,6 +181,7 @@ impl Default for Bounds {
         Self {
             kept: KNOWN_BESIDES_MAX,
             running: SEEN_ENTRIES_MAX,
+            compared: SEEN_ENTRIES_MAX,
         }
     }
 }
@@ -231,19 +235,36 @@ impl Known {
         known
     }
 
+    /// Returns the most entries of a way back that are compared with those of the way forward.
+    pub(super) fn compared_max(&self) -> usize {
+        self.bounds.compared
+    }
+
     /// Returns whether the consumer may have received an entry that is not known.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Returns whether any of a document's entries is known. One that is owed is not: others may be owed before it.
+    /// Returns whether any of a document's entries is known.
     pub(super) fn has_any_of(&self, document: &Document) -> bool {
         (0..document.len()).any(|index| self.has(document, index))
+    }
+
+    /// Returns whether earlier rounds showed any of a document's entries and did not hand it over.
+    pub(super) fn owes_any_of(&self, document: &Document) -> bool {
+        let mut keys = (0..document.len()).filter_map(|index| key(document, index));
+        !self.owed.is_empty() && keys.any(|(id, _)| self.owed.contains(&id))
     }
 
     /// Returns whether a document's entry is known.
     pub(super) fn has(&self, document: &Document, index: usize) -> bool {
         key(document, index).is_some_and(|(id, _)| self.entries.contains_key(&id))
+    }
+
+    /// Returns whether a document's entry is known, with the date that it has.
+    pub(super) fn has_unchanged(&self, document: &Document, index: usize) -> bool {
+        let entry = |(id, updated)| Some(self.entries.get(&id)?.updated == updated);
+        key(document, index).and_then(entry).unwrap_or(false)
     }
 
     /// Takes the recent document. The memory never forgets its entries after they were met.
@@ -266,14 +287,14 @@ impl Known {
         self.shown.extend(key(document, index).map(|(id, _)| id));
     }
 
-    /// Notes entries that were seen and are lost, but for those that were handed over.
-    pub(super) fn owe(&mut self, lost: &[Seen]) {
-        let is_known = |(id, updated): &Seen| {
+    /// Notes entries that were seen and are lost, but for those that were handed over. Returns those noted.
+    pub(super) fn owe(&mut self, mut lost: Vec<Seen>) -> Vec<Seen> {
+        lost.retain(|(id, updated)| {
             let entry = self.entries.get(id);
-            entry.is_some_and(|entry| entry.updated >= *updated)
-        };
-        let owed = lost.iter().filter(|seen| !is_known(seen));
-        self.shown.extend(owed.map(|(id, _)| *id));
+            entry.is_none_or(|entry| entry.updated < *updated)
+        });
+        self.shown.extend(lost.iter().map(|(id, _)| *id));
+        lost
     }
 
     /// Returns whether a document lacks an entry that earlier rounds showed and did not hand over.

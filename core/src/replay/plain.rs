@@ -144,14 +144,14 @@ impl PlainWalk {
         let turned = place.as_ref().is_some_and(|place| place.oldest_first);
         Self {
             recent,
-            known,
             state: State::Looking,
             again: false,
             way: vec![],
             anchored: None,
             read: HashSet::new(),
             passed: None,
-            seen: SeenEntries::default(),
+            seen: SeenEntries::at_most(known.compared_max()),
+            known,
             looked: None,
             looks_between: 0,
             looked_again: false,
@@ -333,20 +333,21 @@ impl PlainWalk {
         self.known.look_at(&document);
         let asked = self.recent.clone();
         let lacks_owed = self.known.lacks_owed(&document);
-        if !self.again && (lacks_owed || self.may_be_old(&document, url, &asked)) {
+        // Before another link stands in for a broken one.
+        let linked = match lead(&document, "prev-archive", url) {
+            Err(broken) if self.needs_link(&document) => Err(broken),
+            _ => Ok(()),
+        };
+        if !self.again && (linked.is_err() || lacks_owed || self.may_be_old(&document, url, &asked))
+        {
             self.again = true;
             return Ok(None);
         }
-        // Before another link stands in for a broken one.
-        let linked = lead(&document, "prev-archive", url);
-        self.keep_link(&mut document, url);
-        if document.is_empty() && self.place.is_some() {
-            // No known entry shows that nothing is behind a broken link.
-            linked.as_ref().map_err(Clone::clone)?;
-        }
+        linked?;
+        let is_linked = document.link("prev-archive").is_some();
+        self.keep_link(&mut document);
         // Entries may have come and gone unseen: the walk looks once more, and then reports a gap.
-        if self.has_slid(&document, url) {
-            linked?;
+        if self.has_slid(&document, [url, &asked], is_linked) {
             return self.not_found(Some((document, asked)), url);
         }
         if !matches!(self.start, Start::Entry(_)) {
@@ -408,48 +409,65 @@ impl PlainWalk {
             }
     }
 
-    /// Keeps the link to the newest archive where the recent document, retrieved from `url`, has lost it. Without the
-    /// link, the next look would take all archives for new.
-    fn keep_link(&self, recent: &mut Document, url: &Url) {
+    /// Whether a round from a bookmark cannot do without the link of the recent document to the archive: a known entry
+    /// at the bottom shows that nothing new is behind it, unless it was revised and may have moved.
+    fn needs_link(&self, document: &Document) -> bool {
+        matches!(self.start, Start::Bookmark(_)) && !self.is_joined(document)
+    }
+
+    /// Whether the entry at the bottom of the recent document is one that a look has shown before, as it was.
+    fn is_joined(&self, document: &Document) -> bool {
+        let is_met = |bottom: usize| {
+            self.known.has_unchanged(document, bottom)
+                || !self.is_behind() && self.known.is_pending(document, bottom)
+        };
+        document.len().checked_sub(1).is_some_and(is_met)
+    }
+
+    /// Whether the last round was stopped in the archive, with newer documents still to be read.
+    fn is_behind(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| place.in_archive)
+    }
+
+    /// Whether any of a document's entries was handed over, or was to be and everything before it was.
+    fn has_met_any_of(&self, document: &Document) -> bool {
+        let is_owed = || !self.is_behind() && self.known.owes_any_of(document);
+        self.known.has_any_of(document) || is_owed()
+    }
+
+    /// Keeps the link to the newest archive where the recent document has lost it. Without the link, the next look would
+    /// take all archives for new.
+    fn keep_link(&self, recent: &mut Document) {
         if recent.link("prev-archive").is_some() {
             return;
         }
         let passed = self.passed.as_ref().map(|passed| &passed.asked);
         let passed = passed.filter(|passed| **passed != self.recent);
-        if let Some(archive) = passed.or_else(|| self.archive_at_place(url)) {
+        if let Some(archive) = passed.or_else(|| self.archive_at_place()) {
             recent.add_link("prev-archive", archive, archive.as_str());
         }
     }
 
-    /// Returns the archive that the recent document, retrieved from `url`, led to when the last round ended. A place
-    /// within the archive names the one behind itself, which is older.
-    fn archive_at_place(&self, url: &Url) -> Option<&Url> {
-        let place = self.place.as_ref()?;
-        let was_recent = place
-            .document
-            .as_ref()
-            .is_some_and(|document| self.is_recent(document, url));
-        // The recent document was empty then, so that the place is the newest archive's end.
-        let was_before_recent = place.document == place.archive;
-        let archive = place.archive.as_ref();
-        archive.filter(|_| was_recent || was_before_recent)
+    /// Returns the archive that the recent document led to when the last round ended. A place within the archive names
+    /// the one behind itself, which is older.
+    fn archive_at_place(&self) -> Option<&Url> {
+        let place = self.place.as_ref().filter(|place| !place.in_archive)?;
+        place.archive.as_ref()
     }
 
-    /// Whether a URL is that of the recent document, which was retrieved from `url`.
-    fn is_recent(&self, document: &Url, url: &Url) -> bool {
-        *document == self.recent || document == url
-    }
-
-    /// Whether the recent document leads to the same archive as at the last look, and none of its entries of then is
-    /// left. Entries may have come and gone between.
-    fn has_slid(&self, document: &Document, url: &Url) -> bool {
+    /// Whether documents or entries have gone unseen: the recent document leads to the same archive as at the last look,
+    /// or to none, and none of its entries of then is left; or it leads past the document that the last round was
+    /// stopped in. `urls` are those of the document, which may be linked by itself or by [`keep_link`](Self::keep_link).
+    fn has_slid(&self, document: &Document, urls: [&Url; 2], is_linked: bool) -> bool {
         let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
             return false;
         };
         let of_place = place.document.as_ref();
-        let is_recent = of_place.is_some_and(|document| self.is_recent(document, url));
+        // Otherwise it had none.
+        let had_entries = of_place.is_some_and(|document| urls.contains(&document));
         let is_same = document.link("prev-archive") == place.archive.as_ref();
-        is_recent && is_same && self.is_unknown(document)
+        let is_cut = (had_entries || !is_linked) && self.is_unknown(document);
+        is_same && (place.in_archive || is_cut)
     }
 
     /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
@@ -469,14 +487,14 @@ impl PlainWalk {
     /// Whether the place cannot be in a feed that has this one document only.
     fn is_unknown(&self, document: &Document) -> bool {
         match self.start {
-            Start::Bookmark(_) => !document.is_empty() && !self.known.has_any_of(document),
+            Start::Bookmark(_) => !document.is_empty() && !self.has_met_any_of(document),
             Start::Entry(_) => true,
             Start::Oldest | Start::Newest | Start::Time(_) => false,
         }
     }
 
     fn anchor(&mut self, document: &Document) {
-        if self.known.has_any_of(document) {
+        if self.has_met_any_of(document) {
             // `+ 1` counts this document, which the caller pushes next.
             self.anchored = Some(self.way.len() + 1);
         }
@@ -510,12 +528,11 @@ impl PlainWalk {
                 // The recent document compares by its archive link, because its own URL has new contents at each
                 // look.
                 if self.state == State::Looking {
-                    // A place within the archive, with documents ahead that are still to be handed over.
-                    let is_archived = !is(place.document.as_ref());
                     return match (previous, place.archive.as_ref()) {
-                        (Ok(None), Some(_)) | (Err(_), _) if is_archived => Standing::Behind,
-                        (Ok(None) | Err(_), _) if self.is_unknown(document) => Standing::Behind,
-                        // Behind a known entry nothing is new, so a broken link is not needed.
+                        (Ok(None) | Err(_), _) if place.in_archive || self.is_unknown(document) => {
+                            Standing::Behind
+                        }
+                        // Behind a known entry nothing is new.
                         (Ok(None) | Err(_), _) => Standing::Begins,
                         (Ok(Some(previous)), Some(archive)) if previous == archive => {
                             Standing::Begins
@@ -621,13 +638,9 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         if !self.looked_again {
             self.looked_again = true;
+            self.owe_seen(at_hand.as_ref().map(|(_, asked)| asked));
             // The way so far came through copies that may be stale.
             self.way.clear();
-            if !matches!(self.start, Start::Entry(_)) {
-                // The next way may lead elsewhere: what it does not show is missing at the end.
-                let seen = self.seen.take();
-                self.known.owe(&seen);
-            }
             self.anchored = None;
             self.forget_visited();
             self.state = State::Looking;
@@ -660,6 +673,33 @@ impl PlainWalk {
         Ok(None)
     }
 
+    /// Returns what is wrong where the recent document at the end of the way has lost its link, and no entry that the
+    /// look has shown: documents may lie between it and the way.
+    fn is_cut_off(&self, document: &Document, url: &Url) -> Option<WalkError> {
+        let is_new =
+            |index| !self.known.has(document, index) && !self.known.is_pending(document, index);
+        // With an id only, the look has noted nothing.
+        let is_shown =
+            matches!(self.start, Start::Entry(_)) || self.passed.is_none() || self.lenient;
+        match lead(document, "prev-archive", url) {
+            Err(broken) if !self.is_joined(document) => Some(broken),
+            Ok(None) if !is_shown && !document.is_empty() && (0..document.len()).all(is_new) => {
+                Some(self.gap())
+            }
+            _ => None,
+        }
+    }
+
+    /// Owes what this way has seen: the next way may lead elsewhere. Behind the oldest document with a known entry,
+    /// unknown entries need not be new.
+    fn owe_seen(&mut self, at_hand: Option<&Url>) {
+        let anchored = self.anchored.unwrap_or(0);
+        for asked in self.way.iter().chain(at_hand).take(anchored) {
+            let seen = self.seen.take(asked);
+            self.known.owe(seen);
+        }
+    }
+
     fn forward(
         &mut self,
         mut document: Document,
@@ -668,7 +708,14 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = asked == self.recent;
         if is_recent {
-            self.keep_link(&mut document, url);
+            if let Some(cut) = self.is_cut_off(&document, url) {
+                if self.again {
+                    return Err(cut);
+                }
+                self.again = true;
+                return Ok(None);
+            }
+            self.keep_link(&mut document);
         }
         // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
         // since the way back may come from another server.
@@ -725,12 +772,12 @@ impl PlainWalk {
             }
             self.known.look_at(&document);
         }
-        self.seen.forget(&asked);
+        self.seen.take(&asked);
         // Before, so that a bookmark among these entries owes what is lost; behind, because an older revision may have
         // stood in for it.
-        self.known.owe(&lost);
+        let owed = self.known.owe(lost);
         let run = self.hand_over(document, url, &asked)?;
-        self.known.owe(&lost);
+        self.known.owe(owed);
         self.go_forward();
         Ok(Some(run))
     }
@@ -752,7 +799,7 @@ impl PlainWalk {
             self.known.meet(document, index);
         }
         if index < document.len() {
-            self.last = Self::bookmark_at(document, index, url);
+            self.last = self.bookmark_at(document, index, url);
         }
         self.begin(document);
     }
@@ -797,10 +844,11 @@ impl PlainWalk {
             self.known.meet(&document, index);
         }
         if !document.is_empty() {
-            self.last = Self::bookmark_at(&document, 0, url);
+            self.last = self.bookmark_at(&document, 0, url);
         } else if let Some(last) = &mut self.last {
             // An empty recent document has no entry to stand at, but its archive link is the place of the next look.
             last.archive = document.link("prev-archive").cloned();
+            last.in_archive = *asked != self.recent;
         }
         self.begin(&document);
         Ok(Run {
@@ -809,6 +857,7 @@ impl PlainWalk {
                 known: before,
                 pending: self.known.pending(),
                 records: Records::of(&document),
+                in_archive: self.is_in_archive(),
             }),
             document,
             url: url.clone(),
@@ -861,13 +910,26 @@ impl PlainWalk {
         dates.is_none_or(|(time, updated)| updated >= time)
     }
 
-    fn bookmark_at(document: &Document, index: usize, url: &Url) -> Option<Bookmark> {
-        super::places::bookmark(document, url, &RunEntry { index, place: None })
+    fn bookmark_at(&self, document: &Document, index: usize, url: &Url) -> Option<Bookmark> {
+        let place = super::places::bookmark(document, url, &RunEntry { index, place: None })?;
+        Some(Bookmark {
+            in_archive: self.is_in_archive(),
+            ..place
+        })
+    }
+
+    /// Whether the document at hand is not the recent one.
+    fn is_in_archive(&self) -> bool {
+        match &self.state {
+            State::Back { .. } => true,
+            State::Forward { url } => *url != self.recent,
+            State::Looking | State::Done => false,
+        }
     }
 
     /// Returns the place before an entry, given that those below it are known.
     fn place_before(&self, document: &Document, index: usize, url: &Url) -> Bookmark {
-        let below = Self::bookmark_at(document, index + 1, url);
+        let below = self.bookmark_at(document, index + 1, url);
         let place = below.or_else(|| self.last.clone());
         self.remembering(place.unwrap_or_else(|| Bookmark {
             feed: document.feed.clone(),

@@ -8,20 +8,28 @@ use std::collections::{HashMap, HashSet};
 use url::Url;
 
 use super::known::key;
-use crate::{limits::SEEN_ENTRIES_MAX, reader::Document, timestamp::Timestamp};
+use crate::{reader::Document, timestamp::Timestamp};
 
 /// Entry that was seen: the hash of its id, and its date where revisions count.
 pub(super) type Seen = (u64, Option<Timestamp>);
 
-/// Entries seen on the way back, by the URL that was asked for; at most [`SEEN_ENTRIES_MAX`]. Those beyond are not
-/// compared.
-#[derive(Debug, Default)]
+/// Entries seen on the way back, by the URL that was asked for. Those beyond a bound are not compared.
+#[derive(Debug)]
 pub(super) struct SeenEntries {
     documents: HashMap<Url, HashSet<Seen>>,
     entries: usize,
+    max: usize,
 }
 
 impl SeenEntries {
+    pub(super) fn at_most(max: usize) -> Self {
+        Self {
+            documents: HashMap::new(),
+            entries: 0,
+            max,
+        }
+    }
+
     /// Notes entries of a document by their indices. An earlier copy's stay noted.
     pub(super) fn note(
         &mut self,
@@ -32,7 +40,7 @@ impl SeenEntries {
     ) {
         let seen = self.documents.entry(asked.clone()).or_default();
         for index in indices {
-            if self.entries >= SEEN_ENTRIES_MAX {
+            if self.entries >= self.max {
                 return;
             }
             let found = key(document, *index);
@@ -58,17 +66,10 @@ impl SeenEntries {
         seen.iter().filter(is_lost).copied().collect()
     }
 
-    /// Forgets what was seen in a document: it is handed over.
-    pub(super) fn forget(&mut self, asked: &Url) {
-        let seen = self.documents.remove(asked);
-        self.entries -= seen.map_or(0, |seen| seen.len());
-    }
-
-    /// Forgets all documents. Returns what was seen in them, each entry once.
-    pub(super) fn take(&mut self) -> Vec<Seen> {
-        self.entries = 0;
-        let all = self.documents.drain().flat_map(|(_, seen)| seen);
-        let all: HashSet<Seen> = all.collect();
-        all.into_iter().collect()
+    /// Forgets what was seen in a document, and returns it.
+    pub(super) fn take(&mut self, asked: &Url) -> Vec<Seen> {
+        let seen = self.documents.remove(asked).unwrap_or_default();
+        self.entries -= seen.len();
+        seen.into_iter().collect()
     }
 }

@@ -19,6 +19,7 @@ use crate::{
 };
 
 mod faults;
+mod faulty;
 mod foreign;
 mod model;
 mod simulation;

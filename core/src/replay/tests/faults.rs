@@ -459,7 +459,7 @@ fn copies_that_differ_are_a_gap() {
     assert_eq!((seen.len(), outcome), (5, Ok(())));
 }
 
-/// Goal: entries of a chain of archives that a second look leads past are missed aloud.
+/// Goal: entries of a chain of archives that a second look leads past are missed aloud, above a known one.
 #[test]
 fn two_chains_are_a_gap() {
     let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
@@ -474,10 +474,177 @@ fn two_chains_are_a_gap() {
         (RECENT, archive("9") + &entries(&[6, 5])),
         (RECENT, archive("9") + &entries(&[6, 5])),
         (RECENT, archive("1") + &entries(&[6, 5, 4])),
-        ("9", entries(&[8, 7])),
+        ("9", entries(&[8, 7, 4])),
         ("1", entries(&[3, 2, 1])),
     ];
     let (seen, outcome) = walk_copies(&mut replay, &pages);
     assert_eq!(seen, [(5, 5), (6, 6)]);
     assert_eq!(outcome, Err(WalkError::Deleted { entries: 2 }));
+}
+
+/// Returns the bookmark after the entry of a number, as a process before this one has kept it.
+fn stopped_at(mut replay: Replay, pages: &[Page<'_>], stop: u32) -> Start {
+    loop {
+        let ask = replay.ask().unwrap();
+        let (_, inside) = pages.iter().find(|(name, _)| url(name) == ask.url).unwrap();
+        let document = read(&ask.url, inside);
+        let run = replay.take(document, &ask.url, Validators::default());
+        let Some(run) = run.unwrap() else { continue };
+        let is_last = |entry: &&RunEntry| {
+            run.document.entry(entry.index).unwrap().id == format!("urn:{stop}")
+        };
+        if let Some(last) = run.entries.iter().find(is_last) {
+            let kept = serde_json::to_string(&run.bookmark(last).unwrap()).unwrap();
+            return Start::Bookmark(serde_json::from_str(&kept).unwrap());
+        }
+    }
+}
+
+/// Goal: a consumer that stopped within the recent document goes on there while an entry that it owes is left.
+#[test]
+fn a_stop_within_the_recent_document_is_no_gap() {
+    let archive = link("prev-archive", "href='1'");
+    for archive in [String::new(), archive] {
+        let behind = ("1", entries(&[]));
+        let first = [
+            (RECENT, archive.clone() + &entries(&[3, 2, 1])),
+            behind.clone(),
+        ];
+        let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &first, 1);
+        for later in [[4, 3, 2].as_slice(), &[3, 2]] {
+            let pages = [(RECENT, archive.clone() + &entries(later)), behind.clone()];
+            let (seen, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &pages);
+            let rest: Vec<(u32, u32)> = later.iter().rev().map(|n| (*n, *n)).collect();
+            assert_eq!((seen, outcome), (rest, Ok(())));
+        }
+    }
+}
+
+/// Goal: a feed that was followed from its newest entry may give its archives other names: what is older than the
+/// beginning is not owed.
+#[test]
+fn what_is_older_than_the_beginning_is_not_owed() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    for start in [
+        Start::Newest,
+        Start::Time(Timestamp::parse("2026-01-05T00:00:00Z").unwrap()),
+    ] {
+        let mut replay = Replay::new(url(RECENT), start);
+        let mut pages = vec![
+            (RECENT, archive("2") + &entries(&[6, 5])),
+            ("2", archive("1") + &entries(&[4, 3])),
+            ("1", entries(&[2, 1])),
+        ];
+        walk_copies(&mut replay, &pages).1.unwrap();
+        pages[0].1 = archive("3") + &entries(&[8, 7]);
+        pages.push(("3", archive("2") + &entries(&[6, 5])));
+        let (seen, outcome) = walk_copies(&mut replay, &pages);
+        assert_eq!((seen, outcome), (vec![(7, 7), (8, 8)], Ok(())));
+        // A server that lags by a cut answers twice, or the archives have other names.
+        let stale = (RECENT, archive("2") + &entries(&[6, 5]));
+        let mut lagging = vec![stale.clone(), stale];
+        lagging.extend(pages.clone());
+        let last = lagging
+            .iter_mut()
+            .filter(|(name, _)| *name == RECENT)
+            .last();
+        last.unwrap().1 = archive("3") + &entries(&[9, 8, 7]);
+        let renamed = vec![
+            (RECENT, archive("c") + &entries(&[10, 9, 8, 7])),
+            ("c", archive("b") + &entries(&[6, 5])),
+            ("b", archive("a") + &entries(&[4, 3])),
+            ("a", entries(&[2, 1])),
+        ];
+        for (pages, new) in [(lagging, 9), (renamed, 10)] {
+            let (seen, outcome) = walk_copies(&mut replay, &pages);
+            assert_eq!((seen, outcome), (vec![(new, new)], Ok(())));
+        }
+    }
+}
+
+/// Goal: a feed at another URL, without its archive or with a broken link to it, is the same feed.
+#[test]
+fn a_feed_that_moves_is_followed() {
+    let moved = |replay: &mut Replay, inside: &str| {
+        let mut seen = vec![];
+        while let Some(ask) = replay.ask() {
+            assert!(ask.url == url(RECENT) || ask.url == url("moved"));
+            let document = read(&url("moved"), inside);
+            match replay.take(document, &url("moved"), Validators::default()) {
+                Ok(run) => seen.extend(run.iter().flat_map(days)),
+                Err(error) => return (seen, Err(error)),
+            }
+        }
+        (seen, replay.next_round().map(drop))
+    };
+    let first = [
+        (RECENT, link("prev-archive", "href='1'") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &first, 4);
+    for lost in ["", "<link rel='prev-archive' href='http://[::1'/>"] {
+        let mut replay = Replay::new(url(RECENT), start.clone());
+        let outcome = moved(&mut replay, &(lost.to_owned() + &entries(&[5, 4, 3])));
+        assert_eq!(outcome, (vec![(5, 5)], Ok(())), "{lost}");
+    }
+}
+
+/// Goal: an empty recent document that loses its link is no gap; one that has new entries at once may be one.
+#[test]
+fn an_empty_recent_document_may_lose_its_link() {
+    let archive = link("prev-archive", "href='1'");
+    let first = [(RECENT, archive), ("1", entries(&[2, 1]))];
+    for (inside, is_gap) in [
+        (String::new(), false),
+        (entries(&[3, 2]), false),
+        (entries(&[4]), true),
+    ] {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest);
+        walk_copies(&mut replay, &first).1.unwrap();
+        let (_, outcome) = walk_copies(&mut replay, &[(RECENT, inside)]);
+        assert_eq!(outcome.is_err_and(|error| error.is_gap()), is_gap);
+    }
+}
+
+/// Goal: a recent document that leads past the document of a stop is a gap, and so is one that loses its link, and all that
+/// the look has shown, while the walk is on its way.
+#[test]
+fn documents_that_vanish_are_a_gap() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    let before = [
+        (RECENT, archive("3") + &entries(&[8, 7])),
+        ("3", archive("2") + &entries(&[6, 5])),
+        ("2", archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    for stop in [3, 4] {
+        let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &before, stop);
+        let past = [
+            (RECENT, archive("1") + &entries(&[8, 7])),
+            ("1", entries(&[2, 1])),
+        ];
+        let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start), &past);
+        assert!(outcome.unwrap_err().is_gap());
+    }
+    // In the oldest document, with an entry of it that has moved up.
+    let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &before, 2);
+    let cut = [(RECENT, entry(1, 9) + &entries(&[8, 7]))];
+    let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start), &cut);
+    assert!(outcome.unwrap_err().is_gap());
+    for (broken, lost) in [
+        (false, String::new()),
+        (true, link("prev-archive", "href='http://[::1'")),
+    ] {
+        let pages = [
+            (RECENT, archive("1") + &entries(&[4, 3])),
+            (RECENT, lost + &entries(&[8, 7])),
+            ("1", entries(&[2, 1])),
+        ];
+        let (seen, outcome) = from_oldest(&pages);
+        assert_eq!(seen, [(1, 1), (2, 2)]);
+        assert_eq!(outcome.as_ref().unwrap_err().is_gap(), !broken);
+        if broken {
+            is_broken(&outcome, "prev-archive");
+        }
+    }
 }

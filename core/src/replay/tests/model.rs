@@ -283,6 +283,7 @@ fn a_plain_feed_is_handed_over_whatever_happens_to_it() {
             bounds: feed.dice.chance(30).then(|| Bounds {
                 kept: feed.dice.below(8),
                 running: feed.dice.below(20),
+                ..Bounds::default()
             }),
             given: Given::default(),
             kept: None,
