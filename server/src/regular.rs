@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::{fs::OFlags, io::Errno};
+use simplefeed_core::limits::CLIENT_DOCUMENT_BYTES_MAX;
 
 /// Opens a file for reading.
 ///
@@ -77,8 +78,10 @@ pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
     options.read(true).custom_flags(flags).open(path)
 }
 
-/// The longest file that [`read`] takes, in bytes: more than any document, index block or sidecar has.
+/// The longest file that [`read`] takes, in bytes: more than any of ours has.
 const WHOLE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The longest document, index block or sidecar, in bytes, plain or compressed: more than any has.
+pub const DOCUMENT_BYTES_MAX: usize = CLIENT_DOCUMENT_BYTES_MAX;
 /// The longest file that [`read_text`] takes, in bytes: those are notes of a few lines.
 const TEXT_BYTES_MAX: u64 = 1024 * 1024;
 /// The longest file that [`read_snapshot`] takes, in bytes.
@@ -91,6 +94,15 @@ const SNAPSHOT_BYTES_MAX: u64 = 4 * WHOLE_BYTES_MAX;
 /// As [`open`], or why it cannot be read: [`io::ErrorKind::FileTooLarge`] if it is longer than any file of ours.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_at_most(path, WHOLE_BYTES_MAX)
+}
+
+/// Returns the bytes of a document, or of what is written beside it.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_document(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_at_most(path, u64::try_from(DOCUMENT_BYTES_MAX).unwrap_or(u64::MAX))
 }
 
 /// Returns the bytes of a file that grows with the log.

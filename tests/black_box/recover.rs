@@ -379,13 +379,70 @@ fn a_feed_without_entries_at_a_restoration_is_recovered_whole() {
     server.stop();
     let to = at("recovered");
     assert_eq!(recover(&at("backup"), &to), Vec::<String>::new());
-    for (path, bytes) in files(&at("backup").join("www")) {
-        let made = fs::read(to.join(path.strip_prefix(at("backup")).unwrap()));
-        assert!(made.is_ok_and(|made| made == bytes), "{}", path.display());
-    }
+    is_the_same(&at("backup"), &to);
     let server = Server::start(&to, &SIZE);
     assert_eq!(["g", "c"].map(|feed| replayed(&server, feed)), before);
     server.stop();
+}
+
+/// Goal: feeds that began in epochs without any entry are recovered whole, with the documents that later settings opened
+/// again.
+#[test]
+fn feeds_of_quiet_epochs_are_recovered_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let restored = |from: &str, to: &str| {
+        let [from, into] = [from, to].map(|name| at(name).to_str().unwrap().to_owned());
+        let arguments = ["backup", "--data", &from, "--to", &into];
+        assert!(run("simplefeed-server", &arguments, b"").status.success());
+        Server::start(&at(to), &SIZE)
+    };
+    let settings = |server: &Server, feed: &str, title: &str| {
+        let settings = format!("{{\"title\":\"{title}\"}}");
+        let answer = server.send(&Request::put(&format!("/feeds/{feed}"), &settings));
+        assert!(answer.status < 300, "{}", answer.text());
+    };
+    let server = Server::start(&at("one"), &SIZE);
+    // Its name comes last, and its epoch first.
+    settings(&server, "z", "one");
+    server.stop();
+    let server = restored("one", "two");
+    settings(&server, "c", "two");
+    server.stop();
+    let server = restored("two", "three");
+    server.publish_ids("g", (0..8).map(|n| n.to_string()));
+    for feed in ["c", "z"] {
+        settings(&server, feed, "three");
+        server.publish_ids(feed, (0..8).map(|n| n.to_string()));
+    }
+    let before = ["g", "c", "z"].map(|feed| replayed(&server, feed));
+    server.stop();
+    let to = at("recovered");
+    assert_eq!(recover(&at("three"), &to), Vec::<String>::new());
+    is_the_same(&at("three"), &to);
+    let server = Server::start(&to, &SIZE);
+    assert_eq!(["g", "c", "z"].map(|feed| replayed(&server, feed)), before);
+    server.stop();
+}
+
+/// Checks that the documents in one folder are in another one, and when each was opened.
+#[track_caller]
+fn is_the_same(from: &Path, to: &Path) {
+    for (path, bytes) in files(&from.join("www")) {
+        let made = fs::read(to.join(path.strip_prefix(from).unwrap()));
+        assert!(made.is_ok_and(|made| made == bytes), "{}", path.display());
+    }
+    let opened = |sidecar: &[u8]| {
+        // The first line; a checksum follows.
+        let facts = sidecar.split(|byte| *byte == b'\n').next().unwrap();
+        let facts: serde_json::Value = serde_json::from_slice(facts).unwrap();
+        facts["opened"].clone()
+    };
+    for (path, bytes) in files(&from.join("sidecars")) {
+        let made = fs::read(to.join(path.strip_prefix(from).unwrap())).unwrap();
+        assert_eq!(opened(&made), opened(&bytes), "{}", path.display());
+        assert!(opened(&made).is_string());
+    }
 }
 
 /// Goal: without sled, the journal and the archive give all they have, each entry where it was, and the rest is named.

@@ -195,7 +195,7 @@ fn a_feed_that_is_made_again_overwrites_nothing() {
 #[test]
 fn a_closed_feed_that_is_opened_overwrites_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    let [data, older, to] = ["data", "older", "to"].map(|name| folder.path().join(name));
     // Another URL at each start would cut documents.
     let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
     let close = |server: &Server, is_closed: bool| {
@@ -229,6 +229,62 @@ fn a_closed_feed_that_is_opened_overwrites_nothing() {
     let (code, said) = server.end("TERM").unwrap();
     assert_eq!(code, Some(15), "{said:#?}");
     unchanged(&served);
+    // What was shown counts, and the documents that were closed are named.
+    let paths = [&older, &to].map(|path| path.to_str().unwrap());
+    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
+    let output = run("simplefeed-server", &arguments, b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(15), "{said}");
+    for told in [
+        "from position 5 on, the log is not the one whose documents were shown: its 3 entries",
+        "has 2.atom with other contents, which are left out",
+    ] {
+        assert!(said.contains(told), "{said}");
+    }
+    for (path, bytes) in &served {
+        let made = fs::read(to.join(path.strip_prefix(&older).unwrap()));
+        assert!(
+            made.is_ok_and(|made| made == *bytes),
+            "{}: {said}",
+            path.display()
+        );
+    }
+}
+
+/// Goal: an older log overwrites no document of a later one whose compressed twin is gone, or is no file.
+#[test]
+fn an_older_log_overwrites_no_file_without_its_twin() {
+    for is_pipe in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+        let server = Server::start(&data, &DOCUMENTS);
+        server.publish_ids("b", ["0".to_owned()]);
+        server.stop();
+        copy_folder(&data, &older);
+        let server = Server::start(&data, &DOCUMENTS);
+        server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
+        server.wait_until_frozen("/feeds/a/2.atom");
+        server.stop();
+        let _nothing = fs::remove_dir_all(older.join("www"));
+        fs::rename(data.join("www"), older.join("www")).unwrap();
+        let mut served = files(&older.join("www/feeds/a"));
+        served.retain(|(path, _)| path.extension().is_some_and(|end| end == "atom"));
+        for (path, _) in &served {
+            let twin = path.with_extension("atom.gz");
+            fs::remove_file(&twin).unwrap();
+            if is_pipe {
+                let made = std::process::Command::new("mkfifo").arg(&twin).status();
+                assert!(made.unwrap().success());
+            }
+        }
+        let server = Server::start(&older, &DOCUMENTS);
+        let other = (0..8).take_while(|n| publish(&server, &format!("other-{n}")) == 201);
+        assert!(other.count() >= 4);
+        server.wait_for_log(&["takes no entries"]);
+        let (code, said) = server.end("TERM").unwrap();
+        assert_eq!(code, Some(15), "{said:#?}");
+        unchanged(&served);
+    }
 }
 
 /// Goal: a feed that is closed in an older log gives no other contents to the URLs of a later log's open one.
@@ -293,6 +349,13 @@ fn rebuild_mends_what_was_copied_over_documents() {
 /// Method: a restored backup is served with the documents of the time after the backup.
 #[test]
 fn a_recovery_leaves_out_what_a_restoration_gave_up() {
+    // The new epoch archives no document, or some of the same numbers.
+    for own in [2, 8] {
+        a_restoration_gives_documents_up(own);
+    }
+}
+
+fn a_restoration_gives_documents_up(own: usize) {
     let folder = tempfile::tempdir().unwrap();
     let [data, backup, www, to] =
         ["data", "backup", "www", "to"].map(|name| folder.path().join(name));
@@ -316,17 +379,23 @@ fn a_recovery_leaves_out_what_a_restoration_gave_up() {
     server.publish_ids("a", (0..9).map(|n| format!("lost-{n}")));
     server.wait_until_frozen("/feeds/a/5.atom");
     server.stop();
+    let served = files(&www.join("feeds/a"));
     let server = Server::start(&backup, &options);
-    server.publish_ids("a", (0..2).map(|n| format!("own-{n}")));
+    server.publish_ids("a", (0..own).map(|n| format!("own-{n}")));
     let acknowledged = ids(&server, "a");
-    assert_eq!(acknowledged.len(), 9);
+    assert_eq!(acknowledged.len(), 7 + own);
+    if own > 2 {
+        let archived = || (files(&www.join("feeds/a")).len() >= served.len() + 4).then_some(());
+        wait_for("no document of the new epoch is written", archived);
+    }
     server.stop();
+    unchanged(&served);
     let (code, said) = command("recover", &backup, &to);
     assert_eq!(code, Some(15), "{said}");
-    assert!(
-        said.contains("4.atom is of the time before a restoration"),
-        "{said}"
-    );
+    for document in ["3.atom", "4.atom", "5.atom"] {
+        let named = format!("{document} is of the time before a restoration");
+        assert!(said.contains(&named), "{own}: {said}");
+    }
     let server = Server::start(&to, &DOCUMENTS);
     assert_eq!(ids(&server, "a"), acknowledged, "{said}");
     server.stop();

@@ -476,6 +476,11 @@ impl FoundFeed {
                  out"
             ));
         }
+        for document in &self.elsewhere {
+            missing.push(format!(
+                "feed {name}: one of the folders `www` and `closed` has {document} with other contents, which are left out"
+            ));
+        }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;

@@ -244,7 +244,7 @@ impl FrozenFiles {
 ///
 /// Returns why there is no readable twin.
 pub(super) fn decoded_twin(path: &Path, max: usize) -> io::Result<Vec<u8>> {
-    regular::read(twin_of(path)).and_then(|twin| gunzip(&twin, max))
+    regular::read_document(twin_of(path)).and_then(|twin| gunzip(&twin, max))
 }
 
 /// Returns the name of the compressed twin of a file.

@@ -49,6 +49,8 @@ pub(super) struct FoundFeed {
     pub(super) foreign: BTreeSet<DocumentName>,
     /// Documents of what a restoration gave up.
     pub(super) abandoned: BTreeSet<DocumentName>,
+    /// Documents that the other tree has with other contents.
+    pub(super) elsewhere: BTreeSet<DocumentName>,
     /// The log's own feed of this name, if the documents are another feed's.
     pub(super) in_log: Option<FeedKey>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
@@ -137,6 +139,8 @@ struct Archived {
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
     record: Option<Record>,
+    /// Whether the other tree has other bytes under this name.
+    is_elsewhere: bool,
 }
 
 /// All sources for one feed.
@@ -193,6 +197,8 @@ impl FoundFeed {
         }
         // Without settings, no header can be made.
         sources.settings.first_key_value()?;
+        let elsewhere = sources.files.iter().filter(|file| file.is_elsewhere);
+        let elsewhere = elsewhere.map(|file| file.name).collect();
         sources.read_documents();
         let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
@@ -206,6 +212,7 @@ impl FoundFeed {
             overlapping,
             foreign: sources.foreign,
             abandoned: sources.abandoned,
+            elsewhere,
             in_log,
             told_end,
         })
@@ -221,6 +228,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
             proven,
             sidecar,
             record,
+            is_elsewhere,
         } = archive.salvage(name, document);
         Archived {
             name: document,
@@ -229,6 +237,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
             document: None,
             sidecar,
             record,
+            is_elsewhere,
         }
     });
     files.collect()

@@ -29,14 +29,16 @@ use crate::{
     },
 };
 
-/// Archived documents kept in memory while their entries are committed; one more empties the memory.
-const LOADED_MAX: usize = 256;
+/// Bytes of archived documents kept in memory while their entries are committed; more empty the memory.
+const LOADED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// An event in the old log: a document was opened, or an entry appended to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     instant: Timestamp,
     kind: EventKind,
+    /// Epoch of a foundation; the first one for other events.
+    epoch: Epoch,
     feed: usize,
     document: usize,
     /// Index of the entry in its document; 0 for other events.
@@ -79,6 +81,7 @@ pub(super) fn replay(
         events.push(Event {
             instant: *instant,
             kind: EventKind::Recorded,
+            epoch: Epoch::FIRST,
             feed: 0,
             document: 0,
             entry: index,
@@ -93,6 +96,7 @@ pub(super) fn replay(
             old,
             archive,
             loaded: HashMap::new(),
+            loaded_bytes: 0,
         },
         new,
         epoch: new.head().epoch,
@@ -119,6 +123,7 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
             events.push(Event {
                 instant,
                 kind,
+                epoch: Epoch::FIRST,
                 feed,
                 document,
                 entry,
@@ -167,6 +172,7 @@ fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
     Some(Event {
         instant,
         kind: EventKind::Foundation,
+        epoch,
         feed,
         document: 0,
         entry: 0,
@@ -246,6 +252,10 @@ impl Replay<'_> {
                     || event.kind == EventKind::Creation && self.group.entries > 0
                 {
                     self.begin(document.opened.max(self.group.next()))?;
+                }
+                // A feed that was founded in an earlier epoch has an open document, which has got a name in this one.
+                if event.kind == EventKind::Creation {
+                    self.rename_open(event.feed, document.name.epoch);
                 }
                 self.open_up_to(event.feed, event.document);
                 return Ok(());
@@ -427,6 +437,11 @@ impl Replay<'_> {
             revision,
             ..document.clone()
         };
+        // The epoch comes first, as in `open_up_to`.
+        let epoch = founded.linked.epoch;
+        if epoch > self.epoch {
+            self.push(feed, Change::Epoch { epoch });
+        }
         self.record_settings(feed, found, &founded);
         self.push(
             feed,
@@ -484,6 +499,7 @@ struct Content<'a> {
     old: Option<&'a Remains>,
     archive: &'a Archive,
     loaded: HashMap<(String, String), (Document, Option<Sidecar<'static>>)>,
+    loaded_bytes: usize,
 }
 
 impl Content<'_> {
@@ -514,11 +530,13 @@ impl Content<'_> {
     ) -> Option<(EntryId, Digest, Bytes)> {
         let key = (feed.name.to_string(), found.name.to_string());
         if !self.loaded.contains_key(&key) {
-            if self.loaded.len() >= LOADED_MAX {
+            let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
+            self.loaded_bytes += bytes.as_ref().map_or(0, Bytes::len);
+            if self.loaded_bytes > LOADED_BYTES_MAX {
                 // Entries come in the order of time, so documents loaded long ago are rarely needed again.
                 self.loaded.clear();
+                self.loaded_bytes = bytes.as_ref().map_or(0, Bytes::len);
             }
-            let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
             let (_, settings) = feed.settings.first_key_value()?;
             let url = Url::parse(&settings.document_url(found.name)).ok()?;
             let document = Document::read(bytes?, &url).ok()?;

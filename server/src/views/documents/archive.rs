@@ -51,9 +51,6 @@ pub const NAME: &str = "archive-files";
 /// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The longest document that `recover` reads out of a compressed twin, in bytes.
-const SALVAGED_BYTES_MAX: usize = 1024 * 1024 * 1024;
-
 /// Remains of an archived document, for `recover`.
 #[derive(Debug)]
 pub struct Salvaged {
@@ -65,6 +62,34 @@ pub struct Salvaged {
     pub sidecar: Option<Sidecar<'static>>,
     /// Its record in the manifest, unless that is missing, damaged, or of another document.
     pub record: Option<Archived>,
+    /// Whether the other tree has other bytes under this name.
+    pub is_elsewhere: bool,
+}
+
+/// Files of a document in one of the trees.
+#[derive(Debug)]
+struct Copies {
+    file: Option<Vec<u8>>,
+    /// The decoded twin.
+    twin: Option<Vec<u8>>,
+}
+
+impl Copies {
+    fn read(path: &Path) -> Self {
+        Self {
+            file: regular::read_document(path).ok(),
+            twin: decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Vec<u8>> {
+        [&self.file, &self.twin].into_iter().flatten()
+    }
+
+    /// Whether the file and the twin prove each other.
+    fn agree(&self) -> bool {
+        self.file.is_some() && self.file == self.twin
+    }
 }
 
 /// Returns the name by which the predecessor links to a document, if a restoration has renamed the document.
@@ -268,7 +293,7 @@ impl Archive {
     /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
     pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
         let path = self.sidecar_path(feed, frozen.opening.name);
-        regular::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
+        regular::read_document(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
     }
 
     fn sidecar_path(&self, feed: &FeedName, document: DocumentName) -> PathBuf {
@@ -303,7 +328,9 @@ impl Archive {
         // A renamed document has a file under its older name, too. Its record has the newer one.
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
-            record.is_some_and(|record| name.epoch < record.name.epoch)
+            record.is_some_and(|record| {
+                name.epoch < record.name.epoch && self.has_copy(feed, *name, &record)
+            })
         };
         stems
             .filter_map(DocumentName::of_stem)
@@ -312,32 +339,39 @@ impl Archive {
             .collect()
     }
 
-    /// Returns the names of a feed's closed index blocks that have a file.
+    /// Whether a file of this name, in either tree, is a copy of a recorded document; also if it cannot be read.
+    fn has_copy(&self, feed: &FeedName, name: DocumentName, record: &Archived) -> bool {
+        let file = Path::new(feed.as_str()).join(name.to_string());
+        let copies = self
+            .folders_of_feeds()
+            .map(|folder| Copies::read(&folder.join(&file)));
+        let mut all = copies.iter().flat_map(Copies::all).peekable();
+        all.peek().is_none() || all.any(|bytes| Digest::of(bytes) == record.identity.digest)
+    }
+
+    /// Returns the names of a feed's closed index blocks that have a file, in either tree.
     pub fn blocks(&self, feed: &FeedName) -> BTreeSet<String> {
-        let files = names_in(self.folder(feed)).into_iter();
+        let folders = self.folders_of_feeds().into_iter();
+        let files = folders.flat_map(|folder| names_in(folder.join(feed.as_str())));
         files
             .filter(|name| index::block_of_name(name).is_some())
             .collect()
     }
 
-    /// Returns the bytes of a closed index block, if it is there.
+    /// Returns the bytes of a closed index block, if it is there. Readers know the shown one.
     pub fn block(&self, feed: &FeedName, name: &str) -> Option<Vec<u8>> {
-        regular::read(self.folder(feed).join(name)).ok()
+        let mut folders = self.folders_of_feeds().into_iter();
+        folders
+            .find_map(|folder| regular::read_document(folder.join(feed.as_str()).join(name)).ok())
     }
 
     /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
-        let name = document.to_string();
-        let mut path = self.folder(feed).join(&name);
-        // A feed that is closed here may have been shown by another log.
-        if !path.exists() && !twin_of(&path).exists() {
-            path = folder_in(&self.folders.www, feed).join(&name);
-        }
-        let file = regular::read(&path).ok();
-        let twin = regular::read(twin_of(&path))
-            .and_then(|twin| gunzip(&twin, SALVAGED_BYTES_MAX))
-            .ok();
-        let sidecar = regular::read(self.sidecar_path(feed, document));
+        let file = Path::new(feed.as_str()).join(document.to_string());
+        let [shown, closed] = self
+            .folders_of_feeds()
+            .map(|folder| Copies::read(&folder.join(&file)));
+        let sidecar = regular::read_document(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
         let record = self.manifests.get(feed, document.number).ok().flatten();
         let record = record.filter(|record| record.name == document && !record.is_lost());
@@ -345,24 +379,33 @@ impl Archive {
             sidecar.as_ref().map(|sidecar| sidecar.sha256),
             record.map(|record| record.identity.digest),
         ];
+        let is_expected = |bytes: &&Vec<u8>| expected.contains(&Some(Digest::of(bytes)));
+        // A feed that is closed here may have been shown by another log. Readers know what was shown.
+        if shown.agree() && closed.all().next().is_some() && !shown.all().any(|b| is_expected(&b)) {
+            let is_elsewhere = closed.all().any(|bytes| Some(bytes) != shown.file.as_ref());
+            return Salvaged {
+                bytes: shown.file.map(Bytes::from),
+                proven: true,
+                sidecar: None,
+                record: None,
+                is_elsewhere,
+            };
+        }
         // Without any digest, a file and a twin that agree prove each other.
         let nothing_tells = expected == [None, None];
-        let agree = nothing_tells && file.is_some() && file == twin;
-        let found: Vec<Bytes> = [file, twin]
-            .into_iter()
-            .flatten()
-            .map(Bytes::from)
-            .collect();
-        let sound = found
-            .iter()
-            .find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))))
-            .cloned();
-        let proven = sound.is_some();
+        let found = || closed.all().chain(shown.all());
+        let agreeing = [&closed, &shown].into_iter().find(|copies| copies.agree());
+        let agreeing = agreeing.and_then(|copies| copies.file.as_ref());
+        let sound = found()
+            .find(is_expected)
+            .or(agreeing.filter(|_| nothing_tells));
         // Bytes that contradict a digest are not returned at all.
-        let unproven = found.into_iter().next().filter(|_| nothing_tells);
+        let bytes = sound.or_else(|| found().next().filter(|_| nothing_tells));
+        let of_closed = closed.all().next().is_some();
         Salvaged {
-            bytes: sound.or(unproven),
-            proven,
+            proven: sound.is_some(),
+            is_elsewhere: of_closed && shown.all().any(|other| Some(other) != bytes),
+            bytes: bytes.cloned().map(Bytes::from),
             sidecar,
             record,
         }
@@ -555,11 +598,13 @@ impl Archive {
     /// bytes. A twin with other content is not copied.
     fn adopt_twin(&self, from: &Self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
         let name = frozen.opening.name.to_string();
-        let twin = regular::read(twin_of(&from.folder(feed).join(&name)));
+        let file = Path::new(feed.as_str()).join(&name);
+        let twins = from.folders_of_feeds().into_iter();
+        let mut twins = twins.map(|folder| regular::read_document(twin_of(&folder.join(&file))));
         let length = frozen.bytes.len();
         let decodes =
             |twin: &Vec<u8>| gunzip(twin, length).is_ok_and(|bytes| bytes == *frozen.bytes);
-        let Some(twin) = twin.ok().filter(decodes) else {
+        let Some(twin) = twins.find_map(|twin| twin.ok().filter(decodes)) else {
             return Ok(());
         };
         let folder = self.folder(feed);
@@ -671,9 +716,10 @@ impl Archive {
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
-                if is_of_another_feed(&path, linked, frozen) {
+                let other = document_of_another_log(&path, &frozen.bytes, linked, &frozen.settings);
+                if other.is_some() {
                     let path = visible_path(&path);
-                    warn!(path = %path.display(), "another feed's document has this name, and is left alone");
+                    warn!(path = %path.display(), "another document has this name, and is left alone");
                 } else {
                     let (_, twin) =
                         files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
@@ -720,7 +766,7 @@ impl Archive {
         let path = self.folder(feed).join(linked.to_string());
         let twin = decoded_twin(&path, frozen.bytes.len());
         let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
-        !(is_right(regular::read(&path)) && is_right(twin))
+        !(is_right(regular::read_document(&path)) && is_right(twin))
     }
 
     /// Returns whether a closed index block or its twin is missing, or differs from `block`.
@@ -728,7 +774,7 @@ impl Archive {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
         let twin = decoded_twin(&path, block.bytes.len());
-        !(regular::read(path).is_ok_and(right) && twin.is_ok_and(right))
+        !(regular::read_document(path).is_ok_and(right) && twin.is_ok_and(right))
     }
 
     /// Returns whether the cursor on the disk has reached `commit`.
@@ -793,17 +839,11 @@ fn check_move(from: &Path, to: &Path, settings: &Settings) -> Result<(), ViewErr
     if !path.exists() {
         return Ok(());
     }
-    let own = regular::read(from).map_err(failed("read", from))?;
+    let own = regular::read_document(from).map_err(failed("read", from))?;
     match document_of_another_log(&path, &own, name, settings) {
         Some(_) => Err(replaced_by(path)),
         None => Ok(()),
     }
-}
-
-/// Whether a file is a whole document of another feed that had this name.
-fn is_of_another_feed(path: &Path, name: DocumentName, own: &Frozen) -> bool {
-    let other = document_of_another_log(path, &own.bytes, name, &own.settings);
-    other.is_some_and(|other| other.feed != own.settings.id.to_string())
 }
 
 /// Returns that the document in a file is of another log.

@@ -41,16 +41,19 @@ const BYTES_MAX: u64 = 4_096;
 /// Bytes of the note before the path.
 const FACTS_BYTES: usize = 72;
 
-/// Returns the document in a file, if it is whole, has this name, and other bytes than `own`. Its twin must agree with it,
-/// since rot changes only one of them. Its own link must have the name, since a copy of another document does not.
+/// Returns the document in a file, if it is whole, has this name, and other bytes than `own`. Its twin must not contradict
+/// it, since rot changes only one of them. Its own link must have the name, since a copy of another document does not.
 pub(super) fn document_of_another_log(
     path: &Path,
     own: &[u8],
     name: DocumentName,
     settings: &Settings,
 ) -> Option<Document> {
-    let bytes = regular::read(path).ok().filter(|bytes| bytes != own)?;
-    if decoded_twin(path, bytes.len()).ok()? != bytes {
+    let bytes = regular::read_document(path)
+        .ok()
+        .filter(|bytes| bytes != own)?;
+    // A twin that is missing or unreadable says nothing.
+    if decoded_twin(path, regular::DOCUMENT_BYTES_MAX).is_ok_and(|decoded| decoded != bytes) {
         return None;
     }
     let base = Url::parse(&settings.document_url(name)).ok()?;
@@ -104,7 +107,7 @@ impl Note {
     ///
     /// Returns why the document cannot be read.
     fn of(end: Seen, document: &Path) -> io::Result<Self> {
-        let digest = Digest::of(&regular::read(document)?);
+        let digest = Digest::of(&regular::read_document(document)?);
         let folder = document.parent().and_then(Path::file_name);
         let name = document.file_name();
         let file = folder.into_iter().chain(name).collect();
@@ -150,7 +153,7 @@ impl Note {
     fn document(&self, log: &(impl Commits + ?Sized), folders: [PathBuf; 2]) -> Option<PathBuf> {
         let chain = log.chain(self.end.commit).ok()??;
         let has_digest = |path: &PathBuf| {
-            regular::read(path).is_ok_and(|found| Digest::of(&found) == self.digest)
+            regular::read_document(path).is_ok_and(|found| Digest::of(&found) == self.digest)
         };
         let mut paths = folders.into_iter().map(|folder| folder.join(&self.file));
         paths.find(|path| chain == self.end.chain && has_digest(path))
