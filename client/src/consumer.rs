@@ -188,6 +188,8 @@ pub struct Consumer {
     woken_from: Option<time::Instant>,
     /// When the last request for the recent document began.
     looked_at: Option<time::Instant>,
+    /// The end of the last round, unless it is kept and told.
+    ended: Option<RoundEnd>,
     /// Last entry accepted since `kept`. Its bookmark is built on demand, because it can be as long as the document.
     accepted: Option<Delivery>,
 }
@@ -300,6 +302,7 @@ impl Consumer {
             faults: Faults::default(),
             woken_from: None,
             looked_at: None,
+            ended: None,
             accepted: None,
         }
     }
@@ -409,7 +412,9 @@ impl Consumer {
                 self.note_beginning().await?;
                 return Ok(self.queue.pop_front());
             }
-            if let Some(ask) = self.replay.ask() {
+            if self.ended.is_none()
+                && let Some(ask) = self.replay.ask()
+            {
                 self.fetch_next(&ask).await?;
                 continue;
             }
@@ -420,6 +425,8 @@ impl Consumer {
     }
 
     /// Returns the next entry with its JSON content as a `T`; otherwise as [`next`](Self::next).
+    ///
+    /// Cancel safe.
     ///
     /// # Errors
     ///
@@ -481,6 +488,8 @@ impl Consumer {
     /// Remembers that an entry of this consumer, and all before it, need not be delivered again.
     /// Durable when it returns.
     ///
+    /// Cancel safe if the store is: a dropped future may have kept the place, and the next call keeps it.
+    ///
     /// # Errors
     ///
     /// [`ConsumerError::Bookmark`]. [`ConsumerError::NotDelivered`] for an entry of another consumer.
@@ -509,6 +518,8 @@ impl Consumer {
     /// Returns the place to begin at, and delivers nothing. Another consumer that resumes from this bookmark begins
     /// where this one would have. (A bookmark cannot record that entries before a future time are still to be passed
     /// over.)
+    ///
+    /// A dropped future has changed nothing.
     ///
     /// # Errors
     ///
@@ -772,19 +783,33 @@ impl Consumer {
     ///
     /// The place is kept, so that the next start goes on from here, but never past an entry that was delivered and
     /// not accepted.
+    ///
+    /// Cancel safe: a dropped future leaves the end to the next call.
     async fn end_round(&mut self) -> Result<bool, ConsumerError> {
-        self.ahead.clear();
-        let place = match self.replay.next_round() {
-            Ok(place) => place,
-            Err(gap) => return self.meet_gap(gap).map(|()| false),
-        };
-        self.passed = None;
-        let past = self.is_stale();
-        // A stale copy proves nothing: newer entries may exist.
-        if !past {
-            self.observer.caught_up();
+        if self.ended.is_none() {
+            self.ahead.clear();
+            let place = match self.replay.next_round() {
+                Ok(place) => place,
+                Err(gap) => return self.meet_gap(gap).map(|()| false),
+            };
+            self.passed = None;
+            let past = self.is_stale();
+            // A stale copy proves nothing: newer entries may exist.
+            if !past {
+                self.observer.caught_up();
+            }
+            self.plan_look(place.as_ref());
+            self.ended = Some(RoundEnd { place, past });
         }
-        self.plan_look(place.as_ref());
+        let kept = self.keep_end().await;
+        self.ended = None;
+        kept.map(|()| true)
+    }
+
+    async fn keep_end(&mut self) -> Result<(), ConsumerError> {
+        let Some(RoundEnd { place, past }) = self.ended.clone() else {
+            return Ok(());
+        };
         // Behind entries without acceptance this place would skip them at the next start.
         let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
@@ -796,8 +821,16 @@ impl Consumer {
         if !past && self.ledger.is_all_accepted() {
             self.ledger.caught_up().await;
         }
-        Ok(true)
+        Ok(())
     }
+}
+
+/// End of a round that is not told yet.
+#[derive(Clone, Debug)]
+struct RoundEnd {
+    place: Option<Bookmark>,
+    /// Whether a cache answered with a stale copy.
+    past: bool,
 }
 
 /// Returns the instant from which entries of a new feed count as new. The minute allows for a server clock that

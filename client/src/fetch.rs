@@ -263,7 +263,8 @@ pub struct ServerLinks {
 /// Fetches documents from its home and from the origins allowed, and from nowhere else, wherever links and redirects
 /// lead. The token goes to its home only.
 ///
-/// A server whose home is `http://h` may lead on to `https://h`: the same host, and safer.
+/// A server whose home is `http://h` may lead on to `https://h`: the same host, and safer. A dropped future gives its
+/// request up, and changes nothing.
 ///
 /// # Examples
 ///

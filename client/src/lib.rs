@@ -77,6 +77,8 @@
     )
 )]
 
+#[cfg(test)]
+mod drops;
 #[cfg(planted)]
 #[path = "../../tests/planted.rs"]
 mod planted;

@@ -288,6 +288,8 @@ impl Publisher {
 
     /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it was created.
     ///
+    /// If the future is dropped, the feed may have been created. To call it again is safe.
+    ///
     /// # Errors
     ///
     /// See [`PublishError`]; status 422 if another feed of the server has the id.
@@ -367,7 +369,8 @@ impl Publisher {
     }
 
     /// Appends entries as [`append`](Self::append) does, and reports the results of each batch as soon as it is
-    /// durable: a later failure hides none of them.
+    /// durable: a later failure hides none of them. A batch that was on its way when the future was dropped is not
+    /// reported, and may be stored.
     ///
     /// # Errors
     ///

@@ -339,6 +339,8 @@ impl<Q: Queue> Refresher<Q> {
     /// that is too old is left out; one that comes into being later has an age of zero now, and again then. Returns how many are
     /// new.
     ///
+    /// If the future is dropped, some of them have begun. To call it again is safe.
+    ///
     /// # Errors
     ///
     /// See [`RefreshError`].
@@ -372,6 +374,9 @@ impl<Q: Queue> Refresher<Q> {
     /// Works until `stop` is ready; then a request under way has 3 seconds, and what waits for a quota, for the provider or
     /// for the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
     /// and it is tried again.
+    ///
+    /// If the future is dropped, no item and no change is lost: what was under way is due again once its lease of a
+    /// minute is over, and a change that was just published may be published again. `stop` leaves nothing behind.
     ///
     /// # Errors
     ///

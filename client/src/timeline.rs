@@ -40,7 +40,7 @@ pub struct Changed {
     pub unfollowed: usize,
 }
 
-/// Manages one timeline.
+/// Manages one timeline. If a future of its methods is dropped, the change may have been made; to make it again is safe.
 ///
 /// # Examples
 ///

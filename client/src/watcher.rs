@@ -344,6 +344,8 @@ impl FeedWatcher {
     /// Remembers that these entries, and all before them of the same feeds, need not be delivered again.
     /// Durable when it returns.
     ///
+    /// Cancel safe: it is done at the first poll.
+    ///
     /// # Errors
     ///
     /// [`WatchError::State`].
@@ -375,6 +377,8 @@ impl FeedWatcher {
     }
 
     /// Saves the state of feeds without news, as a timer does every five seconds anyway. Durable when it returns.
+    ///
+    /// Cancel safe: it is done at the first poll.
     ///
     /// # Errors
     ///

@@ -135,6 +135,8 @@ impl Postgres {
     /// `postgres://user:password@host/database?options=-csearch_path%3Dname`. Without a password in it, that is
     /// `$PGPASSWORD`, as for libpq.
     ///
+    /// If the future is dropped, the tables may have been made.
+    ///
     /// # Errors
     ///
     /// If the URL is none, or the database cannot be reached or may not be used.

@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 
 use super::*;
 use crate::bookmark::BookmarkStore;
+use crate::drops::dropped;
 use crate::transport::{Answer, Answering, Request, Transport};
 
 /// Answers by URL, and what was asked for when.
@@ -1218,4 +1219,95 @@ async fn a_stream_that_repeats_itself_wakes_once_a_second() {
     }
     let asked = web.sent("accept").len();
     assert!((50..=62).contains(&asked), "{asked} looks in a minute");
+}
+
+/// A store that waits before and behind each of its steps.
+#[derive(Clone, Debug, Default)]
+struct Hesitant(Kept);
+
+impl BookmarkStore for Hesitant {
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        tokio::task::yield_now().await;
+        BookmarkStore::load(&mut self.0).await
+    }
+
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        tokio::task::yield_now().await;
+        BookmarkStore::save(&mut self.0, bookmark).await?;
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+}
+
+/// Goal: `next` and `accept`, dropped at any of their awaits, lose no entry, deliver none twice, and delay none.
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_is_dropped_anywhere_goes_on() {
+    let mut awaits = 0;
+    loop {
+        let (web, kept) = (Arc::new(Web::default()), Hesitant::default());
+        chain(&web);
+        let build = || {
+            let builder = builder(&web).bookmark(kept.clone()).since(Since::Oldest);
+            builder.build().unwrap()
+        };
+        let (began, mut feed) = (time::Instant::now(), build());
+        let (mut ids, mut was_dropped) = (vec![], false);
+        while let Some(delivery) = dropped!(awaits, was_dropped, feed.next()).unwrap() {
+            ids.push(delivery.id().to_owned());
+            dropped!(awaits, was_dropped, feed.accept(&delivery)).unwrap();
+        }
+        assert_eq!(
+            ids,
+            ["urn:1", "urn:2", "urn:3", "urn:4", "urn:5"],
+            "{awaits}"
+        );
+        assert_eq!(kept.0.entry().as_deref(), Some("urn:5"), "{awaits}");
+        assert!(
+            began.elapsed() < Duration::from_millis(200),
+            "{awaits}: {:?}",
+            began.elapsed()
+        );
+        assert!(build().next().await.unwrap().is_none(), "{awaits}");
+        let place = dropped!(awaits, was_dropped, build().locate()).unwrap();
+        assert_eq!(place.entry.as_deref(), Some("urn:5"), "{awaits}");
+        awaits += 1;
+        if !was_dropped {
+            break;
+        }
+    }
+    assert!(awaits > 5, "{awaits}");
+}
+
+/// Goal: a consumer that follows, and is dropped with each tick of a clock, delivers what comes.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_is_dropped_with_each_tick_goes_on() {
+    let web = Arc::new(Web::default());
+    web.put(FEED, "", &["urn:1"]);
+    let mut feed = builder(&web)
+        .since(Since::Oldest)
+        .follow(true)
+        .interval(Duration::from_secs(20))
+        .build()
+        .unwrap();
+    let mut ids: Vec<String> = vec!["urn:1".into()];
+    for number in 1..=5 {
+        let began = time::Instant::now();
+        let delivery = loop {
+            let next = time::timeout(Duration::from_millis(500), feed.next());
+            if let Ok(next) = next.await {
+                break next.unwrap().unwrap();
+            }
+        };
+        assert_eq!(delivery.id(), format!("urn:{number}"));
+        // Not later than a poll without drops, with its jitter.
+        assert!(
+            began.elapsed() <= Duration::from_secs(31),
+            "{number}: {:?}",
+            began.elapsed()
+        );
+        feed.accept(&delivery).await.unwrap();
+        ids.insert(0, format!("urn:{}", number + 1));
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        web.put(FEED, "", &ids);
+    }
 }

@@ -9,6 +9,7 @@ use simplefeed_core::event::Event;
 use simplefeed_queue::{Limit, Manual, Memory, Stats};
 
 use super::*;
+use crate::drops::dropped;
 use crate::transport::{Answer, Answering, Request, Transport};
 
 /// Instant at which the tests begin: 2026-01-01.
@@ -82,7 +83,10 @@ impl Feed {
 impl Transport for Feed {
     fn send(&self, request: Request) -> Answering<'_> {
         Box::pin(async move {
+            // So that a drop may come before a request, and before its answer.
+            tokio::task::yield_now().await;
             let (status, body) = self.take(&request.body);
+            tokio::task::yield_now().await;
             Ok(Answer {
                 status,
                 headers: vec![],
@@ -378,6 +382,54 @@ async fn killed_workers_lose_nothing() {
         }
     );
     worker.abort();
+}
+
+/// Goal: `start` and `work_until`, dropped at any of their awaits, lose no item and no change; what was under way comes once
+/// its lease is over.
+#[tokio::test]
+async fn work_that_is_dropped_anywhere_goes_on() {
+    let mut awaits = 0;
+    loop {
+        let (parts, mut was_dropped) = (Parts::new(), false);
+        let item = |number: u32| Item::new(number.to_string(), instant(parts.clock.now())).unwrap();
+        for number in 0..5 {
+            parts.provider.0.lock().values.insert(number.to_string(), 0);
+        }
+        let items = || (0..5).map(item);
+        dropped!(awaits, was_dropped, parts.refresher.start(items())).unwrap();
+        parts.clock.advance(Duration::from_mins(2) + BUFFER);
+        for _ in 0..3 {
+            let never = std::future::pending::<()>();
+            let work = parts.refresher.work_until(&parts.provider, never);
+            was_dropped |= crate::drops::polled(
+                awaits,
+                tokio::time::timeout(Duration::from_millis(20), work),
+            )
+            .await
+            .is_none();
+        }
+        parts.clock.advance(LEASE);
+        let worker = parts.worker();
+        parts.settle().await;
+        // A change that was published, and not noted as such, comes again.
+        let newest: BTreeMap<String, String> = parts.feed.shown().into_iter().collect();
+        let is_right = |content: &String| content.starts_with(r#"{"likes":0,"#);
+        assert!(
+            newest.len() == 5 && newest.values().all(is_right),
+            "{awaits}"
+        );
+        let all = Stats {
+            waiting: 5,
+            ..Stats::default()
+        };
+        assert_eq!(parts.stats().await, all, "{awaits}");
+        worker.abort();
+        awaits += 1;
+        if !was_dropped {
+            break;
+        }
+    }
+    assert!(awaits > 5, "{awaits}");
 }
 
 /// Advances the clock until the provider has been asked so often. Returns how long that took.

@@ -4,6 +4,7 @@ use simplefeed_core::sup::SupAddress;
 
 use super::*;
 use crate::OnGap;
+use crate::drops::dropped;
 use crate::{
     consumer::{
         Since,
@@ -722,4 +723,56 @@ async fn a_password_is_neither_shown_nor_stored() {
     let wrong = FeedWatcher::builder(["https://ann:secret@h:nonsense/"]).build();
     let told = wrong.unwrap_err().to_string();
     assert!(!told.contains("secret"), "{told}");
+}
+
+/// Goal: `next`, `accept` and `save`, dropped at any of their awaits, lose no entry, hand none over twice, and delay none.
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_is_dropped_anywhere_goes_on() {
+    let mut awaits = 0;
+    loop {
+        let (web, folder) = (Arc::new(Web::default()), tempfile::tempdir().unwrap());
+        for feed in ["a", "b"] {
+            web.put(&format!("https://h/{feed}"), "", &["urn:2", "urn:1"]);
+        }
+        let build = || {
+            let state = StateFolder::open(folder.path()).unwrap();
+            watch(&web, &["a", "b"]).state(state).build().unwrap()
+        };
+        let (began, mut feeds) = (time::Instant::now(), build());
+        let (mut found, mut was_dropped) = (vec![], false);
+        for look in 0..2 {
+            while found.len() < 4 + 2 * look {
+                match dropped!(awaits, was_dropped, feeds.next()).unwrap() {
+                    Watched::Entry(entry) => {
+                        let feed = entry.feed.rsplit('/').next().unwrap();
+                        found.push(format!("{feed} {}", entry.delivery.id()));
+                        dropped!(awaits, was_dropped, feeds.accept([&entry])).unwrap();
+                        dropped!(awaits, was_dropped, feeds.save()).unwrap();
+                    }
+                    other => panic!("{awaits}: {other:?}"),
+                }
+            }
+            for feed in ["a", "b"] {
+                web.put(
+                    &format!("https://h/{feed}"),
+                    "",
+                    &["urn:3", "urn:2", "urn:1"],
+                );
+            }
+        }
+        found.sort();
+        let all = [
+            "a urn:1", "a urn:2", "a urn:3", "b urn:1", "b urn:2", "b urn:3",
+        ];
+        assert_eq!(found, all, "{awaits}");
+        assert!(began.elapsed() <= INTERVAL * 3 / 2 + QUICK_TURN, "{awaits}");
+        drop(feeds);
+        let mut again = build();
+        pass(&mut again, INTERVAL * 2).await;
+        awaits += 1;
+        if !was_dropped {
+            break;
+        }
+    }
+    assert!(awaits > 1, "{awaits}");
 }

@@ -27,6 +27,8 @@ pub struct Retried {
 /// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none while one
 /// before it is left. An entry that the handler takes is parked no more.
 ///
+/// Cancel safe: if the future is dropped, the handler that runs is, too, and its attempt counts for nothing.
+///
 /// # Errors
 ///
 /// See [`StateError`].

@@ -1,6 +1,7 @@
 //! Attempts that are broken off from outside: by a drop of the run, or by a stop.
 
 use super::*;
+use crate::drops::dropped;
 
 /// Handles an entry in some time.
 async fn slowly(scene: &Scene, delivery: &Delivery, millis: u64) -> Result<(), HandlerError> {
@@ -121,4 +122,93 @@ async fn what_is_no_failure_counts_for_nothing() {
     let found = scene.run(Policy::Skip).await;
     assert_eq!(found.begun, [1, 2, 2, 2, 2, 3, 4, 4, 5]);
     assert!(found.record.is_empty(), "{found:?}");
+}
+
+/// Goal: a run that is dropped at any of its awaits gives no entry up, counts no attempt, and delays nothing.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_anywhere_goes_on() {
+    let mut awaits = 0;
+    loop {
+        let scene = Scene::new(Fails, &[], 0);
+        let (began, mut worker, mut was_dropped) = (Instant::now(), strict(&scene), false);
+        let until = if awaits % 2 == 0 { None } else { Some(()) };
+        dropped!(awaits, was_dropped, async {
+            let handler = async |delivery| slowly(&scene, &delivery, 10).await;
+            match until {
+                None => worker.run(handler).await,
+                Some(()) => worker.run_until(pending(), handler).await,
+            }
+        })
+        .unwrap();
+        assert!(began.elapsed() < Duration::from_millis(300), "{awaits}");
+        let mut begun = scene.found().begun;
+        begun.dedup();
+        assert_eq!(begun, [1, 2, 3, 4, 5], "{awaits}");
+        assert!(record(scene.folder.path()).is_empty(), "{awaits}");
+        drop(worker);
+        let before = scene.begun.lock().unwrap().len();
+        scene.run(Policy::Skip).await;
+        assert_eq!(
+            scene.begun.lock().unwrap().len(),
+            before,
+            "{awaits}: it was done with"
+        );
+        awaits += 1;
+        if !was_dropped {
+            break;
+        }
+    }
+    assert!(awaits > 5, "{awaits}");
+}
+
+/// Goal: a retry that is dropped at any of its awaits leaves each entry parked or handled, and counts no attempt.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_dropped_anywhere_goes_on() {
+    let mut awaits = 0;
+    loop {
+        let scene = Scene::new(Fails, &[1, 3, 4], usize::MAX);
+        scene.run(Policy::Park).await;
+        let state = StateFolder::open(scene.folder.path()).unwrap();
+        let attempts = |parked: Vec<Parked>| -> Vec<u32> {
+            parked.iter().map(|parked| parked.attempts).collect()
+        };
+        assert_eq!(attempts(state.parked().unwrap()), [2, 2, 2]);
+        let (mut was_dropped, handled) = (false, Cell::new(0));
+        let mut drops = 0;
+        while drops < 2 {
+            let before = state.parked().unwrap().len();
+            let mut quiet = Quiet;
+            let retried = retry(
+                &state,
+                |_| true,
+                Duration::from_secs(1),
+                &mut quiet,
+                async |_| {
+                    time::sleep(Duration::from_millis(10)).await;
+                    handled.set(handled.get() + 1);
+                    Ok(())
+                },
+            );
+            if crate::drops::polled(awaits, retried).await.is_some() {
+                break;
+            }
+            (drops, was_dropped) = (drops + 1, true);
+            let left = state.parked().unwrap();
+            assert!(left.len() <= before);
+            assert!(
+                attempts(left).iter().all(|attempts| *attempts == 2),
+                "{awaits}"
+            );
+        }
+        try_all(&state, &|_| false).await;
+        assert!(state.parked().unwrap().is_empty(), "{awaits}");
+        let retried = record(scene.folder.path()).into_iter();
+        let retried = retried.filter(|line| line["what"] == "retried").count();
+        assert_eq!(retried, 3, "{awaits}");
+        awaits += 1;
+        if !was_dropped {
+            break;
+        }
+    }
+    assert!(awaits > 3, "{awaits}");
 }
