@@ -34,6 +34,7 @@ mod sup;
 mod table;
 mod timelines;
 mod unfold;
+mod watch;
 #[path = "../../tests/black_box/families.rs"]
 mod families;
 
@@ -86,9 +87,17 @@ enum Command {
     Unfold,
     /// Timelines: fan-out, reads and a mixed workload, against Redis and PostgreSQL doing the same work
     Timelines(timelines::Scale),
+    /// The first look at a thousand plain feeds, against one consumer after the other
+    Watch,
     /// Replay a feed with the library, for `replay`
     #[command(hide = true)]
     LibraryReplay { url: String },
+    /// Look at many feeds with a watcher, for `watch`
+    #[command(hide = true)]
+    LibraryWatch { base: String },
+    /// Look at many feeds with a consumer each, for `watch`
+    #[command(hide = true)]
+    LibraryEach { base: String },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -112,7 +121,10 @@ fn main() -> anyhow::Result<()> {
         Command::Sup => sup::measure(table, rounds, seconds),
         Command::Timelines(scale) => timelines::measure(table, rounds, seconds, &scale),
         Command::Unfold => unfold::measure(table, rounds, seconds),
+        Command::Watch => watch::measure(table, rounds),
         Command::LibraryReplay { url } => return replay::library(&url),
+        Command::LibraryWatch { base } => return watch::library(&base),
+        Command::LibraryEach { base } => return watch::each(&base),
     };
     // Rows measured before a failure count, too.
     if let Some(path) = json {

@@ -481,6 +481,25 @@ fn a_closed_feed_can_be_opened_for_ever() {
     assert!(check_folder("verify", &data).contains(": 0 faults"));
 }
 
+/// Goal: what stands among the files of a closed feed, and is none of them, is named with the way out when the feed is
+/// opened; then the files move.
+#[test]
+fn what_stands_among_closed_files_is_named() {
+    let guarded = Guarded::start(&[]);
+    guarded.ask(Request::get("/feeds/shut/1.atom"), Some(&guarded.reader));
+    let stray = guarded.data().join("closed/feeds/shut/@eaDir");
+    fs::create_dir(&stray).unwrap();
+    let open = Request::put("/feeds/shut", "{\"closed\":false}");
+    assert_eq!(guarded.ask(open, Some(&guarded.admin)).status, 200);
+    let told = ["@eaDir", "remove it, so that the feed's files can move"];
+    guarded.server.wait_for_log(&told);
+    assert!(stray.exists());
+    fs::remove_dir(&stray).unwrap();
+    let file = guarded.data().join("www/feeds/shut/1.atom");
+    wait_for("the files do not move", || file.exists().then_some(()));
+    guarded.server.stop();
+}
+
 /// Goal: the files of a closed feed stay closed in a backup, and a file of it where web servers look is a
 /// fault.
 #[test]

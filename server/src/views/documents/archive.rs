@@ -228,7 +228,17 @@ impl Archive {
         self.create_folders(&[&open])?;
         let mut paths = vec![];
         for item in fs::read_dir(&closed).map_err(failed("read", &closed))? {
-            paths.push(item.map_err(failed("read", &closed))?.path());
+            let item = item.map_err(failed("read", &closed))?;
+            let path = item.path();
+            if !item.file_type().is_ok_and(|kind| kind.is_file()) {
+                let why =
+                    "it is no regular file; remove it, so that the feed's files can move to `www`";
+                return Err(failed("move", &path)(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    why,
+                )));
+            }
+            paths.push(path);
         }
         // Before anything is copied.
         for path in &paths {
