@@ -189,7 +189,9 @@ pub struct FeedWatcher {
     busy: HashMap<Origin, Places>,
     /// Looks in progress at slow feeds.
     slow_looks: usize,
-    /// Whether all slow feeds that wait are at origins without a place, as far as is known since a look ended.
+    /// Whether all feeds that wait, and are not slow, are at origins without a place, since a turn ended or another waits.
+    is_quick_blocked: bool,
+    /// The same of the slow feeds.
     is_slow_blocked: bool,
     /// Whether the last turn was one of a slow feed.
     was_slow_turn: bool,
@@ -457,6 +459,7 @@ impl FeedWatcher {
             self.is_slow_blocked = false;
         } else {
             self.waiting.push_back(turn);
+            self.is_quick_blocked = false;
         }
     }
 
@@ -479,10 +482,15 @@ impl FeedWatcher {
     }
 
     fn next_quick_turn(&mut self) -> Option<Turn> {
+        // Each entry comes by here, and the queue may be long.
+        if self.is_quick_blocked {
+            return None;
+        }
         // Not always the head of the queue: one busy origin would hold up all others.
         let is_free = |turn: &Turn| self.places(turn).all < WATCHED_PER_ORIGIN_MAX;
-        let first = self.waiting.iter().position(is_free)?;
-        self.waiting.remove(first)
+        let first = self.waiting.iter().position(is_free);
+        self.is_quick_blocked = first.is_none();
+        self.waiting.remove(first?)
     }
 
     fn next_slow_turn(&mut self) -> Option<Turn> {
@@ -570,7 +578,7 @@ impl FeedWatcher {
         let feed = self.feed_mut(number);
         let (origin, was_slow) = (feed.origin.clone(), feed.has_slow_place);
         self.slow_looks -= usize::from(was_slow);
-        self.is_slow_blocked = false;
+        (self.is_quick_blocked, self.is_slow_blocked) = (false, false);
         if let Some(places) = self.busy.get_mut(&origin) {
             places.all -= 1;
             places.slow -= usize::from(was_slow);

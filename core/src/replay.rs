@@ -29,7 +29,7 @@ mod rounds;
 mod seen;
 mod walk;
 
-pub use bookmark::{Bookmark, Start, Validators};
+pub use bookmark::{Bookmark, Stand, Start, Validators};
 pub use error::WalkError;
 pub use known::{KnownEntries, PendingEntries};
 pub use rounds::Replay;
@@ -85,8 +85,8 @@ struct Memory {
     pending: PendingEntries,
     /// The entries of the run's document.
     records: Records,
-    /// Whether that document is not the recent one.
-    in_archive: bool,
+    /// Where its entries are.
+    stand: Stand,
 }
 
 /// One entry to hand over.
@@ -109,7 +109,7 @@ impl Run {
         // Smaller indices are newer: the consumer has not received those entries yet.
         let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
-            in_archive: memory.in_archive,
+            stand: Some(memory.stand),
             known: Some(memory.known.and(&memory.records, entry.index)),
             pending: memory.pending.and(&memory.records, left),
             ..bookmark

@@ -251,6 +251,102 @@ fn a_closed_feed_that_is_opened_overwrites_nothing() {
     }
 }
 
+/// Goal: a recovery keeps what was shown of a feed that is still closed in the older log, and says so, also where the later
+/// log's facts came along, or the older one's own files are lost.
+#[test]
+fn what_was_shown_of_a_closed_feed_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
+    let close = |server: &Server, is_closed: bool| {
+        let settings = format!("{{\"closed\":{is_closed}}}");
+        let answer = server.send(&Request::put("/feeds/a", &settings));
+        assert!(answer.status < 300, "{}", answer.text());
+    };
+    let server = Server::start(&data, &options);
+    close(&server, true);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    wait_for_file(&data.join("closed/feeds/a/1.atom"));
+    server.stop();
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &options);
+    close(&server, false);
+    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    server.stop();
+    let server = Server::start(&older, &options);
+    server.publish_ids("a", (0..3).map(|n| format!("other-{n}")));
+    wait_for_file(&older.join("closed/feeds/a/2.atom"));
+    server.stop();
+    let _nothing = fs::remove_dir_all(older.join("www"));
+    copy_folder(&data.join("www"), &older.join("www"));
+    for (name, with_sidecars, loses) in [
+        ("plain", false, false),
+        ("facts", true, false),
+        ("lost", false, true),
+    ] {
+        let from = folder.path().join(name);
+        copy_folder(&older, &from);
+        if with_sidecars {
+            fs::remove_dir_all(from.join("sidecars")).unwrap();
+            copy_folder(&data.join("sidecars"), &from.join("sidecars"));
+        }
+        if loses {
+            fs::remove_file(from.join("closed/feeds/a/2.atom")).unwrap();
+            fs::remove_file(from.join("closed/feeds/a/2.atom.gz")).unwrap();
+        }
+        let to = folder.path().join(format!("{name}-to"));
+        let paths = [&from, &to].map(|path| path.to_str().unwrap());
+        let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
+        let output = run("simplefeed-server", &arguments, b"");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(15), "{name}: {said}");
+        // The later log's facts have its settings, by which the feed is open.
+        assert_eq!(
+            said.contains("documents of it were shown"),
+            !with_sidecars,
+            "{said}"
+        );
+        let tree = if with_sidecars { "www" } else { "closed" };
+        for (path, bytes) in files(&from.join("www/feeds/a")) {
+            if path.extension().is_some_and(|end| end == "atom") {
+                let made = fs::read(
+                    to.join(tree)
+                        .join("feeds/a")
+                        .join(path.file_name().unwrap()),
+                );
+                assert!(
+                    made.is_ok_and(|made| made == bytes),
+                    "{name}: {}: {said}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+/// Goal: a document with rot, whose twin is gone, is damage in the log that made it, also where that has forgotten its
+/// records.
+#[test]
+fn rot_without_a_twin_is_no_other_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    begun(&data).stop();
+    let own = files(&data.join("www/feeds/a"));
+    let path = data.join("www/feeds/a/1.atom");
+    let rotten = fs::read_to_string(&path)
+        .unwrap()
+        .replacen("urn:t:0", "urn:t:x", 1);
+    fs::write(&path, rotten).unwrap();
+    fs::remove_file(path.with_extension("atom.gz")).unwrap();
+    fs::remove_dir_all(data.join("views")).unwrap();
+    let server = Server::start(&data, &DOCUMENTS);
+    server.publish_ids("a", (0..8).map(|n| format!("more-{n}")));
+    server.stop();
+    unchanged(&own);
+    check_folder("verify", &data);
+}
+
 /// Goal: an older log overwrites no document of a later one whose compressed twin is gone, or is no file.
 #[test]
 fn an_older_log_overwrites_no_file_without_its_twin() {
@@ -390,6 +486,10 @@ fn a_restoration_gives_documents_up(own: usize) {
     }
     server.stop();
     unchanged(&served);
+    let paths = [&backup, &www].map(|path| path.to_str().unwrap());
+    let arguments = ["verify", "--data", paths[0], "--www", paths[1]];
+    let verified = run("simplefeed-server", &arguments, b"");
+    assert!(verified.status.success(), "{}", text(&verified.stdout));
     let (code, said) = command("recover", &backup, &to);
     assert_eq!(code, Some(15), "{said}");
     for document in ["3.atom", "4.atom", "5.atom"] {

@@ -261,6 +261,7 @@ impl WatchBuilder {
             waits: HashMap::new(),
             busy: HashMap::new(),
             slow_looks: 0,
+            is_quick_blocked: false,
             is_slow_blocked: false,
             was_slow_turn: false,
             looks: JoinSet::new(),

@@ -31,9 +31,9 @@ pub struct Bookmark {
     /// Plain feeds only: the document before `document`. It and all older ones hold nothing new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Url>,
-    /// Plain feeds only: whether newer documents than `document` were still to be read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub in_archive: bool,
+    /// Plain feeds only: where the consumer stood; `None` in bookmarks of programs that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand: Option<Stand>,
     /// Plain feeds only: the entries handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,
@@ -52,6 +52,18 @@ pub struct Bookmark {
     /// The `Last-Modified` of the recent document, as long as the entry is its newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_modified: Option<String>,
+}
+
+/// Where a consumer of a plain feed stood in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stand {
+    /// At an entry of the recent document.
+    Recent,
+    /// Behind all entries, while the recent document was empty.
+    Empty,
+    /// At an entry of an older document: newer documents were still to be read.
+    Archive,
 }
 
 /// Where a replay begins.

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Memory, Run, RunEntry, Start, Validators, WalkError,
+    Ask, AskKind, Bookmark, Memory, Run, RunEntry, Stand, Start, Validators, WalkError,
     known::{Coming, Known, Records},
     places::{is_before, lead},
     seen::SeenEntries,
@@ -85,6 +85,8 @@ pub(super) struct PlainWalk {
     start: Start,
     /// The place that the last round ended at.
     place: Option<Bookmark>,
+    /// Where that place is, if anything tells.
+    stand: Option<Stand>,
     known: Known,
     state: State,
     /// Whether the walk requested this document before, so that the next request must bypass caches.
@@ -101,6 +103,8 @@ pub(super) struct PlainWalk {
     /// The recent document at the moment the way back began.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
+    /// Whether the look at the recent document has shown entries that were handed over or are to be.
+    has_shown_recent: bool,
     /// Whether the walk already requested the recent document past all caches because the place was missing.
     looked_again: bool,
     /// Whether any document was marked closed. In such a feed, an unmarked document is open.
@@ -142,8 +146,10 @@ impl PlainWalk {
             start => start,
         };
         let turned = place.as_ref().is_some_and(|place| place.oldest_first);
+        let stand = place.as_ref().and_then(|place| stand_of(place, &recent));
         Self {
             recent,
+            stand,
             state: State::Looking,
             again: false,
             way: vec![],
@@ -154,6 +160,7 @@ impl PlainWalk {
             known,
             looked: None,
             looks_between: 0,
+            has_shown_recent: false,
             looked_again: false,
             meets_closed: false,
             meets_place: false,
@@ -344,15 +351,16 @@ impl PlainWalk {
             return Ok(None);
         }
         linked?;
-        let is_linked = document.link("prev-archive").is_some();
+        let is_own_link = document.link("prev-archive").is_some();
         self.keep_link(&mut document);
         // Entries may have come and gone unseen: the walk looks once more, and then reports a gap.
-        if self.has_slid(&document, [url, &asked], is_linked) {
+        if self.has_slid(&document, is_own_link) {
             return self.not_found(Some((document, asked)), url);
         }
         if !matches!(self.start, Start::Entry(_)) {
             // With an id only, an old copy may show entries from before the place.
             self.show(&document, document.len());
+            self.has_shown_recent = !self.is_all_new(&document);
         }
         let standing = self.standing(&document, url, &asked);
         if !self.lenient && self.owes_pages(&standing, &document, [url, &asked]) {
@@ -419,19 +427,19 @@ impl PlainWalk {
     fn is_joined(&self, document: &Document) -> bool {
         let is_met = |bottom: usize| {
             self.known.has_unchanged(document, bottom)
-                || !self.is_behind() && self.known.is_pending(document, bottom)
+                || self.stood_at_end() && self.known.is_pending(document, bottom)
         };
         document.len().checked_sub(1).is_some_and(is_met)
     }
 
-    /// Whether the last round was stopped in the archive, with newer documents still to be read.
-    fn is_behind(&self) -> bool {
-        self.place.as_ref().is_some_and(|place| place.in_archive)
+    /// Whether the last round had come to the recent document: everything older was handed over.
+    fn stood_at_end(&self) -> bool {
+        matches!(self.stand, Some(Stand::Recent | Stand::Empty))
     }
 
     /// Whether any of a document's entries was handed over, or was to be and everything before it was.
     fn has_met_any_of(&self, document: &Document) -> bool {
-        let is_owed = || !self.is_behind() && self.known.owes_any_of(document);
+        let is_owed = || self.stood_at_end() && self.known.owes_any_of(document);
         self.known.has_any_of(document) || is_owed()
     }
 
@@ -451,23 +459,25 @@ impl PlainWalk {
     /// Returns the archive that the recent document led to when the last round ended. A place within the archive names
     /// the one behind itself, which is older.
     fn archive_at_place(&self) -> Option<&Url> {
-        let place = self.place.as_ref().filter(|place| !place.in_archive)?;
+        let place = self.place.as_ref().filter(|_| self.stood_at_end())?;
         place.archive.as_ref()
     }
 
     /// Whether documents or entries have gone unseen: the recent document leads to the same archive as at the last look,
     /// or to none, and none of its entries of then is left; or it leads past the document that the last round was
-    /// stopped in. `urls` are those of the document, which may be linked by itself or by [`keep_link`](Self::keep_link).
-    fn has_slid(&self, document: &Document, urls: [&Url; 2], is_linked: bool) -> bool {
-        let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
-            return false;
-        };
-        let of_place = place.document.as_ref();
-        // Otherwise it had none.
-        let had_entries = of_place.is_some_and(|document| urls.contains(&document));
-        let is_same = document.link("prev-archive") == place.archive.as_ref();
-        let is_cut = (had_entries || !is_linked) && self.is_unknown(document);
-        is_same && (place.in_archive || is_cut)
+    /// stopped in. Its link may be its own, or be kept by [`keep_link`](Self::keep_link).
+    fn has_slid(&self, document: &Document, is_own_link: bool) -> bool {
+        let archive = self.place.as_ref().and_then(|place| place.archive.as_ref());
+        let is_same = archive.is_some() && document.link("prev-archive") == archive;
+        let is_new = || self.is_unknown(document);
+        is_same
+            && match self.stand {
+                Some(Stand::Archive) => true,
+                Some(Stand::Recent) => is_new(),
+                // It had no entries that could be left.
+                Some(Stand::Empty) => !is_own_link && is_new(),
+                None => false,
+            }
     }
 
     /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
@@ -491,6 +501,12 @@ impl PlainWalk {
             Start::Entry(_) => true,
             Start::Oldest | Start::Newest | Start::Time(_) => false,
         }
+    }
+
+    /// Whether this document, or a newer one of the way back, has an entry that was handed over. An oldest document that
+    /// has none need not be the oldest that there was.
+    fn has_met_on_way(&self, document: &Document) -> bool {
+        self.anchored.is_some() || self.has_met_any_of(document)
     }
 
     fn anchor(&mut self, document: &Document) {
@@ -528,8 +544,13 @@ impl PlainWalk {
                 // The recent document compares by its archive link, because its own URL has new contents at each
                 // look.
                 if self.state == State::Looking {
+                    // Newer documents than the place's were still to be read, or may have been.
+                    let is_ahead = || {
+                        let is_at_end = self.stood_at_end();
+                        !is_at_end && (self.stand.is_some() || !self.is_joined(document))
+                    };
                     return match (previous, place.archive.as_ref()) {
-                        (Ok(None) | Err(_), _) if place.in_archive || self.is_unknown(document) => {
+                        (Ok(None) | Err(_), _) if self.is_unknown(document) || is_ahead() => {
                             Standing::Behind
                         }
                         // Behind a known entry nothing is new.
@@ -545,7 +566,9 @@ impl PlainWalk {
                     Standing::Begins
                 } else if is_read || is(place.archive.as_ref()) {
                     Standing::Before
-                } else if previous == Ok(place.archive.as_ref()) {
+                } else if previous == Ok(place.archive.as_ref())
+                    && (previous != Ok(None) || self.has_met_on_way(document))
+                {
                     // Everything behind the document is old, so no request for it is needed, and the server may have
                     // removed it.
                     Standing::Begins
@@ -673,17 +696,34 @@ impl PlainWalk {
         Ok(None)
     }
 
-    /// Returns what is wrong where the recent document at the end of the way has lost its link, and no entry that the
-    /// look has shown: documents may lie between it and the way.
-    fn is_cut_off(&self, document: &Document, url: &Url) -> Option<WalkError> {
+    /// Whether no entry of a document was handed over or is to be.
+    fn is_all_new(&self, document: &Document) -> bool {
         let is_new =
             |index| !self.known.has(document, index) && !self.known.is_pending(document, index);
-        // With an id only, the look has noted nothing.
-        let is_shown =
-            matches!(self.start, Start::Entry(_)) || self.passed.is_none() || self.lenient;
-        match lead(document, "prev-archive", url) {
+        (0..document.len()).all(is_new)
+    }
+
+    /// Returns what is wrong where the recent document at the end of the way has no entry of those that the look has
+    /// shown, and leads to no newer archive: others may have come and gone between. `link` is its own one.
+    fn is_cut_off(
+        &self,
+        document: &Document,
+        link: Result<Option<Url>, WalkError>,
+    ) -> Option<WalkError> {
+        let is_cut = self.has_shown_recent
+            && !document.is_empty()
+            && !self.lenient
+            && self.is_all_new(document);
+        let passed = self.passed.as_ref();
+        match link {
             Err(broken) if !self.is_joined(document) => Some(broken),
-            Ok(None) if !is_shown && !document.is_empty() && (0..document.len()).all(is_new) => {
+            Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
+            Ok(Some(link))
+                // Documents that were cut meanwhile are walked back to, and have the look's entries.
+                if is_cut
+                    && self.looks_between == 0
+                    && passed.is_some_and(|passed| passed.asked == link || passed.url == link) =>
+            {
                 Some(self.gap())
             }
             _ => None,
@@ -707,14 +747,9 @@ impl PlainWalk {
         asked: Url,
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = asked == self.recent;
+        // Before another link stands in for a broken one.
+        let own_link = lead(&document, "prev-archive", url);
         if is_recent {
-            if let Some(cut) = self.is_cut_off(&document, url) {
-                if self.again {
-                    return Err(cut);
-                }
-                self.again = true;
-                return Ok(None);
-            }
             self.keep_link(&mut document);
         }
         // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
@@ -769,6 +804,10 @@ impl PlainWalk {
                 self.passed = passed;
                 self.again = true;
                 return Ok(Some(run));
+            }
+            // A request past all caches has brought this copy.
+            if let Some(cut) = self.is_cut_off(&document, own_link) {
+                return Err(cut);
             }
             self.known.look_at(&document);
         }
@@ -848,7 +887,9 @@ impl PlainWalk {
         } else if let Some(last) = &mut self.last {
             // An empty recent document has no entry to stand at, but its archive link is the place of the next look.
             last.archive = document.link("prev-archive").cloned();
-            last.in_archive = *asked != self.recent;
+            if *asked == self.recent {
+                last.stand = Some(Stand::Empty);
+            }
         }
         self.begin(&document);
         Ok(Run {
@@ -857,7 +898,7 @@ impl PlainWalk {
                 known: before,
                 pending: self.known.pending(),
                 records: Records::of(&document),
-                in_archive: self.is_in_archive(),
+                stand: self.stand_here(),
             }),
             document,
             url: url.clone(),
@@ -913,17 +954,17 @@ impl PlainWalk {
     fn bookmark_at(&self, document: &Document, index: usize, url: &Url) -> Option<Bookmark> {
         let place = super::places::bookmark(document, url, &RunEntry { index, place: None })?;
         Some(Bookmark {
-            in_archive: self.is_in_archive(),
+            stand: Some(self.stand_here()),
             ..place
         })
     }
 
-    /// Whether the document at hand is not the recent one.
-    fn is_in_archive(&self) -> bool {
+    /// Returns where the entries of the document at hand are.
+    fn stand_here(&self) -> Stand {
         match &self.state {
-            State::Back { .. } => true,
-            State::Forward { url } => *url != self.recent,
-            State::Looking | State::Done => false,
+            State::Back { .. } => Stand::Archive,
+            State::Forward { url } if *url != self.recent => Stand::Archive,
+            State::Forward { .. } | State::Looking | State::Done => Stand::Recent,
         }
     }
 
@@ -1040,4 +1081,14 @@ impl PlainWalk {
         let entry = entry.cloned().unwrap_or("before the oldest known".into());
         WalkError::Gap { entry }
     }
+}
+
+/// Returns where a place is. Bookmarks of older programs tell it by the URL of the document, unless the feed has moved.
+fn stand_of(place: &Bookmark, recent: &Url) -> Option<Stand> {
+    let guess = || match &place.document {
+        Some(document) if document == recent => Some(Stand::Recent),
+        Some(document) if Some(document) == place.archive.as_ref() => Some(Stand::Empty),
+        _ => None,
+    };
+    place.stand.or_else(guess)
 }

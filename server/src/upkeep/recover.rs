@@ -476,6 +476,11 @@ impl FoundFeed {
                  out"
             ));
         }
+        if self.was_shown {
+            missing.push(format!(
+                "feed {name}: it is closed, and documents of it were shown; their URLs answer only who may read it"
+            ));
+        }
         for document in &self.elsewhere {
             missing.push(format!(
                 "feed {name}: one of the folders `www` and `closed` has {document} with other contents, which are left out"

@@ -633,6 +633,7 @@ fn documents_that_vanish_are_a_gap() {
     assert!(outcome.unwrap_err().is_gap());
     for (broken, lost) in [
         (false, String::new()),
+        (false, archive("1")),
         (true, link("prev-archive", "href='http://[::1'")),
     ] {
         let pages = [
@@ -641,10 +642,104 @@ fn documents_that_vanish_are_a_gap() {
             ("1", entries(&[2, 1])),
         ];
         let (seen, outcome) = from_oldest(&pages);
-        assert_eq!(seen, [(1, 1), (2, 2)]);
+        assert_eq!(seen, [(1, 1), (2, 2), (3, 3), (4, 4)], "what was shown");
         assert_eq!(outcome.as_ref().unwrap_err().is_gap(), !broken);
         if broken {
             is_broken(&outcome, "prev-archive");
         }
+    }
+}
+
+/// Goal: where the oldest documents are dropped, and the place with them, that is a gap: an oldest document need not be
+/// the one behind which nothing was.
+#[test]
+fn documents_that_are_dropped_are_a_gap() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    let single = [(RECENT, entries(&[2, 1]))];
+    walk_copies(&mut replay, &single).1.unwrap();
+    let dropped = [
+        (RECENT, archive("9") + &entries(&[20, 19])),
+        ("9", archive("8") + &entries(&[18, 17])),
+        ("8", entries(&[16, 15])),
+    ];
+    assert!(walk_copies(&mut replay, &dropped).1.unwrap_err().is_gap());
+    let before = [
+        (RECENT, archive("3") + &entries(&[8, 7])),
+        ("3", archive("2") + &entries(&[6, 5])),
+        ("2", archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &before, 2);
+    let dropped = [before[0].clone(), ("3", entries(&[6, 5]))];
+    let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), start.clone()), &dropped);
+    assert!(outcome.unwrap_err().is_gap());
+    // With the place left, nothing is missing.
+    let left = [
+        before[0].clone(),
+        before[1].clone(),
+        ("2", entries(&[4, 3, 2])),
+    ];
+    let (seen, outcome) = walk_copies(&mut Replay::new(url(RECENT), start), &left);
+    assert_eq!((seen.len(), outcome), (6, Ok(())));
+}
+
+/// Goal: a feed that moves, and has none of its entries left, is a gap; one whose entries were all deleted before is not.
+#[test]
+fn where_a_consumer_stood_is_no_matter_of_urls() {
+    let archive = link("prev-archive", "href='1'");
+    let first = [
+        (RECENT, archive.clone() + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    walk_copies(&mut replay, &first).1.unwrap();
+    let mut gap = None;
+    while let Some(ask) = replay.ask() {
+        let document = read(&url("moved"), &(archive.clone() + &entries(&[8, 7])));
+        assert!(ask.kind == AskKind::Recent, "{ask:?}");
+        if let Err(error) = replay.take(document, &url("moved"), Validators::default()) {
+            gap = Some(error);
+            break;
+        }
+    }
+    assert!(gap.is_some_and(|gap| gap.is_gap()));
+    let mut replay = Replay::new(url(RECENT), Start::Oldest);
+    for (inside, new) in [
+        (entries(&[4, 3]), 4),
+        (String::new(), 0),
+        (entries(&[5]), 1),
+    ] {
+        let pages = [(RECENT, archive.clone() + &inside), first[1].clone()];
+        let (seen, outcome) = walk_copies(&mut replay, &pages);
+        assert_eq!((seen.len(), outcome), (new, Ok(())));
+    }
+}
+
+/// Goal: a bookmark of an older program, which does not say where it stood, goes on; where it may hide a cut, it tells.
+#[test]
+fn an_older_bookmark_goes_on() {
+    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
+    let before = [
+        (RECENT, archive("3") + &entries(&[8, 7])),
+        ("3", archive("2") + &entries(&[6, 5])),
+        ("2", archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    for stop in 1..=8 {
+        let start = stopped_at(Replay::new(url(RECENT), Start::Oldest), &before, stop);
+        let Start::Bookmark(place) = start else {
+            panic!()
+        };
+        let old = Start::Bookmark(Bookmark {
+            stand: None,
+            ..place
+        });
+        let rest: Vec<(u32, u32)> = (stop + 1..=8).map(|number| (number, number)).collect();
+        let (seen, outcome) = walk_copies(&mut Replay::new(url(RECENT), old.clone()), &before);
+        assert_eq!((seen, outcome), (rest, Ok(())), "{stop}");
+        let cut = [(RECENT, entries(&[8, 7]))];
+        let (_, outcome) = walk_copies(&mut Replay::new(url(RECENT), old), &cut);
+        assert_eq!(outcome.is_err(), stop < 7, "{stop}: {outcome:?}");
     }
 }

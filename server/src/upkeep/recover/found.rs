@@ -51,6 +51,8 @@ pub(super) struct FoundFeed {
     pub(super) abandoned: BTreeSet<DocumentName>,
     /// Documents that the other tree has with other contents.
     pub(super) elsewhere: BTreeSet<DocumentName>,
+    /// Whether the feed is closed according to its last settings, and its documents were shown.
+    pub(super) was_shown: bool,
     /// The log's own feed of this name, if the documents are another feed's.
     pub(super) in_log: Option<FeedKey>,
     /// Position of the next entry according to the log's head; `None` if the head cannot be read.
@@ -139,8 +141,10 @@ struct Archived {
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
     record: Option<Record>,
-    /// Whether the other tree has other bytes under this name.
+    /// Whether one of the trees has other bytes only under this name.
     is_elsewhere: bool,
+    /// Whether a web server may have served it.
+    is_shown: bool,
 }
 
 /// All sources for one feed.
@@ -199,6 +203,9 @@ impl FoundFeed {
         sources.settings.first_key_value()?;
         let elsewhere = sources.files.iter().filter(|file| file.is_elsewhere);
         let elsewhere = elsewhere.map(|file| file.name).collect();
+        let last = sources.settings.last_key_value();
+        let was_shown = last.is_some_and(|(_, settings)| settings.is_closed())
+            && sources.files.iter().any(|file| file.is_shown);
         sources.read_documents();
         let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
@@ -213,6 +220,7 @@ impl FoundFeed {
             foreign: sources.foreign,
             abandoned: sources.abandoned,
             elsewhere,
+            was_shown,
             in_log,
             told_end,
         })
@@ -229,6 +237,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
             sidecar,
             record,
             is_elsewhere,
+            is_shown,
         } = archive.salvage(name, document);
         Archived {
             name: document,
@@ -238,6 +247,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
             sidecar,
             record,
             is_elsewhere,
+            is_shown,
         }
     });
     files.collect()

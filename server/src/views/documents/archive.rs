@@ -62,8 +62,10 @@ pub struct Salvaged {
     pub sidecar: Option<Sidecar<'static>>,
     /// Its record in the manifest, unless that is missing, damaged, or of another document.
     pub record: Option<Archived>,
-    /// Whether the other tree has other bytes under this name.
+    /// Whether one of the trees has other bytes only under this name.
     pub is_elsewhere: bool,
+    /// Whether the tree that a web server may serve has a file of this name, or its twin.
+    pub is_shown: bool,
 }
 
 /// Files of a document in one of the trees.
@@ -378,9 +380,10 @@ impl Archive {
     /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
         let file = Path::new(feed.as_str()).join(document.to_string());
-        let [shown, closed] = self
+        let trees = self
             .folders_of_feeds()
             .map(|folder| Copies::read(&folder.join(&file)));
+        let [shown, closed] = &trees;
         let sidecar = regular::read_document(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
         let record = self.manifests.get(feed, document.number).ok().flatten();
@@ -390,34 +393,35 @@ impl Archive {
             record.map(|record| record.identity.digest),
         ];
         let is_expected = |bytes: &&Vec<u8>| expected.contains(&Some(Digest::of(bytes)));
-        // A feed that is closed here may have been shown by another log. Readers know what was shown.
-        if shown.agree() && closed.all().next().is_some() && !shown.all().any(|b| is_expected(&b)) {
-            let is_elsewhere = closed.all().any(|bytes| Some(bytes) != shown.file.as_ref());
-            return Salvaged {
-                bytes: shown.file.map(Bytes::from),
-                proven: true,
-                sidecar: None,
-                record: None,
-                is_elsewhere,
-            };
-        }
-        // Without any digest, a file and a twin that agree prove each other.
+        let found = || shown.all().chain(closed.all());
+        let agreed = |copies: &'_ Copies| copies.file.clone().filter(|_| copies.agree());
+        // A feed that is closed here may have been shown by another log: readers know what was shown.
+        let is_closed = folder_in(&self.folders.closed, feed).is_dir();
         let nothing_tells = expected == [None, None];
-        let found = || closed.all().chain(shown.all());
-        let agreeing = [&closed, &shown].into_iter().find(|copies| copies.agree());
-        let agreeing = agreeing.and_then(|copies| copies.file.as_ref());
-        let sound = found()
-            .find(is_expected)
-            .or(agreeing.filter(|_| nothing_tells));
+        let sound = agreed(shown).filter(|_| is_closed);
+        let sound = sound.or_else(|| found().find(is_expected).cloned());
+        let sound = sound.or_else(|| {
+            // Without any digest, a file and a twin that agree prove each other.
+            let agreeing = agreed(shown).or_else(|| agreed(closed));
+            agreeing.filter(|_| nothing_tells)
+        });
+        let proven = sound.is_some();
         // Bytes that contradict a digest are not returned at all.
-        let bytes = sound.or_else(|| found().next().filter(|_| nothing_tells));
-        let of_closed = closed.all().next().is_some();
+        let bytes = sound.or_else(|| found().next().filter(|_| nothing_tells).cloned());
+        let digest = bytes.as_ref().map(|bytes| Digest::of(bytes));
+        let has_other = |copies: &Copies| {
+            copies.all().next().is_some() && copies.all().all(|other| Some(other) != bytes.as_ref())
+        };
+        let is_elsewhere = bytes.is_some() && trees.iter().any(has_other);
+        // What tells of other bytes is of another log's document.
+        let is_own = |told: Digest| !proven || Some(told) == digest;
         Salvaged {
-            proven: sound.is_some(),
-            is_elsewhere: of_closed && shown.all().any(|other| Some(other) != bytes),
-            bytes: bytes.cloned().map(Bytes::from),
-            sidecar,
-            record,
+            proven,
+            is_elsewhere,
+            is_shown: shown.all().next().is_some(),
+            sidecar: sidecar.filter(|sidecar| is_own(sidecar.sha256)),
+            record: record.filter(|record| is_own(record.identity.digest)),
+            bytes: bytes.map(Bytes::from),
         }
     }
 
@@ -687,9 +691,14 @@ impl Archive {
             if other.is_none() {
                 continue;
             }
-            // Where the record has these very bytes, this log is the one that was served, and the file was put there.
+            // Where the record or the sidecar has these very bytes, this log is the one that was served, and the file was
+            // put there, or is damaged.
             let recorded = self.manifests.get(feed, name.number).ok().flatten();
-            if recorded.is_none_or(|recorded| recorded.identity != Coded::of(&frozen.bytes)) {
+            let recorded = recorded.map(|recorded| recorded.identity.digest);
+            let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
+            let sidecar = sidecar.and_then(|bytes| Some(Sidecar::of_bytes(&bytes)?.sha256));
+            let own = Digest::of(&frozen.bytes);
+            if ![recorded, sidecar].contains(&Some(own)) {
                 return Err(replaced_by(path));
             }
         }
@@ -776,7 +785,10 @@ impl Archive {
         let path = self.folder(feed).join(linked.to_string());
         let twin = decoded_twin(&path, frozen.bytes.len());
         let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
-        !(is_right(regular::read_document(&path)) && is_right(twin))
+        let differs = !(is_right(regular::read_document(&path)) && is_right(twin));
+        // A document that has this name of its own is left alone.
+        let other = || document_of_another_log(&path, &frozen.bytes, linked, &frozen.settings);
+        differs && other().is_none()
     }
 
     /// Returns whether a closed index block or its twin is missing, or differs from `block`.
