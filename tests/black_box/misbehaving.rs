@@ -307,18 +307,23 @@ fn nobody_else_is_asked_whatever_leads_there() {
     for to in &elsewhere {
         let moved = always(answer("302 Found", &format!("Location: {to}\r\n"), b""));
         check(&moved.url("/feed"), &[], 1, "at another origin");
+        // What no consumer can ask for is no link at all.
+        let (code, told) = match to.split_once(':') {
+            Some(("ftp" | "gopher", _)) => (13, "leads nowhere"),
+            _ => (1, "at another origin"),
+        };
         let links = [prev(to), format!("<link rel='current' href='{to}'/>")];
         for link in links {
             let site = always(document(&link, &[1]));
-            check(&site.url("/feed"), &[], 1, "at another origin");
+            check(&site.url("/feed"), &[], code, told);
         }
         // In a base, or in a header field.
         let based = format!("<link rel='prev-archive' href='x' xml:base='{to}'/>");
         let site = always(document(&based, &[1]));
-        check(&site.url("/feed"), &[], 1, "at another origin");
+        check(&site.url("/feed"), &[], code, told);
         let headers = format!("{ATOM}Link: <{to}>; rel=\"prev-archive\"\r\n");
         let site = always(answer("200 OK", &headers, &feed("", &[1])));
-        check(&site.url("/feed"), &[], 1, "at another origin");
+        check(&site.url("/feed"), &[], code, told);
     }
     assert_eq!(other.connections(), 0);
 

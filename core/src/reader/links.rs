@@ -43,7 +43,7 @@ pub struct Link {
 }
 
 /// Link that leads nowhere: it has no target, or one that is no URL of at most
-/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or that of its base.
+/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or `file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink {
     /// The relation, in lower case.
@@ -179,9 +179,8 @@ pub(super) fn relation(text: &str) -> String {
 fn target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
     let mut url = resolve(base, reference)?;
     url.set_fragment(None);
-    // The base of a document in a file is one, too.
-    let is_of_base = base.is_some_and(|base| base.scheme() == url.scheme());
-    let leads = !is_followed || is_of_base || matches!(url.scheme(), "http" | "https");
+    // Documents in files link to files.
+    let leads = !is_followed || matches!(url.scheme(), "http" | "https" | "file");
     (leads && url.as_str().len() <= LINK_BYTES_MAX).then_some(url)
 }
 

@@ -302,6 +302,11 @@ impl Known {
         lacks(&self.owed, document)
     }
 
+    /// Returns whether this round showed an entry and did not hand it over.
+    pub(super) fn has_shown(&self) -> bool {
+        !self.shown.is_empty()
+    }
+
     /// Returns whether a document lacks an entry that this round showed and did not hand over.
     pub(super) fn lacks_shown(&self, document: &Document) -> bool {
         lacks(&self.shown, document)

@@ -27,7 +27,7 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// How often a walk goes back again because documents were cut meanwhile, before it is a loop.
+/// How often a walk goes back again because documents were cut meanwhile, before the rest is for the next round.
 const LOOKS_BETWEEN_MAX: u32 = 8;
 
 /// Direction of a feed's archive links, found at the look at the recent document.
@@ -641,7 +641,7 @@ impl PlainWalk {
         }
     }
 
-    /// Notes the entries of a document on the way back that the way forward is to hand over.
+    /// Notes the entries of a document that another copy is to hand over on the way forward.
     fn see(&mut self, document: &Document, asked: &Url, first: usize) {
         // Where old entries may be forgotten, an unknown one need not be new.
         if self.known.is_partial() {
@@ -757,21 +757,16 @@ impl PlainWalk {
         let lost = self.seen.lost(&asked, &document);
         let may_be_old = !is_recent && !is_closed(&document) || !lost.is_empty();
         if may_be_old && !self.again {
+            if !is_recent {
+                // Another server's copy may have entries that neither the way back nor the next copy has.
+                self.see(&document, &asked, document.len());
+            }
             self.again = true;
             return Ok(None);
         }
         let previous = document.link("prev-archive").cloned();
         let follows = |passed: &Passed| {
             previous.as_ref() == Some(&passed.asked) || previous.as_ref() == Some(&passed.url)
-        };
-        // Each cut during the walk costs one more way back. The counter stops a feed that cuts faster than the walk
-        // reads.
-        let mut add_looks = || {
-            self.looks_between += 1;
-            if self.looks_between > LOOKS_BETWEEN_MAX {
-                return Err(WalkError::Loop { url: url.clone() });
-            }
-            Ok(())
         };
         if let Some(passed) = self.passed.as_mut() {
             if passed.url != *url && follows(passed) && !passed.closed {
@@ -786,8 +781,15 @@ impl PlainWalk {
             let is_cut = passed.url != *url && !follows(passed);
             let between = previous.filter(|previous| !self.read.contains(previous));
             if let Some(between) = between.filter(|_| is_cut && is_recent) {
-                // The publisher cut documents after the way back began here.
-                add_looks()?;
+                // The publisher cut documents after the way back began here. What was cut since everything that the look
+                // has shown was handed over is for the next round, so that a feed which grows faster than the walk reads
+                // does not hold the end up for ever.
+                self.looks_between += 1;
+                let is_whole = self.looks_between > 1 && !self.known.has_shown();
+                if is_whole || self.looks_between > LOOKS_BETWEEN_MAX {
+                    self.go(State::Done);
+                    return Ok(None);
+                }
                 self.way.push(asked);
                 self.forget_visited();
                 return self.go_back(between).map(|()| None);
