@@ -793,8 +793,8 @@ impl Consumer {
                 Err(gap) => return self.meet_gap(gap).map(|()| false),
             };
             self.passed = None;
-            let past = self.is_stale();
-            // A stale copy proves nothing: newer entries may exist.
+            // Neither a stale copy nor a round that ended early shows that nothing is left.
+            let past = self.is_stale() || place.as_ref().is_some_and(looks::is_behind);
             if !past {
                 self.observer.caught_up();
             }
@@ -817,7 +817,7 @@ impl Consumer {
             self.kept = Some(place);
             self.accepted = None;
         }
-        // Health checks read this mark: a stale copy or an entry without acceptance must not set it.
+        // Health checks read this mark: neither newer entries nor one without acceptance may set it.
         if !past && self.ledger.is_all_accepted() {
             self.ledger.caught_up().await;
         }
@@ -829,7 +829,7 @@ impl Consumer {
 #[derive(Clone, Debug)]
 struct RoundEnd {
     place: Option<Bookmark>,
-    /// Whether a cache answered with a stale copy.
+    /// Whether newer entries may exist: a cache answered with a stale copy, or the round ended early.
     past: bool,
 }
 

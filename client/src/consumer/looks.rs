@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use simplefeed_core::{
     limits::{POLL_SECONDS_MIN, PUSH_LOOKS_MAX},
-    replay::{Ask, Bookmark},
+    replay::{Ask, Bookmark, Stand},
 };
 use tokio::time;
 use url::Url;
@@ -89,6 +89,10 @@ impl Consumer {
             .looked_at
             .filter(|_| self.replay.is_plain() || !has_news);
         self.woken_from = looked_at.map(|looked_at| looked_at + least);
+        if place.is_some_and(is_behind) {
+            (self.look, self.not_before) = (Look::Next, self.woken_from.or(Some(now + least)));
+            return;
+        }
         let pause = jittered(self.poll_after());
         // Without an entity tag, the server answers a wait at once.
         let has_tag = self
@@ -101,6 +105,11 @@ impl Consumer {
             (Look::Resting, Some(now + pause))
         };
     }
+}
+
+/// Whether a round ended before the recent document, because the feed grew faster than it was read.
+pub(super) fn is_behind(place: &Bookmark) -> bool {
+    place.stand == Some(Stand::Archive)
 }
 
 /// Fetches the recent document once it is another one than the known, or after a while.

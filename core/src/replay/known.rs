@@ -205,6 +205,8 @@ pub(super) struct Known {
     owed: BTreeSet<u64>,
     /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
+    /// Entries that this round leaves to the next one.
+    put_off: BTreeSet<u64>,
 }
 
 impl Known {
@@ -280,6 +282,19 @@ impl Known {
     /// Ends a round: every document is read.
     pub(super) fn end_round(&mut self) {
         self.window_before.clear();
+        self.owed.append(&mut self.put_off);
+    }
+
+    /// Leaves everything that was shown, and what is new in the recent document, to the next round.
+    pub(super) fn put_off(&mut self, recent: &Document) {
+        self.put_off.append(&mut self.owed);
+        self.put_off.append(&mut self.shown);
+        // Where old entries may be forgotten, an unknown one need not be new.
+        if !self.is_partial {
+            let keys = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
+            let new = keys.filter(|id| !self.entries.contains_key(id));
+            self.put_off.extend(new);
+        }
     }
 
     /// Notes an entry of the way ahead, which the walk is to hand over.
@@ -333,6 +348,7 @@ impl Known {
     pub(super) fn forgive(&mut self) {
         self.owed.clear();
         self.shown.clear();
+        self.put_off.clear();
     }
 
     /// Returns whether a document's entry is new, revised or known.

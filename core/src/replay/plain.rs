@@ -105,6 +105,8 @@ pub(super) struct PlainWalk {
     looks_between: u32,
     /// Whether the look at the recent document has shown entries that were handed over or are to be.
     has_shown_recent: bool,
+    /// Whether entries of that look had to be handed over from its copy, since they were gone at the end of the way.
+    has_lost_looked: bool,
     /// Whether the walk already requested the recent document past all caches because the place was missing.
     looked_again: bool,
     /// Whether any document was marked closed. In such a feed, an unmarked document is open.
@@ -161,6 +163,7 @@ impl PlainWalk {
             looked: None,
             looks_between: 0,
             has_shown_recent: false,
+            has_lost_looked: false,
             looked_again: false,
             meets_closed: false,
             meets_place: false,
@@ -432,6 +435,12 @@ impl PlainWalk {
         document.len().checked_sub(1).is_some_and(is_met)
     }
 
+    /// Whether the feed showed no entry and no archive at the end of the last round: whatever is there now is new.
+    fn had_nothing(&self) -> bool {
+        let archive = self.place.as_ref().and_then(|place| place.archive.as_ref());
+        self.stand == Some(Stand::Empty) && archive.is_none()
+    }
+
     /// Whether the last round had come to the recent document: everything older was handed over.
     fn stood_at_end(&self) -> bool {
         matches!(self.stand, Some(Stand::Recent | Stand::Empty))
@@ -497,6 +506,7 @@ impl PlainWalk {
     /// Whether the place cannot be in a feed that has this one document only.
     fn is_unknown(&self, document: &Document) -> bool {
         match self.start {
+            Start::Bookmark(_) if self.had_nothing() => false,
             Start::Bookmark(_) => !document.is_empty() && !self.has_met_any_of(document),
             Start::Entry(_) => true,
             Start::Oldest | Start::Newest | Start::Time(_) => false,
@@ -567,7 +577,7 @@ impl PlainWalk {
                 } else if is_read || is(place.archive.as_ref()) {
                     Standing::Before
                 } else if previous == Ok(place.archive.as_ref())
-                    && (previous != Ok(None) || self.has_met_on_way(document))
+                    && (previous != Ok(None) || self.had_nothing() || self.has_met_on_way(document))
                 {
                     // Everything behind the document is old, so no request for it is needed, and the server may have
                     // removed it.
@@ -720,7 +730,9 @@ impl PlainWalk {
             Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
             Ok(Some(link))
                 // Documents that were cut meanwhile are walked back to, and have the look's entries.
+                // What an archive that grows has got is handed over from there.
                 if is_cut
+                    && self.has_lost_looked
                     && self.looks_between == 0
                     && passed.is_some_and(|passed| passed.asked == link || passed.url == link) =>
             {
@@ -773,6 +785,9 @@ impl PlainWalk {
                 // The document may have gained entries between its reading and the cut that this document shows.
                 passed.closed = true;
                 let passed = passed.asked.clone();
+                if !is_recent {
+                    self.see(&document, &asked, document.len());
+                }
                 self.way.push(asked);
                 self.go(State::Forward { url: passed });
                 self.again = true;
@@ -787,6 +802,7 @@ impl PlainWalk {
                 self.looks_between += 1;
                 let is_whole = self.looks_between > 1 && !self.known.has_shown();
                 if is_whole || self.looks_between > LOOKS_BETWEEN_MAX {
+                    self.known.put_off(&document);
                     self.go(State::Done);
                     return Ok(None);
                 }
@@ -804,6 +820,7 @@ impl PlainWalk {
                 let passed = self.passed.clone();
                 let run = self.hand_over(looked, &at, &asked)?;
                 self.passed = passed;
+                self.has_lost_looked = true;
                 self.again = true;
                 return Ok(Some(run));
             }

@@ -5,7 +5,7 @@
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError,
+    Ask, AskKind, Bookmark, Run, Stand, Start, Validators, Walk, WalkError,
     known::{Bounds, Known},
     places::lead,
     plain::PlainWalk,
@@ -405,8 +405,13 @@ impl Replay {
             return Ok(None);
         };
         self.known = match self.newest.take() {
-            // The validators fit only while the last entry is the newest of their document.
-            Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
+            // The validators fit only while the last entry is the newest of their document. An entry of an older document
+            // may have the same id.
+            Some((newest, validators))
+                if last.entry.as_ref() == Some(&newest) && last.stand != Some(Stand::Archive) =>
+            {
+                validators
+            }
             Some(_) => Validators::default(),
             // A round answered with 304 keeps its validators.
             None => std::mem::take(&mut self.known),
