@@ -11,6 +11,11 @@ use std::{
     sync::Arc,
 };
 
+use rustix::{
+    fs::{AtFlags, CWD, StatxFlags},
+    io::Errno,
+};
+
 use super::LogError;
 use crate::regular;
 
@@ -46,7 +51,31 @@ impl Identity {
 
     /// Returns whether a path leads to this file.
     pub(super) fn is_at(self, path: &Path) -> bool {
-        fs::metadata(path).is_ok_and(|found| Self::of(&found) == self)
+        look(path).is_ok_and(|(found, _)| found == self)
+    }
+}
+
+/// Returns the identity of the file that a path leads to, and its length.
+///
+/// # Errors
+///
+/// Returns why there is none.
+pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
+    // Not its times: who asks for these makes the next write give the file a new one, which costs a write of the inode at
+    // each sync (Linux 6.13).
+    let wanted = StatxFlags::INO | StatxFlags::SIZE;
+    match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted) {
+        Ok(found) => {
+            let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+            let inode = found.stx_ino;
+            Ok((Identity { device, inode }, found.stx_size))
+        }
+        // An old kernel, or one that is told to refuse the call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let found = fs::metadata(path)?;
+            Ok((Identity::of(&found), found.len()))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -95,10 +124,8 @@ impl FoundFile {
     ///
     /// Returns [`LogError::Displaced`] if it is not.
     pub(super) fn check(&self) -> Result<(), LogError> {
-        let found = fs::metadata(&self.path);
-        let is_there =
-            |found: Metadata| Identity::of(&found) == self.identity && found.len() >= self.least;
-        if found.is_ok_and(is_there) {
+        let is_there = |(found, length)| found == self.identity && length >= self.least;
+        if look(&self.path).is_ok_and(is_there) {
             return Ok(());
         }
         let what = format!(

@@ -34,7 +34,7 @@ use super::{
     LogError,
     barrier::{Barrier, Step, drop_pages, sync_folder},
     durable::{self, create_private_folder},
-    held::{Identity, visible_path},
+    held::{self, Identity, visible_path},
 };
 #[cfg(planted)]
 use crate::planted;
@@ -540,9 +540,8 @@ impl Journal {
     /// Returns [`LogError::Displaced`] if it is not.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         let path = &self.place;
-        let is_there = fs::metadata(path).is_ok_and(|found| {
-            Identity::of(&found) == self.file.identity && found.len() == self.written
-        });
+        let is_whole = |(found, length)| found == self.file.identity && length == self.written;
+        let is_there = held::look(path).is_ok_and(is_whole);
         let what = match is_there {
             true if !self.file.is_damaged() => return Ok(()),
             true => "holds damaged records",
@@ -820,8 +819,8 @@ impl JournalFile {
     /// Returns whether a folder has the file under its name, with its length. Not for the newest file, which grows.
     pub(super) fn is_in(&self, folder: &Path) -> bool {
         let length = self.length.load(Ordering::Acquire);
-        fs::metadata(self.place_in(folder))
-            .is_ok_and(|found| Identity::of(&found) == self.identity && found.len() == length)
+        let is_whole = |(found, found_length)| found == self.identity && found_length == length;
+        held::look(&self.place_in(folder)).is_ok_and(is_whole)
     }
 
     /// Makes sure that reads see the disk: after a sync that failed, the system keeps pages that never got there, and
