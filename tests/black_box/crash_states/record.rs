@@ -1,6 +1,6 @@
 //! Records a workload: programs under strace, one after the other, with what was asked of them and answered.
 //!
-//! Shell: processes and files. A recording checks itself: the model's tree must be the folder, byte for byte.
+//! Shell: processes and files. A recording checks itself: at the end of each run, the model's tree must be the folder, byte for byte.
 
 use std::{
     collections::HashSet,
@@ -477,7 +477,7 @@ impl Recorder {
         fs::remove_file(path).unwrap();
     }
 
-    /// Takes the fewest operations that a kill cut off with which the model is the folder.
+    /// Takes the fewest operations that a kill cut off with which the model is the folder; with some of them it must be.
     fn take_cut_off(&mut self, cut_off: &[Operation]) {
         // More threads than these do not write at once.
         let count = cut_off.len().min(6);
@@ -488,25 +488,40 @@ impl Recorder {
             let each = each.filter(|(at, _)| *at < count && subset & (1 << at) != 0);
             each.map(|(_, operation)| operation.clone()).collect()
         };
-        // If no subset fits, the check at the end names the differences.
-        if count > 0
-            && let Some(done) = subsets.into_iter().find(|it| self.is_whole_with(of(*it)))
-        {
-            self.operations.extend(of(done));
+        let mut differences = String::new();
+        let done = subsets.into_iter().map(of).find(|done| {
+            let fits = self.is_the_folder_with(done);
+            fits.map_err(|found| differences = found).is_ok()
+        });
+        // Now, and not at the end: later runs may write over a difference.
+        let Some(done) = done else {
+            panic!("{}: the model is not the folder: {differences}", self.name);
+        };
+        self.operations.extend(done);
+    }
+
+    /// Compares the model of the operations and of more with the folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns how they differ.
+    fn is_the_folder_with(&self, more: &[Operation]) -> Result<(), String> {
+        let start = start_of(self.folder.path());
+        let mut disk = Disk::load(Model::Weak, &start).unwrap();
+        let all = self.operations.iter().chain(more).cloned().collect();
+        for operation in sorted(all, &start) {
+            let stepped = disk.step(&operation);
+            stepped.map_err(|what| format!("{what} in {operation:?}"))?;
+        }
+        let differences = disk.current().differences(&self.root()).unwrap();
+        if differences.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{differences:#?}"))
         }
     }
 
-    /// Returns whether the model of the operations and of more is the folder.
-    fn is_whole_with(&self, more: Vec<Operation>) -> bool {
-        let start = start_of(self.folder.path());
-        let mut disk = Disk::load(Model::Weak, &start).unwrap();
-        let all = self.operations.iter().cloned().chain(more).collect();
-        let mut steps = sorted(all, &start).into_iter();
-        steps.all(|operation| disk.step(&operation).is_ok())
-            && disk.current().differences(&self.root()).unwrap().is_empty()
-    }
-
-    /// Ends the recording, whose model must be the folder.
+    /// Ends the recording.
     pub(super) fn finish(self) -> Recording {
         assert!(self.server.is_none(), "a server still runs");
         let start = start_of(self.folder.path());
@@ -526,7 +541,7 @@ impl Recorder {
         });
         let mut promises: Vec<Promise> = answers.chain(others).collect();
         promises.sort_unstable_by_key(|promise| promise.at);
-        let recording = Recording {
+        Recording {
             name: self.name,
             programs: self.programs,
             setup: self.setup,
@@ -538,9 +553,7 @@ impl Recorder {
             printed: self.printed,
             promises,
             from: 0,
-        };
-        recording.check_itself();
-        recording
+        }
     }
 }
 
@@ -625,20 +638,6 @@ impl Recording {
             from: self.from,
             ignored: None,
         }
-    }
-
-    fn check_itself(&self) {
-        let mut disk = Disk::load(Model::Weak, &self.start).unwrap();
-        for operation in &self.operations {
-            let stepped = disk.step(operation);
-            stepped.unwrap_or_else(|what| panic!("{}: {what} in {operation:?}", self.name));
-        }
-        let differences = disk.current().differences(&self.root()).unwrap();
-        assert!(
-            differences.is_empty(),
-            "{}: the model is not the folder: {differences:#?}",
-            self.name
-        );
     }
 
     /// Returns whether a command makes the data folder.

@@ -310,12 +310,17 @@ impl Reader {
         let args = args.trim_end();
         let args = Args::new(args.strip_suffix(')').unwrap_or(args));
         // A call that begins again after a signal did nothing.
-        if result.starts_with('?') && !result.contains("ERESTART") {
+        let is_unknown = result.starts_with('?') && !result.contains("ERESTART");
+        // Where the end of a process meets a call, strace may take anything for its result.
+        if is_unknown || result.starts_with("-1 (errno ") {
             return self.is_cut_off(enter, exit, thread, (name, &args));
         }
         let Some(result) = number_of(result).filter(|result| *result >= 0) else {
             return Ok(());
         };
+        if is_write(name) && args.count().is_some_and(|count| result < count) {
+            return self.is_cut_off(enter, exit, thread, (name, &args));
+        }
         if let Some(call) = self.understand(name, &args, result, thread)? {
             self.trace.operations.push(Operation { enter, exit, call });
         }
@@ -331,12 +336,12 @@ impl Reader {
         (name, args): (&str, &Args<'_>),
     ) -> Result<(), String> {
         let result = match name {
-            "write" | "pwrite64" => i64::try_from(args.strings(1)?.len()),
+            // If strace could not read the bytes, they are fewer, and the write is refused.
+            _ if is_write(name) => args.count().unwrap_or(i64::MAX),
             "ftruncate" | "mkdir" | "mkdirat" | "unlink" | "unlinkat" | "rename" | "renameat"
-            | "renameat2" => Ok(0),
+            | "renameat2" => 0,
             _ => return Ok(()),
         };
-        let result = result.map_err(|error| error.to_string())?;
         if let Some(call) = self.understand(name, args, result, thread)? {
             self.trace.cut_off.push(Operation { enter, exit, call });
         }
@@ -761,6 +766,11 @@ impl<'a> Args<'a> {
         number_of(self.each.last()?)
     }
 
+    /// Returns how many bytes a write is given.
+    fn count(&self) -> Option<i64> {
+        self.number(2)
+    }
+
     /// Returns the folder that a number or the current one stands for.
     fn folder(&self, at: usize) -> Option<String> {
         let (_, path) = self.text(at).split_once('<')?;
@@ -782,6 +792,11 @@ impl<'a> Args<'a> {
         }
         Ok(bytes)
     }
+}
+
+/// Returns whether a call writes one run of bytes.
+fn is_write(name: &str) -> bool {
+    matches!(name, "write" | "pwrite64")
 }
 
 /// Returns the number that a text begins with.
@@ -856,18 +871,33 @@ fn unhexed(text: &str) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    /// Goal: a write within which a process was killed is kept apart: it was done, or was not.
-    #[test]
-    fn a_call_that_a_kill_cuts_off_may_be_done() {
+    /// Reads a trace of a process that ends within a write of `ab`, shown as `bytes` and with this result.
+    fn ends_within_a_write(bytes: &str, result: &str) -> Result<Trace, String> {
         let hidden = hexed("/r/f");
         let text = format!(
             "1 openat(AT_FDCWD<{}>, \"{hidden}\", O_WRONLY|O_CREAT|O_CLOEXEC, 0644) = 3<{hidden}>\n\
-             1 pwrite64(3<{hidden}>, \"{}\", 2, 5) = ?\n\
+             1 pwrite64(3<{hidden}>, {bytes}, 2, 5) = {result}\n\
              1 +++ killed by SIGKILL +++\n",
             hexed("/"),
-            hexed("ab"),
         );
-        let trace = parse(&text, "/r", 0o022, 1).unwrap();
+        parse(&text, "/r", 0o022, 1)
+    }
+
+    /// Goal: a write within which a process was killed is kept apart: it was done, or was not. So is one whose
+    /// result cannot be. Without its bytes, nobody knows what it wrote, and the recording is refused.
+    #[test]
+    fn a_call_that_a_kill_cuts_off_may_be_done() {
+        let shown = format!("\"{}\"", hexed("ab"));
+        is_kept_apart(&ends_within_a_write(&shown, "?").unwrap());
+        is_kept_apart(&ends_within_a_write(&shown, "? <unavailable>").unwrap());
+        is_kept_apart(&ends_within_a_write(&shown, "0").unwrap());
+        is_kept_apart(&ends_within_a_write(&shown, "-1 (errno 18446744073709551598)").unwrap());
+        assert!(ends_within_a_write("0x7ffc00", "?").is_err());
+        assert!(ends_within_a_write("0x7ffc00", "0").is_err());
+    }
+
+    #[track_caller]
+    fn is_kept_apart(trace: &Trace) {
         assert_eq!(trace.operations.len(), 1, "{:?}", trace.operations);
         let [cut] = &trace.cut_off[..] else {
             panic!("{:?}", trace.cut_off)
