@@ -191,40 +191,55 @@ fn a_feed_that_is_made_again_overwrites_nothing() {
     check_folder("verify", &again);
 }
 
-/// Goal: a closed feed of an older log overwrites nothing when it is opened.
-#[test]
-fn a_closed_feed_that_is_opened_overwrites_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let [data, older, to] = ["data", "older", "to"].map(|name| folder.path().join(name));
-    // Another URL at each start would cut documents.
-    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
-    let close = |server: &Server, is_closed: bool| {
-        let settings = format!("{{\"closed\":{is_closed}}}");
-        let answer = server.send(&Request::put("/feeds/a", &settings));
-        assert!(answer.status < 300, "{}", answer.text());
-    };
-    let server = Server::start(&data, &options);
-    close(&server, true);
+/// Options of servers that start at one folder: another URL at each start would cut documents.
+const ONE_URL: [&str; 4] = [
+    DOCUMENTS[0],
+    DOCUMENTS[1],
+    "--public-url",
+    "http://127.0.0.1:9",
+];
+
+fn set_closed(server: &Server, is_closed: bool) {
+    let settings = format!("{{\"closed\":{is_closed}}}");
+    let answer = server.send(&Request::put("/feeds/a", &settings));
+    assert!(answer.status < 300, "{}", answer.text());
+}
+
+/// Makes two logs that part: in the first one, a closed feed is opened and goes on; in the older one it stays closed, and
+/// goes on with other entries.
+fn opened_later(folder: &tempfile::TempDir) -> [PathBuf; 2] {
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    let server = Server::start(&data, &ONE_URL);
+    set_closed(&server, true);
     server.publish_ids("a", (0..5).map(|n| n.to_string()));
     wait_for_file(&data.join("closed/feeds/a/1.atom"));
     server.stop();
     copy_folder(&data, &older);
-    let server = Server::start(&data, &options);
-    close(&server, false);
+    let server = Server::start(&data, &ONE_URL);
+    set_closed(&server, false);
     server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
     server.wait_until_frozen("/feeds/a/4.atom");
     server.stop();
-    // The older one has shown nothing.
+    // It shows nothing.
     assert!(!older.join("www/feeds").exists());
-    let server = Server::start(&older, &options);
+    let server = Server::start(&older, &ONE_URL);
     server.publish_ids("a", (0..3).map(|n| format!("other-{n}")));
     wait_for_file(&older.join("closed/feeds/a/2.atom"));
     server.stop();
+    [data, older]
+}
+
+/// Goal: a closed feed of an older log overwrites nothing when it is opened.
+#[test]
+fn a_closed_feed_that_is_opened_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, older] = opened_later(&folder);
+    let to = folder.path().join("to");
     let _nothing = fs::remove_dir_all(older.join("www"));
     fs::rename(data.join("www"), older.join("www")).unwrap();
     let served = files(&older.join("www/feeds/a"));
-    let server = Server::start(&older, &options);
-    close(&server, false);
+    let server = Server::start(&older, &ONE_URL);
+    set_closed(&server, false);
     server.wait_for_log(&["takes no entries"]);
     let (code, said) = server.end("TERM").unwrap();
     assert_eq!(code, Some(15), "{said:#?}");
@@ -256,28 +271,7 @@ fn a_closed_feed_that_is_opened_overwrites_nothing() {
 #[test]
 fn what_was_shown_of_a_closed_feed_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
-    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
-    let close = |server: &Server, is_closed: bool| {
-        let settings = format!("{{\"closed\":{is_closed}}}");
-        let answer = server.send(&Request::put("/feeds/a", &settings));
-        assert!(answer.status < 300, "{}", answer.text());
-    };
-    let server = Server::start(&data, &options);
-    close(&server, true);
-    server.publish_ids("a", (0..5).map(|n| n.to_string()));
-    wait_for_file(&data.join("closed/feeds/a/1.atom"));
-    server.stop();
-    copy_folder(&data, &older);
-    let server = Server::start(&data, &options);
-    close(&server, false);
-    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
-    server.wait_until_frozen("/feeds/a/4.atom");
-    server.stop();
-    let server = Server::start(&older, &options);
-    server.publish_ids("a", (0..3).map(|n| format!("other-{n}")));
-    wait_for_file(&older.join("closed/feeds/a/2.atom"));
-    server.stop();
+    let [data, older] = opened_later(&folder);
     let _nothing = fs::remove_dir_all(older.join("www"));
     copy_folder(&data.join("www"), &older.join("www"));
     for (name, with_sidecars, loses) in [
