@@ -817,7 +817,7 @@ impl Consumer {
             self.kept = Some(place);
             self.accepted = None;
         }
-        // Health checks read this mark: neither newer entries nor one without acceptance may set it.
+        // Health checks read this mark. It is not set while newer entries may exist, or one is not accepted.
         if !past && self.ledger.is_all_accepted() {
             self.ledger.caught_up().await;
         }

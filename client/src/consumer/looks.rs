@@ -107,7 +107,7 @@ impl Consumer {
     }
 }
 
-/// Whether a round ended before the recent document, because the feed grew faster than it was read.
+/// Whether a round ended without the recent document: the feed grew faster than it was read, or the document is gone.
 pub(super) fn is_behind(place: &Bookmark) -> bool {
     place.stand == Some(Stand::Archive)
 }

@@ -953,6 +953,94 @@ impl Observer for Counting {
     }
 }
 
+/// A feed of one entry a document. Each look at the recent one finds a new entry, up to the last.
+#[derive(Debug)]
+struct Growing {
+    newest: Mutex<u32>,
+    last: u32,
+}
+
+impl Transport for Growing {
+    fn send(&self, request: Request) -> Answering<'_> {
+        let name = request.url.path().trim_start_matches('/');
+        let number = name.parse().unwrap_or_else(|_recent| {
+            let mut newest = self.newest.lock().unwrap();
+            *newest = (*newest + 1).min(self.last);
+            *newest
+        });
+        let link = match number {
+            1 => String::new(),
+            number => format!("<link rel='prev-archive' href='{}'/>", number - 1),
+        };
+        let page = document(&link, &[&format!("urn:{number}")]);
+        Box::pin(async move {
+            time::sleep(Duration::from_millis(1)).await;
+            Ok(Answer {
+                status: page.status,
+                headers: page.headers,
+                body: page.body.into(),
+            })
+        })
+    }
+}
+
+/// What says that nothing is left: the observer, and the store's mark for health checks.
+#[derive(Clone, Debug, Default)]
+struct Ends(Arc<Mutex<[usize; 2]>>);
+
+impl Observer for Ends {
+    fn caught_up(&mut self) {
+        self.0.lock().unwrap()[0] += 1;
+    }
+}
+
+impl BookmarkStore for Ends {
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        Ok(None)
+    }
+
+    async fn save(&mut self, _bookmark: &Bookmark) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn caught_up(&mut self) {
+        self.0.lock().unwrap()[1] += 1;
+    }
+}
+
+/// Goal: behind a round that ended early, because the feed grew faster than it was read, the next look comes after a second
+/// and not after the usual interval; and only the end of the feed is told to be one.
+#[tokio::test(start_paused = true)]
+async fn a_round_that_ends_early_is_no_end() {
+    let transport: Arc<dyn Transport> = Arc::new(Growing {
+        newest: Mutex::new(1),
+        last: 30,
+    });
+    let ends = Ends::default();
+    let builder = Consumer::builder(FEED)
+        .transport(transport)
+        .since(Since::Oldest)
+        .bookmark(ends.clone())
+        .observer(ends.clone());
+    let mut feed = builder.follow(true).build().unwrap();
+    let began = time::Instant::now();
+    for number in 1..=30 {
+        let delivery = feed.next().await.unwrap().unwrap();
+        assert_eq!(delivery.id(), format!("urn:{number}"));
+        feed.accept(&delivery).await.unwrap();
+        assert_eq!(*ends.0.lock().unwrap(), [0, 0], "{number}");
+    }
+    // Some rounds, and each had its pause.
+    let took = began.elapsed();
+    assert!(
+        took > Duration::from_secs(3) && took < Duration::from_mins(1),
+        "{took:?}"
+    );
+    let quiet = time::timeout(Duration::from_secs(1), feed.next()).await;
+    assert!(quiet.is_err());
+    assert_eq!(*ends.0.lock().unwrap(), [1, 1]);
+}
+
 /// With `OnGap::GoOn`, a consumer delivers all entries left behind a gap, and notifies its observer once.
 #[tokio::test(start_paused = true)]
 async fn a_gap_can_be_passed() {

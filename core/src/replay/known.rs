@@ -206,7 +206,7 @@ pub(super) struct Known {
     /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
     /// Entries that this round leaves to the next one.
-    put_off: BTreeSet<u64>,
+    left: BTreeSet<u64>,
 }
 
 impl Known {
@@ -279,22 +279,18 @@ impl Known {
         self.window = ids.collect();
     }
 
-    /// Ends a round: every document is read.
+    /// Ends a round.
     pub(super) fn end_round(&mut self) {
         self.window_before.clear();
-        self.owed.append(&mut self.put_off);
+        self.owed.append(&mut self.left);
     }
 
-    /// Leaves everything that was shown, and what is new in the recent document, to the next round.
-    pub(super) fn put_off(&mut self, recent: &Document) {
-        self.put_off.append(&mut self.owed);
-        self.put_off.append(&mut self.shown);
-        // Where old entries may be forgotten, an unknown one need not be new.
-        if !self.is_partial {
-            let keys = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
-            let new = keys.filter(|id| !self.entries.contains_key(id));
-            self.put_off.extend(new);
-        }
+    /// Leaves what this round has shown to the next one. Entries that earlier rounds owe, and this one has not shown, stay
+    /// owed by this one.
+    pub(super) fn leave_shown(&mut self) {
+        self.left.append(&mut self.shown);
+        let left = &self.left;
+        self.owed.retain(|id| !left.contains(id));
     }
 
     /// Notes an entry of the way ahead, which the walk is to hand over.
@@ -348,7 +344,6 @@ impl Known {
     pub(super) fn forgive(&mut self) {
         self.owed.clear();
         self.shown.clear();
-        self.put_off.clear();
     }
 
     /// Returns whether a document's entry is new, revised or known.

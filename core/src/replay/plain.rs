@@ -52,7 +52,7 @@ enum State {
     Back { url: Url },
     /// Handing over, document by document.
     Forward { url: Url },
-    /// Every document is handed over.
+    /// Every document is handed over, or the rest is left to the next round.
     Done,
 }
 
@@ -78,7 +78,7 @@ enum Standing {
 }
 
 /// One round of a plain feed.
-#[expect(clippy::struct_excessive_bools, reason = "five independent facts")]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Debug)]
 pub(super) struct PlainWalk {
     recent: Url,
@@ -103,6 +103,10 @@ pub(super) struct PlainWalk {
     /// The recent document at the moment the way back began.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
+    /// Whether the copy of the recent document that was set aside last has an entry of the look; `None` without any.
+    aside_is_joined: Option<bool>,
+    /// How often one was set aside once more.
+    looks_aside: u32,
     /// Whether the look at the recent document has shown entries that were handed over or are to be.
     has_shown_recent: bool,
     /// Whether entries of that look had to be handed over from its copy, since they were gone at the end of the way.
@@ -162,6 +166,8 @@ impl PlainWalk {
             known,
             looked: None,
             looks_between: 0,
+            aside_is_joined: None,
+            looks_aside: 0,
             has_shown_recent: false,
             has_lost_looked: false,
             looked_again: false,
@@ -261,7 +267,7 @@ impl PlainWalk {
         (entries > 0).then_some(WalkError::Deleted { entries })
     }
 
-    /// Ends the walk: every document is read.
+    /// Ends the walk.
     pub(super) fn end(&mut self) {
         self.known.end_round();
     }
@@ -653,13 +659,16 @@ impl PlainWalk {
 
     /// Notes the entries of a document that another copy is to hand over on the way forward.
     fn see(&mut self, document: &Document, asked: &Url, first: usize) {
-        // Where old entries may be forgotten, an unknown one need not be new.
-        if self.known.is_partial() {
+        let is_recent = *asked == self.recent;
+        // Where old entries may be forgotten, an unknown one of an archive need not be new.
+        if self.known.is_partial() && !is_recent {
             return;
         }
         let wanted = (0..document.len()).filter(|index| self.is_wanted(document, *index, first));
         let wanted: Vec<usize> = wanted.collect();
-        self.seen.note(asked, document, &wanted, self.revisions);
+        // In the recent document, entries may be edited at any time: only that they are there counts.
+        let is_dated = self.revisions && !is_recent;
+        self.seen.note(asked, document, &wanted, is_dated);
     }
 
     /// Handles a place that is in none of the documents: they have other URLs now, or the entries are gone. A stale
@@ -706,11 +715,14 @@ impl PlainWalk {
         Ok(None)
     }
 
-    /// Whether no entry of a document was handed over or is to be.
-    fn is_all_new(&self, document: &Document) -> bool {
+    /// Whether no entry of the recent document was handed over or is to be, nor follows one through a copy that was set
+    /// aside.
+    fn is_all_new(&self, recent: &Document) -> bool {
         let is_new =
-            |index| !self.known.has(document, index) && !self.known.is_pending(document, index);
-        (0..document.len()).all(is_new)
+            |index| !self.known.has(recent, index) && !self.known.is_pending(recent, index);
+        let is_joined =
+            || self.aside_is_joined == Some(true) && self.seen.has_any_of(&self.recent, recent);
+        (0..recent.len()).all(is_new) && !is_joined()
     }
 
     /// Returns what is wrong where the recent document at the end of the way has no entry of those that the look has
@@ -729,8 +741,8 @@ impl PlainWalk {
             Err(broken) if !self.is_joined(document) => Some(broken),
             Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
             Ok(Some(link))
-                // Documents that were cut meanwhile are walked back to, and have the look's entries.
-                // What an archive that grows has got is handed over from there.
+                // If it was cut meanwhile, the documents between are walked back to, and if the archive has grown, it is
+                // read again. So entries that came from the copy of the look only were deleted, and others may have been.
                 if is_cut
                     && self.has_lost_looked
                     && self.looks_between == 0
@@ -781,30 +793,31 @@ impl PlainWalk {
             previous.as_ref() == Some(&passed.asked) || previous.as_ref() == Some(&passed.url)
         };
         if let Some(passed) = self.passed.as_mut() {
-            if passed.url != *url && follows(passed) && !passed.closed {
-                // The document may have gained entries between its reading and the cut that this document shows.
-                passed.closed = true;
-                let passed = passed.asked.clone();
-                if !is_recent {
-                    self.see(&document, &asked, document.len());
-                }
-                self.way.push(asked);
-                self.go(State::Forward { url: passed });
-                self.again = true;
-                return Ok(None);
-            }
-            let is_cut = passed.url != *url && !follows(passed);
-            let between = previous.filter(|previous| !self.read.contains(previous));
-            if let Some(between) = between.filter(|_| is_cut && is_recent) {
-                // The publisher cut documents after the way back began here. What was cut since everything that the look
-                // has shown was handed over is for the next round, so that a feed which grows faster than the walk reads
-                // does not hold the end up for ever.
-                self.looks_between += 1;
-                let is_whole = self.looks_between > 1 && !self.known.has_shown();
-                if is_whole || self.looks_between > LOOKS_BETWEEN_MAX {
-                    self.known.put_off(&document);
-                    self.go(State::Done);
+            let before = passed.asked.clone();
+            if passed.url != *url && follows(passed) {
+                if !passed.closed {
+                    // The document may have gained entries between its reading and the cut that this document shows.
+                    passed.closed = true;
+                    self.set_aside(&document, asked, before);
                     return Ok(None);
+                }
+                // It may have gained more of them since.
+                if is_recent && self.is_ahead(&document) {
+                    self.looks_aside += 1;
+                    if self.is_outrun(self.looks_aside) {
+                        return self.end_early(&document, &asked);
+                    }
+                    self.set_aside(&document, asked, before);
+                    return Ok(None);
+                }
+            } else if passed.url != *url
+                && is_recent
+                && let Some(between) = previous.filter(|previous| !self.read.contains(previous))
+            {
+                // The publisher cut documents after the way back began here.
+                self.looks_between += 1;
+                if self.is_outrun(self.looks_between) {
+                    return self.end_early(&document, &asked);
                 }
                 self.way.push(asked);
                 self.forget_visited();
@@ -838,6 +851,50 @@ impl PlainWalk {
         self.known.owe(owed);
         self.go_forward();
         Ok(Some(run))
+    }
+
+    /// Sets a document aside, and reads the one before it, which it follows, again.
+    fn set_aside(&mut self, document: &Document, asked: Url, before: Url) {
+        if asked == self.recent {
+            self.aside_is_joined = Some(!self.is_all_new(document));
+        }
+        self.see(document, &asked, document.len());
+        self.way.push(asked);
+        self.go(State::Forward { url: before });
+        self.again = true;
+    }
+
+    /// Whether the recent document has no entry of the copy that was set aside, nor an older one: the document before it
+    /// has grown once more.
+    fn is_ahead(&self, recent: &Document) -> bool {
+        self.aside_is_joined.is_some()
+            && !recent.is_empty()
+            && self.is_all_new(recent)
+            && !self.seen.has_any_of(&self.recent, recent)
+    }
+
+    /// Whether the feed grows faster than the walk reads, after so many looks: the round must end before the recent
+    /// document.
+    fn is_outrun(&self, looks: u32) -> bool {
+        let is_whole = looks > 1 && !self.known.has_shown();
+        is_whole || looks > LOOKS_BETWEEN_MAX
+    }
+
+    /// Ends the round before the recent document: hands over what its look has shown, and leaves to the next round what
+    /// came since.
+    fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<Run>, WalkError> {
+        let looked = self.looked.take().filter(|_| self.known.has_shown());
+        let run = looked.map(|looked| self.hand_over(looked.0, &looked.1, asked));
+        let run = run.transpose()?;
+        self.show(recent, recent.len());
+        let seen = self.seen.take(asked);
+        self.known.owe(seen);
+        self.known.leave_shown();
+        if let Some(last) = &mut self.last {
+            last.stand = Some(Stand::Archive);
+        }
+        self.go(State::Done);
+        Ok(run)
     }
 
     fn note_passed(&mut self, asked: Url, url: &Url, closed: bool) {

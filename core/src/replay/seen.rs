@@ -52,6 +52,15 @@ impl SeenEntries {
         }
     }
 
+    /// Returns whether any entry of a copy was noted of the document, without its date.
+    pub(super) fn has_any_of(&self, asked: &Url, copy: &Document) -> bool {
+        let Some(seen) = self.documents.get(asked) else {
+            return false;
+        };
+        let mut keys = (0..copy.len()).filter_map(|index| key(copy, index));
+        keys.any(|(id, _)| seen.contains(&(id, None)))
+    }
+
     /// Returns the entries that were seen in a document, and that this copy has not, or has in an older revision only.
     pub(super) fn lost(&self, asked: &Url, copy: &Document) -> Vec<Seen> {
         let Some(seen) = self.documents.get(asked).filter(|seen| !seen.is_empty()) else {

@@ -21,6 +21,7 @@ use crate::{
 mod faults;
 mod faulty;
 mod foreign;
+mod growing;
 mod model;
 mod simulation;
 

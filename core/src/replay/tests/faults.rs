@@ -18,32 +18,32 @@ const NOWHERE: [&str; 8] = [
 ];
 
 /// A document as it is asked for: its links and entries as XML.
-type Page<'a> = (&'a str, String);
+pub(super) type Page<'a> = (&'a str, String);
 
 /// Returns an entry of a number and a day.
-fn entry(number: u32, day: u32) -> String {
+pub(super) fn entry(number: u32, day: u32) -> String {
     format!("<entry><id>urn:{number}</id><updated>2026-01-{day:02}T00:00:00Z</updated></entry>")
 }
 
 /// Returns entries, newest first, each on the day of its number.
-fn entries(newest_first: &[u32]) -> String {
+pub(super) fn entries(newest_first: &[u32]) -> String {
     newest_first
         .iter()
         .map(|number| entry(*number, *number))
         .collect()
 }
 
-fn link(rel: &str, target: &str) -> String {
+pub(super) fn link(rel: &str, target: &str) -> String {
     format!("<link rel='{rel}' {target}/>")
 }
 
-fn read(at: &Url, inside: &str) -> Document {
+pub(super) fn read(at: &Url, inside: &str) -> Document {
     let text = format!("<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{inside}</feed>");
     Document::read(text.into_bytes().into(), at).unwrap()
 }
 
 /// Returns the number and the day of each entry of a run.
-fn days(run: &Run) -> Vec<(u32, u32)> {
+pub(super) fn days(run: &Run) -> Vec<(u32, u32)> {
     let each = run.entries.iter().map(|entry| {
         let id = run.document.entry(entry.index).unwrap().id;
         let date = run.document.updated_of(entry.index).unwrap().to_string();
@@ -55,7 +55,7 @@ fn days(run: &Run) -> Vec<(u32, u32)> {
 
 /// Walks to the end of a round, with the nth copy of a document at its nth request, and the last one then. Returns what was
 /// handed over, and the outcome.
-fn walk_copies(
+pub(super) fn walk_copies(
     replay: &mut Replay,
     pages: &[Page<'_>],
 ) -> (Vec<(u32, u32)>, Result<(), WalkError>) {
@@ -89,7 +89,7 @@ fn walk_copies(
     panic!("the walk does not end");
 }
 
-fn from_oldest(pages: &[Page<'_>]) -> (Vec<(u32, u32)>, Result<(), WalkError>) {
+pub(super) fn from_oldest(pages: &[Page<'_>]) -> (Vec<(u32, u32)>, Result<(), WalkError>) {
     walk_copies(&mut Replay::new(url(RECENT), Start::Oldest), pages)
 }
 
@@ -765,166 +765,4 @@ fn a_copy_that_is_set_aside_is_a_gap() {
     let (seen, outcome) = from_oldest(&pages);
     assert_eq!(seen.len(), 10);
     assert_eq!(outcome, Err(WalkError::Deleted { entries: 2 }));
-}
-
-/// Returns the number of an archive; the recent document has none.
-fn number_of(url: &Url) -> Option<u32> {
-    url.path().rsplit('/').next().unwrap().parse().ok()
-}
-
-/// Returns a document of entries, newest first, with the number of the archive before it; 0 is none.
-fn numbered(at: &Url, newest_first: &[u32], previous: u32) -> Document {
-    let link = match previous {
-        0 => String::new(),
-        previous => link("prev-archive", &format!("href='{previous}'")),
-    };
-    let entries = newest_first.iter().map(|number| entry(*number, 1));
-    read(at, &(link + &entries.collect::<String>()))
-}
-
-/// Returns the numbers of the entries of a run.
-fn numbers(run: Option<&Run>) -> Vec<u32> {
-    let each = run.into_iter().flat_map(days);
-    each.map(|(number, _)| number).collect()
-}
-
-/// Goal: a feed that is cut faster than a consumer reads is no loop: each round ends, and the next one goes on there.
-#[test]
-fn a_feed_that_grows_faster_than_it_is_read_is_followed() {
-    let mut replay = Replay::new(url(RECENT), Start::Oldest);
-    let (mut newest, mut seen, mut rounds) = (1, vec![], 0);
-    while seen.len() < 50 {
-        let Some(ask) = replay.ask() else {
-            rounds += 1;
-            let kept = serde_json::to_string(&replay.next_round().unwrap().unwrap()).unwrap();
-            if rounds % 3 == 0 {
-                let start = Start::Bookmark(serde_json::from_str(&kept).unwrap());
-                replay = Replay::new(url(RECENT), start);
-            }
-            continue;
-        };
-        // Each document has one entry, and each look at the recent one finds a new one.
-        let number = number_of(&ask.url).unwrap_or_else(|| {
-            newest = (newest + 1).min(50);
-            newest
-        });
-        let document = numbered(&ask.url, &[number], number - 1);
-        let run = replay
-            .take(document, &ask.url, Validators::default())
-            .unwrap();
-        seen.extend(numbers(run.as_ref()));
-    }
-    assert!(seen.iter().copied().eq(1..=50), "{seen:?}");
-    assert!(rounds > 3, "{rounds}");
-}
-
-/// Walks to the end of a round over archives of one entry each, with the nth recent document at its nth request: the number
-/// of its entry, and that of the archive that it leads to.
-fn walk_fast(
-    replay: &mut Replay,
-    recent: &[(u32, u32)],
-) -> (Vec<u32>, Result<Bookmark, WalkError>) {
-    let (mut seen, mut looks) = (vec![], 0);
-    loop {
-        let Some(ask) = replay.ask() else {
-            return (seen, replay.next_round().map(Option::unwrap));
-        };
-        let (number, previous) = if let Some(number) = number_of(&ask.url) {
-            (number, number - 1)
-        } else {
-            looks += 1;
-            recent[(looks - 1).min(recent.len() - 1)]
-        };
-        // An entry that each document has on top shows nothing about its place.
-        let document = numbered(&ask.url, &[99, number], previous);
-        let tag = Validators {
-            etag: Some(format!("{number}")),
-            last_modified: None,
-        };
-        if ask.known == tag {
-            replay.not_modified();
-            continue;
-        }
-        match replay.take(document, &ask.url, tag) {
-            Ok(run) => seen.extend(numbers(run.as_ref())),
-            Err(error) => return (seen, Err(error)),
-        }
-    }
-}
-
-/// Goal: a round that ends before the recent document leaves what that one shows to the next: no validator of it hides the
-/// rest, and an entry that is gone by then is missed aloud.
-#[test]
-fn a_round_that_ends_early_leaves_the_rest_to_the_next() {
-    for (later, left, is_gap) in [
-        ((5, 4), vec![3, 4, 5], false),
-        ((6, 4), vec![3, 4, 6], true),
-    ] {
-        let mut replay = Replay::new(url(RECENT), Start::Oldest);
-        let (seen, place) = walk_fast(&mut replay, &[(2, 1), (3, 2), (5, 4)]);
-        let place = place.unwrap();
-        assert_eq!((seen, place.stand), (vec![1, 99, 2], Some(Stand::Archive)));
-        assert_eq!((place.etag, place.pending.len()), (None, 1));
-        let (seen, outcome) = walk_fast(&mut replay, &[later]);
-        assert_eq!(seen, left);
-        assert_eq!(outcome.is_err_and(|error| error.is_gap()), is_gap);
-    }
-}
-
-/// Goal: a feed whose documents are cut in part while they are read is whole, however often that happens.
-#[test]
-fn a_feed_that_is_cut_in_part_again_and_again_is_no_gap() {
-    let mut replay = Replay::new(url(RECENT), Start::Oldest);
-    let (mut looks, mut seen) = (0, vec![]);
-    while seen.len() < 54 {
-        let Some(ask) = replay.ask() else {
-            replay.next_round().unwrap();
-            continue;
-        };
-        let (newest_first, previous) = if let Some(number) = number_of(&ask.url) {
-            (vec![number], number - 1)
-        } else {
-            looks = (looks + 1).min(40);
-            ((looks + 1..=looks + 14).rev().collect(), looks)
-        };
-        let document = numbered(&ask.url, &newest_first, previous);
-        let run = replay
-            .take(document, &ask.url, Validators::default())
-            .unwrap();
-        seen.extend(numbers(run.as_ref()));
-    }
-    assert!(seen.iter().copied().eq(1..=54), "{seen:?}");
-}
-
-/// Goal: what fills an empty feed is new, and an archive that grows has what the look has shown: neither is a gap.
-#[test]
-fn what_comes_after_nothing_is_no_gap() {
-    let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
-    let mut replay = Replay::new(url(RECENT), Start::Oldest);
-    for (pages, expected) in [
-        (vec![(RECENT, entries(&[2, 1]))], vec![1, 2]),
-        (vec![(RECENT, String::new())], vec![]),
-        (vec![(RECENT, entries(&[3]))], vec![3]),
-        (vec![(RECENT, String::new())], vec![]),
-        (
-            vec![
-                (RECENT, archive("1") + &entries(&[6])),
-                ("1", entries(&[5, 4])),
-            ],
-            vec![4, 5, 6],
-        ),
-    ] {
-        let (seen, outcome) = walk_copies(&mut replay, &pages);
-        let seen: Vec<u32> = seen.iter().map(|(id, _)| *id).collect();
-        assert_eq!((seen, outcome), (expected, Ok(())));
-    }
-    let grows = [
-        (RECENT, archive("1") + &entries(&[4, 3])),
-        (RECENT, archive("1") + &entries(&[6, 5])),
-        ("1", entries(&[2, 1])),
-        ("1", entries(&[2, 1])),
-        ("1", entries(&[4, 3, 2, 1])),
-    ];
-    let (seen, outcome) = from_oldest(&grows);
-    assert_eq!((seen.len(), outcome), (6, Ok(())));
 }
