@@ -425,6 +425,45 @@ fn feeds_of_quiet_epochs_are_recovered_whole() {
     server.stop();
 }
 
+/// Goal: a feed that is made after another one's settings changed, between two epochs, keeps its documents.
+/// Method: the epoch begins with nothing but settings, and the next one renames the documents that are open.
+#[test]
+fn settings_between_two_epochs_are_recovered() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let size = [
+        "--document-entries",
+        "2",
+        "--public-url",
+        "http://127.0.0.1:9",
+    ];
+    let settings = |server: &Server, feed: &str| {
+        let answer = server.send(&Request::put(
+            &format!("/feeds/{feed}"),
+            "{\"title\":\"x\"}",
+        ));
+        assert!(answer.status < 300, "{}", answer.text());
+    };
+    let server = Server::start(&at("one"), &size);
+    for feed in ["f0", "f1", "f2"] {
+        settings(&server, feed);
+    }
+    server.stop();
+    assert_eq!(recover(&at("one"), &at("two")), Vec::<String>::new());
+    let server = Server::start(&at("two"), &size);
+    server.publish_ids("f2", (0..5).map(|n| n.to_string()));
+    let answer = server.send(&Request::put("/feeds/f1", "{\"title\":\"y\"}"));
+    assert!(answer.status < 300, "{}", answer.text());
+    settings(&server, "f3");
+    server.stop();
+    assert_eq!(recover(&at("two"), &at("three")), Vec::<String>::new());
+    let server = Server::start(&at("three"), &size);
+    server.publish_ids("f3", (0..6).map(|n| n.to_string()));
+    server.stop();
+    assert_eq!(recover(&at("three"), &at("four")), Vec::<String>::new());
+    is_the_same(&at("three"), &at("four"));
+}
+
 /// Checks that the documents in one folder are in another one, and when each was opened.
 #[track_caller]
 fn is_the_same(from: &Path, to: &Path) {

@@ -377,6 +377,119 @@ fn an_older_log_overwrites_no_file_without_its_twin() {
     }
 }
 
+/// Makes two logs that part behind two documents, and puts the documents of the first one beside the older one, for which
+/// `goes_on` is called before with a folder of its own. Returns the older one, and the documents of the first.
+fn beside_later_documents(
+    folder: &tempfile::TempDir,
+    goes_on: impl FnOnce(&Path),
+) -> (PathBuf, Vec<(PathBuf, Vec<u8>)>) {
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    let server = Server::start(&data, &ONE_URL);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &ONE_URL);
+    server.publish_ids("a", (0..12).map(|n| format!("later-{n}")));
+    server.wait_until_frozen("/feeds/a/6.atom");
+    server.stop();
+    goes_on(&older);
+    fs::remove_dir_all(older.join("www")).unwrap();
+    fs::rename(data.join("www"), older.join("www")).unwrap();
+    let served = files(&older.join("www/feeds/a"));
+    (older, served)
+}
+
+/// Checks that a log refuses to go on, and has overwritten nothing.
+#[track_caller]
+fn goes_on_over_nothing(older: &Path, served: &[(PathBuf, Vec<u8>)]) {
+    let server = Server::start(older, &ONE_URL);
+    for n in 0..4 {
+        publish(&server, &format!("other-{n}"));
+    }
+    server.wait_for_log(&["takes no entries"]);
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    let (code, said) = refused(older);
+    assert_eq!(code, Some(15), "{said}");
+    unchanged(served);
+}
+
+/// Goal: an older log overwrites no document of a later one of which one copy is damaged or gone.
+#[test]
+fn an_older_log_overwrites_no_copy_that_is_left() {
+    for damage in ["lost", "rotten", "unreadable"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (older, mut served) = beside_later_documents(&folder, |_| {});
+        for (path, bytes) in &mut served {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let is_later = ["3.atom", "4.atom", "5.atom", "6.atom"].contains(&name);
+            if is_later && damage == "lost" {
+                fs::remove_file(&*path).unwrap();
+            } else if is_later {
+                let rot = if damage == "rotten" { b'x' } else { 1 };
+                let at = bytes
+                    .windows(6)
+                    .position(|piece| piece == b"urn:t:")
+                    .unwrap();
+                bytes[at + 6] = rot;
+                fs::write(&*path, bytes).unwrap();
+            }
+        }
+        served.retain(|(path, _)| path.exists());
+        goes_on_over_nothing(&older, &served);
+    }
+}
+
+/// Goal: an older log that was served with a folder of its own overwrites no whole document of a later one, though its
+/// sidecars tell of its own.
+#[test]
+fn a_sidecar_excuses_no_whole_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let (older, served) = beside_later_documents(&folder, |older| {
+        let server = Server::start(older, &ONE_URL);
+        server.publish_ids("a", (0..2).map(|n| format!("other-{n}")));
+        server.wait_until_frozen("/feeds/a/3.atom");
+        server.stop();
+        fs::remove_dir_all(older.join("views")).unwrap();
+    });
+    goes_on_over_nothing(&older, &served);
+}
+
+/// Goal: a recovery that gives a shown URL other contents says so, as the log has them from before.
+#[test]
+fn a_recovery_names_whole_documents_that_it_leaves_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut own = vec![];
+    let (older, _) = beside_later_documents(&folder, |older| {
+        let server = Server::start(older, &ONE_URL);
+        server.publish_ids("a", (0..2).map(|n| format!("other-{n}")));
+        server.wait_until_frozen("/feeds/a/3.atom");
+        server.stop();
+        own = files(&older.join("www/feeds/a"));
+    });
+    let www = older.join("www/feeds/a");
+    let third = ["3.atom", "3.atom.gz"].map(|name| (name, fs::read(www.join(name)).unwrap()));
+    fs::remove_dir_all(&www).unwrap();
+    fs::create_dir_all(&www).unwrap();
+    for (path, bytes) in own {
+        fs::write(path, bytes).unwrap();
+    }
+    for (name, bytes) in third {
+        fs::write(www.join(name), bytes).unwrap();
+    }
+    let to = folder.path().join("to");
+    let paths = [&older, &to].map(|path| path.to_str().unwrap());
+    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
+    let output = run("simplefeed-server", &arguments, b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(15), "{said}");
+    assert!(
+        said.contains("has 3.atom with other contents, which are left out"),
+        "{said}"
+    );
+}
+
 /// Goal: a feed that is closed in an older log gives no other contents to the URLs of a later log's open one.
 #[test]
 fn a_closed_feed_overwrites_no_open_one() {

@@ -11,11 +11,6 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, StatxFlags},
-    io::Errno,
-};
-
 use super::LogError;
 use crate::regular;
 
@@ -61,20 +56,30 @@ impl Identity {
 ///
 /// Returns why there is none.
 pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
-    // Not its times: who asks for these makes the next write give the file a new one, which costs a write of the inode at
-    // each sync (Linux 6.13).
+    #[cfg(target_os = "linux")]
+    if let Some(found) = look_without_times(path)? {
+        return Ok(found);
+    }
+    let found = fs::metadata(path)?;
+    Ok((Identity::of(&found), found.len()))
+}
+
+/// Asks for no times of a file: who does makes the next write give the inode a new one, which costs CPU time at each sync
+/// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
+#[cfg(target_os = "linux")]
+fn look_without_times(path: &Path) -> io::Result<Option<(Identity, u64)>> {
+    use rustix::{
+        fs::{AtFlags, CWD, StatxFlags, makedev, statx},
+        io::Errno,
+    };
     let wanted = StatxFlags::INO | StatxFlags::SIZE;
-    match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted) {
+    match statx(CWD, path, AtFlags::empty(), wanted) {
         Ok(found) => {
-            let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
             let inode = found.stx_ino;
-            Ok((Identity { device, inode }, found.stx_size))
+            Ok(Some((Identity { device, inode }, found.stx_size)))
         }
-        // An old kernel, or one that is told to refuse the call.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            let found = fs::metadata(path)?;
-            Ok((Identity::of(&found), found.len()))
-        }
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

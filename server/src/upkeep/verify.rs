@@ -202,13 +202,13 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
-    /// must arrive at a head that is ahead of it.
     /// Returns the number of feeds that the log counts.
     fn counted(&self) -> usize {
         self.feeds.len() - self.timelines
     }
 
+    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
+    /// must arrive at a head that is ahead of it.
     fn check_heads(&mut self) -> Result<(), LogError> {
         // Read between two replays, so it must lie between their counts.
         let feeds = self.log.head().feeds;

@@ -253,9 +253,10 @@ impl Replay<'_> {
                 {
                     self.begin(document.opened.max(self.group.next()))?;
                 }
-                // A feed that was founded in an earlier epoch has an open document, which has got a name in this one.
+                // A feed that was founded in an earlier epoch has an open document, which has got a name in this one. Its last
+                // name may be of a later epoch, which has not begun yet.
                 if event.kind == EventKind::Creation {
-                    self.rename_open(event.feed, document.name.epoch);
+                    self.rename_open(event.feed, document.name.epoch.min(self.epoch));
                 }
                 self.open_up_to(event.feed, event.document);
                 return Ok(());

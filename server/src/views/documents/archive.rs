@@ -29,7 +29,7 @@ use super::{
     frozen::Frozen,
     index,
     manifest::{Archived, Manifests, TOGETHER_MAX},
-    replaced::document_of_another_log,
+    replaced::{Stranger, document_of_another_log},
     sidecar::Sidecar,
 };
 use crate::{
@@ -412,7 +412,12 @@ impl Archive {
         let has_other = |copies: &Copies| {
             copies.all().next().is_some() && copies.all().all(|other| Some(other) != bytes.as_ref())
         };
-        let is_elsewhere = bytes.is_some() && trees.iter().any(has_other);
+        let is_elsewhere = if bytes.is_some() {
+            trees.iter().any(has_other)
+        } else {
+            // No rot makes both copies the same other document.
+            trees.iter().any(Copies::agree)
+        };
         // What tells of other bytes is of another log's document.
         let is_own = |told: Digest| !proven || Some(told) == digest;
         Salvaged {
@@ -688,14 +693,16 @@ impl Archive {
         for folder in self.folders_of_feeds() {
             let path = folder.join(feed.as_str()).join(name.to_string());
             let other = document_of_another_log(&path, &frozen.bytes, name, &frozen.settings);
-            if other.is_none() {
+            let Some(other) = other else {
                 continue;
-            }
-            // Where the record or the sidecar has these very bytes, this log is the one that was served, and the file was
-            // put there, or is damaged.
+            };
+            // Where the record has these very bytes, this log is the one that was served, and the file was put there, or is
+            // damaged. The sidecar tells that only where the file may be this log's own with rot: it may have been made
+            // beside another folder.
             let recorded = self.manifests.get(feed, name.number).ok().flatten();
             let recorded = recorded.map(|recorded| recorded.identity.digest);
             let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
+            let sidecar = sidecar.filter(|_| other == Stranger::Part);
             let sidecar = sidecar.and_then(|bytes| Some(Sidecar::of_bytes(&bytes)?.sha256));
             let own = Digest::of(&frozen.bytes);
             if ![recorded, sidecar].contains(&Some(own)) {
@@ -858,7 +865,7 @@ fn check_move(from: &Path, to: &Path, settings: &Settings) -> Result<(), ViewErr
     let Some(name) = name.to_str().and_then(DocumentName::of_file) else {
         return Ok(());
     };
-    if !path.exists() {
+    if !path.exists() && !twin_of(&path).exists() {
         return Ok(());
     }
     let own = regular::read_document(from).map_err(failed("read", from))?;

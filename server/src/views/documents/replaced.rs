@@ -41,27 +41,52 @@ const BYTES_MAX: u64 = 4_096;
 /// Bytes of the note before the path.
 const FACTS_BYTES: usize = 72;
 
-/// Returns the document in a file, if it is whole, has this name, and other bytes than `own`. Its twin must not contradict
-/// it, since rot changes only one of them. Its own link must have the name, since a copy of another document does not.
+/// What tells of another log's document in the place of one's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stranger {
+    /// The file and its twin, which agree.
+    Whole,
+    /// One of them, as the other one is missing, damaged or another document. It might be the own one with rot.
+    Part,
+}
+
+/// Looks for a document of another log in a file or its twin: one that can be read, has this name, and other bytes than
+/// `own`. If either has the own bytes, the other one is damaged: rot changes only one of them. The document's own link must
+/// have the name, since a copy of another document does not.
 pub(super) fn document_of_another_log(
     path: &Path,
     own: &[u8],
     name: DocumentName,
     settings: &Settings,
-) -> Option<Document> {
-    let bytes = regular::read_document(path)
-        .ok()
-        .filter(|bytes| bytes != own)?;
-    // A twin that is missing or unreadable says nothing.
-    if decoded_twin(path, regular::DOCUMENT_BYTES_MAX).is_ok_and(|decoded| decoded != bytes) {
+) -> Option<Stranger> {
+    let file = regular::read_document(path).ok();
+    if file.as_deref() == Some(own) {
         return None;
     }
-    let base = Url::parse(&settings.document_url(name)).ok()?;
-    let document = Document::read(bytes.into(), &base).ok()?;
-    let mut path = document.link("self")?.path_segments()?;
-    let found = DocumentName::of_file(path.next_back()?)?;
-    let is_named = (path.next_back()?, found) == (settings.name.as_str(), name);
-    is_named.then_some(document)
+    let twin = decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok();
+    if twin.as_deref() == Some(own) {
+        return None;
+    }
+    let is_whole = file == twin;
+    let mut copies = [file, twin].into_iter().flatten();
+    let found = copies.any(|bytes| has_own_name(bytes, name, settings));
+    found.then_some(if is_whole {
+        Stranger::Whole
+    } else {
+        Stranger::Part
+    })
+}
+
+/// Whether bytes are a document whose own link has this name.
+fn has_own_name(bytes: Vec<u8>, name: DocumentName, settings: &Settings) -> bool {
+    let told = || {
+        let base = Url::parse(&settings.document_url(name)).ok()?;
+        let document = Document::read(bytes.into(), &base).ok()?;
+        let mut path = document.link("self")?.path_segments()?;
+        let found = DocumentName::of_file(path.next_back()?)?;
+        Some((path.next_back()?, found) == (settings.name.as_str(), name))
+    };
+    told().unwrap_or(false)
 }
 
 impl Archive {
@@ -96,7 +121,7 @@ struct Note {
     end: Seen,
     /// File of a document of the other log: its folder and its name.
     file: PathBuf,
-    /// Digest of that file. The note is void where no file has it.
+    /// Digest of that document. The note is void where no file and no twin has it.
     digest: Digest,
 }
 
@@ -107,7 +132,9 @@ impl Note {
     ///
     /// Returns why the document cannot be read.
     fn of(end: Seen, document: &Path) -> io::Result<Self> {
-        let digest = Digest::of(&regular::read_document(document)?);
+        let bytes = regular::read_document(document);
+        let bytes = bytes.or_else(|_| decoded_twin(document, regular::DOCUMENT_BYTES_MAX))?;
+        let digest = Digest::of(&bytes);
         let folder = document.parent().and_then(Path::file_name);
         let name = document.file_name();
         let file = folder.into_iter().chain(name).collect();
@@ -153,7 +180,9 @@ impl Note {
     fn document(&self, log: &(impl Commits + ?Sized), folders: [PathBuf; 2]) -> Option<PathBuf> {
         let chain = log.chain(self.end.commit).ok()??;
         let has_digest = |path: &PathBuf| {
-            regular::read_document(path).is_ok_and(|found| Digest::of(&found) == self.digest)
+            let is_it = |found: Vec<u8>| Digest::of(&found) == self.digest;
+            regular::read_document(path).is_ok_and(is_it)
+                || decoded_twin(path, regular::DOCUMENT_BYTES_MAX).is_ok_and(is_it)
         };
         let mut paths = folders.into_iter().map(|folder| folder.join(&self.file));
         paths.find(|path| chain == self.end.chain && has_digest(path))
