@@ -29,11 +29,9 @@ fn requests_in_flight_are_finished() {
     .unwrap();
     pause(Duration::from_millis(300));
     server.signal("TERM");
-    pause(Duration::from_millis(300));
-    assert!(
-        TcpStream::connect(&server.address).is_err(),
-        "nobody new is let in"
-    );
+    wait_for("somebody new is let in", || {
+        TcpStream::connect(&server.address).is_err().then_some(())
+    });
     stream.write_all(b"\"t\"}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -477,7 +477,7 @@ impl Recorder {
         fs::remove_file(path).unwrap();
     }
 
-    /// Takes the fewest operations that a kill cut off with which the model is the folder; with some of them it must be.
+    /// Takes the fewest operations that a kill cut off with which the model is the folder. Some, or none, must fit.
     fn take_cut_off(&mut self, cut_off: &[Operation]) {
         // More threads than these do not write at once.
         let count = cut_off.len().min(6);

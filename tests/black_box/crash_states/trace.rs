@@ -311,7 +311,8 @@ impl Reader {
         let args = Args::new(args.strip_suffix(')').unwrap_or(args));
         // A call that begins again after a signal did nothing.
         let is_unknown = result.starts_with('?') && !result.contains("ERESTART");
-        // Where the end of a process meets a call, strace may take anything for its result.
+        // Where the end of a process meets a call, strace may take anything for its result. A write of a process that lives
+        // on is never short: no recording fills a disk.
         if is_unknown || result.starts_with("-1 (errno ") {
             return self.is_cut_off(enter, exit, thread, (name, &args));
         }
