@@ -18,7 +18,7 @@ use std::{
 use crate::http::{Request, Response};
 
 /// How long a server may take to be ready, on a busy machine.
-const START: Duration = Duration::from_mins(1);
+const START: Duration = Duration::from_mins(3);
 /// How long a command may take.
 const HANGS: Duration = Duration::from_mins(10);
 

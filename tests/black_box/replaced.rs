@@ -240,16 +240,11 @@ fn a_closed_feed_that_is_opened_overwrites_nothing() {
     let served = files(&older.join("www/feeds/a"));
     let server = Server::start(&older, &ONE_URL);
     set_closed(&server, false);
-    server.wait_for_log(&["takes no entries"]);
-    let (code, said) = server.end("TERM").unwrap();
-    assert_eq!(code, Some(15), "{said:#?}");
+    refuses_entries(server);
     unchanged(&served);
     // What was shown counts, and the documents that were closed are named.
-    let paths = [&older, &to].map(|path| path.to_str().unwrap());
-    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
-    let output = run("simplefeed-server", &arguments, b"");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(15), "{said}");
+    let (code, said) = recovered(&older, &to);
+    assert_eq!(code, Some(15), "{said}");
     for told in [
         "from position 5 on, the log is not the one whose documents were shown: its 3 entries",
         "has 2.atom with other contents, which are left out",
@@ -290,11 +285,8 @@ fn what_was_shown_of_a_closed_feed_is_kept() {
             fs::remove_file(from.join("closed/feeds/a/2.atom.gz")).unwrap();
         }
         let to = folder.path().join(format!("{name}-to"));
-        let paths = [&from, &to].map(|path| path.to_str().unwrap());
-        let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
-        let output = run("simplefeed-server", &arguments, b"");
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(15), "{name}: {said}");
+        let (code, said) = recovered(&from, &to);
+        assert_eq!(code, Some(15), "{name}: {said}");
         // The later log's facts have its settings, by which the feed is open.
         assert_eq!(
             said.contains("documents of it were shown"),
@@ -400,6 +392,17 @@ fn beside_later_documents(
     (older, served)
 }
 
+/// Waits until a server takes no more entries because of another log's document, and ends it. It may have said so before it
+/// listened.
+#[track_caller]
+fn refuses_entries(server: Server) {
+    wait_for("it goes on", || {
+        (server.get("/readyz").status == 503).then_some(())
+    });
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+}
+
 /// Checks that a log refuses to go on, and has overwritten nothing.
 #[track_caller]
 fn goes_on_over_nothing(older: &Path, served: &[(PathBuf, Vec<u8>)]) {
@@ -407,9 +410,7 @@ fn goes_on_over_nothing(older: &Path, served: &[(PathBuf, Vec<u8>)]) {
     for n in 0..4 {
         publish(&server, &format!("other-{n}"));
     }
-    server.wait_for_log(&["takes no entries"]);
-    let (code, said) = server.end("TERM").unwrap();
-    assert_eq!(code, Some(15), "{said:#?}");
+    refuses_entries(server);
     let (code, said) = refused(older);
     assert_eq!(code, Some(15), "{said}");
     unchanged(served);
@@ -441,19 +442,165 @@ fn an_older_log_overwrites_no_copy_that_is_left() {
     }
 }
 
-/// Goal: an older log that was served with a folder of its own overwrites no whole document of a later one, though its
-/// sidecars tell of its own.
+/// Goal: an older log that was served with a folder of its own overwrites no document of a later one, though its sidecars
+/// tell of its own; and `recover` names such a document. The twin alone proves it, since it has a checksum.
 #[test]
 fn a_sidecar_excuses_no_whole_document() {
+    for has_file in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let (older, mut served) = beside_later_documents(&folder, |older| {
+            let server = Server::start(older, &ONE_URL);
+            server.publish_ids("a", (0..2).map(|n| format!("other-{n}")));
+            server.wait_until_frozen("/feeds/a/3.atom");
+            server.stop();
+            fs::remove_dir_all(older.join("views")).unwrap();
+        });
+        if !has_file {
+            fs::remove_file(older.join("www/feeds/a/3.atom")).unwrap();
+            served.retain(|(path, _)| path.exists());
+        }
+        let (code, said) = recovered(&older, &folder.path().join("to"));
+        assert_eq!(code, Some(15), "{said}");
+        assert!(said.contains("3.atom"), "{said}");
+        goes_on_over_nothing(&older, &served);
+    }
+}
+
+/// Returns the exit code of a recovery, and what it says.
+fn recovered(data: &Path, to: &Path) -> (Option<i32>, String) {
+    let paths = [data, to].map(|path| path.to_str().unwrap());
+    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
+    let output = run("simplefeed-server", &arguments, b"");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code(), said)
+}
+
+/// Makes a backup of a log of two whole documents and two entries, and serves it. Returns the log, and the restored one.
+fn restored_once(folder: &tempfile::TempDir, www: &str) -> [PathBuf; 2] {
+    let [data, restored] = ["data", "restored"].map(|name| folder.path().join(name));
+    let server = Server::start(&data, &ONE_URL);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let [from, to] = [&data, &restored].map(|path| path.to_str().unwrap());
+    let arguments = ["backup", "--data", from, "--to", to];
+    assert!(run("simplefeed-server", &arguments, b"").status.success());
+    let options = [&ONE_URL[..], &["--www", www]].concat();
+    let server = Server::start(&restored, &options);
+    server.publish_ids("a", (0..6).map(|n| format!("restored-{n}")));
+    wait_for_file(&Path::new(www).join("feeds/a/3.atom.gz"));
+    server.stop();
+    [data, restored]
+}
+
+/// Whether a path is that of one of the first three documents, under any of its names; the recent one and the index go on.
+fn is_of_first_three(path: &Path) -> bool {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    name.starts_with(['1', '2', '3'])
+}
+
+/// Goal: the second name of a document of a restored log, by which its predecessor leads to it, is overwritten neither by the
+/// log that was restored nor by another restoration.
+#[test]
+fn the_second_name_of_a_restored_document_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let (older, served) = beside_later_documents(&folder, |older| {
-        let server = Server::start(older, &ONE_URL);
-        server.publish_ids("a", (0..2).map(|n| format!("other-{n}")));
-        server.wait_until_frozen("/feeds/a/3.atom");
-        server.stop();
-        fs::remove_dir_all(older.join("views")).unwrap();
-    });
-    goes_on_over_nothing(&older, &served);
+    let www = folder.path().join("www");
+    let [data, _] = restored_once(&folder, www.to_str().unwrap());
+    let mut served = files(&www.join("feeds/a"));
+    served.retain(|(path, _)| is_of_first_three(path));
+    assert!(served.iter().any(|(path, _)| path.ends_with("3.atom")));
+    // Another restoration of the same moment leaves it alone.
+    let again = folder.path().join("again");
+    let [from, to] = [&data, &again].map(|path| path.to_str().unwrap());
+    let arguments = ["backup", "--data", from, "--to", to];
+    assert!(run("simplefeed-server", &arguments, b"").status.success());
+    let options = [&ONE_URL[..], &["--www", www.to_str().unwrap()]].concat();
+    let server = Server::start(&again, &options);
+    server.publish_ids("a", (0..6).map(|n| format!("again-{n}")));
+    server.wait_for_log(&["another document has this name, and is left alone"]);
+    server.stop();
+    unchanged(&served);
+    // The log that was restored has no place.
+    let server = Server::start(&data, &options);
+    for n in 0..4 {
+        publish(&server, &format!("other-{n}"));
+    }
+    refuses_entries(server);
+    unchanged(&served);
+}
+
+/// Goal: the second name of a document stands in for it in a recovery without records.
+#[test]
+fn a_second_name_hides_no_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let www = folder.path().join("restored/www");
+    let [_, restored] = restored_once(&folder, www.to_str().unwrap());
+    let shown = files(&www.join("feeds/a"));
+    let is_renamed = |path: &Path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("3-")
+    };
+    for (path, _) in shown.iter().filter(|(path, _)| is_renamed(path)) {
+        fs::remove_file(path).unwrap();
+    }
+    fs::remove_dir_all(restored.join("views")).unwrap();
+    let to = folder.path().join("to");
+    let (code, said) = recovered(&restored, &to);
+    assert_eq!(code, Some(0), "{said}");
+    for (path, bytes) in shown {
+        if is_of_first_three(&path) {
+            let made = fs::read(to.join("www/feeds/a").join(path.file_name().unwrap()));
+            let is_same = made.is_ok_and(|made| made == bytes);
+            assert!(is_same, "{}: {said}", path.display());
+        }
+    }
+}
+
+/// Goal: where the move of an opened feed was cut off, rot in one of the copies stops no log; a twin alone overwrites no
+/// document of another log.
+#[test]
+fn a_move_that_was_cut_off_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &ONE_URL);
+    set_closed(&server, true);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    wait_for_file(&data.join("closed/feeds/a/2.atom.gz"));
+    server.stop();
+    let (closed, www) = (data.join("closed/feeds/a"), data.join("www/feeds/a"));
+    let other = folder.path().join("other");
+    let server = Server::start(&other, &ONE_URL);
+    server.publish_ids("a", (0..8).map(|n| format!("other-{n}")));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+
+    let cut = folder.path().join("cut");
+    copy_folder(&data, &cut);
+    let from = cut.join("closed/feeds/a");
+    fs::create_dir_all(cut.join("www/feeds/a")).unwrap();
+    fs::copy(from.join("1.atom.gz"), cut.join("www/feeds/a/1.atom.gz")).unwrap();
+    let rotten = fs::read_to_string(from.join("1.atom")).unwrap();
+    fs::write(
+        from.join("1.atom"),
+        rotten.replacen("urn:t:0", "urn:t:x", 1),
+    )
+    .unwrap();
+    let server = Server::start(&cut, &ONE_URL);
+    set_closed(&server, false);
+    server.wait_until_frozen("/feeds/a/2.atom");
+    assert_eq!(publish(&server, "more"), 201);
+    server.stop();
+
+    fs::create_dir_all(&www).unwrap();
+    for name in ["2.atom", "2.atom.gz"] {
+        fs::copy(other.join("www/feeds/a").join(name), www.join(name)).unwrap();
+    }
+    fs::remove_file(closed.join("2.atom")).unwrap();
+    let served = files(&www);
+    let server = Server::start(&data, &ONE_URL);
+    set_closed(&server, false);
+    refuses_entries(server);
+    unchanged(&served);
 }
 
 /// Goal: a recovery that gives a shown URL other contents says so, as the log has them from before.
@@ -478,12 +625,8 @@ fn a_recovery_names_whole_documents_that_it_leaves_out() {
     for (name, bytes) in third {
         fs::write(www.join(name), bytes).unwrap();
     }
-    let to = folder.path().join("to");
-    let paths = [&older, &to].map(|path| path.to_str().unwrap());
-    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
-    let output = run("simplefeed-server", &arguments, b"");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(15), "{said}");
+    let (code, said) = recovered(&older, &folder.path().join("to"));
+    assert_eq!(code, Some(15), "{said}");
     assert!(
         said.contains("has 3.atom with other contents, which are left out"),
         "{said}"
@@ -517,11 +660,8 @@ fn a_closed_feed_overwrites_no_open_one() {
     let (code, said) = server.end("TERM").unwrap();
     assert_eq!(code, Some(15), "{said:#?}");
     unchanged(&served);
-    let paths = [&older, &to].map(|path| path.to_str().unwrap());
-    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
-    let output = run("simplefeed-server", &arguments, b"");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(15), "{said}");
+    let (code, said) = recovered(&older, &to);
+    assert_eq!(code, Some(15), "{said}");
     assert!(
         said.contains("1.atom is of another feed that had this name"),
         "{said}"

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
     sync::{
@@ -29,7 +30,7 @@ use super::{
     frozen::Frozen,
     index,
     manifest::{Archived, Manifests, TOGETHER_MAX},
-    replaced::{Stranger, document_of_another_log},
+    replaced::{Own, Stranger, document_of_another_log, name_in},
     sidecar::Sidecar,
 };
 use crate::{
@@ -244,7 +245,7 @@ impl Archive {
         }
         // Before anything is copied.
         for path in &paths {
-            check_move(path, &open, settings)?;
+            check_move(path, &open, &settings.name)?;
         }
         for paths in paths.chunks(TOGETHER_MAX) {
             // A copy and not a rename: the trees may be on two file systems.
@@ -337,26 +338,43 @@ impl Archive {
             .filter_map(DocumentNumber::new)
             .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
             .map(|record| record.name);
-        // A renamed document has a file under its older name, too. Its record has the newer one.
+        let names: BTreeSet<DocumentName> = stems.filter_map(DocumentName::of_stem).collect();
+        // A renamed document has a file under its older name, too. Its record has the newer one; without a record, its own
+        // link.
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
-            record.is_some_and(|record| {
-                name.epoch < record.name.epoch && self.has_copy(feed, *name, &record)
-            })
+            if let Some(record) = record {
+                return name.epoch < record.name.epoch && self.has_copy(feed, *name, &record);
+            }
+            let is_newer =
+                |other: &DocumentName| other.number == name.number && other.epoch > name.epoch;
+            let mut newer = names.iter().filter(|other| is_newer(other)).peekable();
+            newer.peek().is_some() && {
+                let linked = self.linked_names(feed, *name);
+                newer.any(|other| linked.contains(other))
+            }
         };
-        stems
-            .filter_map(DocumentName::of_stem)
-            .filter(|name| !is_second_name(name))
-            .chain(recorded)
-            .collect()
+        let found = names.iter().filter(|name| !is_second_name(name));
+        found.copied().chain(recorded).collect()
+    }
+
+    /// Returns the copies of a document in the two trees.
+    fn copies(&self, feed: &FeedName, name: DocumentName) -> [Copies; 2] {
+        let file = Path::new(feed.as_str()).join(name.to_string());
+        self.folders_of_feeds()
+            .map(|folder| Copies::read(&folder.join(&file)))
+    }
+
+    /// Returns the names in the own links of the copies of a document.
+    fn linked_names(&self, feed: &FeedName, name: DocumentName) -> Vec<DocumentName> {
+        let copies = self.copies(feed, name);
+        let all = copies.iter().flat_map(Copies::all);
+        all.filter_map(|bytes| name_in(bytes, feed)).collect()
     }
 
     /// Whether a file of this name, in either tree, is a copy of a recorded document; also if it cannot be read.
     fn has_copy(&self, feed: &FeedName, name: DocumentName, record: &Archived) -> bool {
-        let file = Path::new(feed.as_str()).join(name.to_string());
-        let copies = self
-            .folders_of_feeds()
-            .map(|folder| Copies::read(&folder.join(&file)));
+        let copies = self.copies(feed, name);
         let mut all = copies.iter().flat_map(Copies::all).peekable();
         all.peek().is_none() || all.any(|bytes| Digest::of(bytes) == record.identity.digest)
     }
@@ -379,10 +397,7 @@ impl Archive {
 
     /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
-        let file = Path::new(feed.as_str()).join(document.to_string());
-        let trees = self
-            .folders_of_feeds()
-            .map(|folder| Copies::read(&folder.join(&file)));
+        let trees = self.copies(feed, document);
         let [shown, closed] = &trees;
         let sidecar = regular::read_document(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
@@ -415,8 +430,12 @@ impl Archive {
         let is_elsewhere = if bytes.is_some() {
             trees.iter().any(has_other)
         } else {
-            // No rot makes both copies the same other document.
-            trees.iter().any(Copies::agree)
+            // A twin has a checksum, so it is no rot.
+            let has_document = |copies: &Copies| {
+                let twin = copies.twin.as_ref();
+                twin.is_some_and(|bytes| name_in(bytes, feed).is_some())
+            };
+            trees.iter().any(has_document)
         };
         // What tells of other bytes is of another log's document.
         let is_own = |told: Digest| !proven || Some(told) == digest;
@@ -692,7 +711,7 @@ impl Archive {
         let name = frozen.opening.name;
         for folder in self.folders_of_feeds() {
             let path = folder.join(feed.as_str()).join(name.to_string());
-            let other = document_of_another_log(&path, &frozen.bytes, name, &frozen.settings);
+            let other = document_of_another_log(&path, &Own::of(frozen));
             let Some(other) = other else {
                 continue;
             };
@@ -702,7 +721,7 @@ impl Archive {
             let recorded = self.manifests.get(feed, name.number).ok().flatten();
             let recorded = recorded.map(|recorded| recorded.identity.digest);
             let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
-            let sidecar = sidecar.filter(|_| other == Stranger::Part);
+            let sidecar = sidecar.filter(|_| other == Stranger::Likely);
             let sidecar = sidecar.and_then(|bytes| Some(Sidecar::of_bytes(&bytes)?.sha256));
             let own = Digest::of(&frozen.bytes);
             if ![recorded, sidecar].contains(&Some(own)) {
@@ -742,7 +761,7 @@ impl Archive {
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
-                let other = document_of_another_log(&path, &frozen.bytes, linked, &frozen.settings);
+                let other = document_of_another_log(&path, &Own::of(frozen));
                 if other.is_some() {
                     let path = visible_path(&path);
                     warn!(path = %path.display(), "another document has this name, and is left alone");
@@ -794,7 +813,7 @@ impl Archive {
         let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
         let differs = !(is_right(regular::read_document(&path)) && is_right(twin));
         // A document that has this name of its own is left alone.
-        let other = || document_of_another_log(&path, &frozen.bytes, linked, &frozen.settings);
+        let other = || document_of_another_log(&path, &Own::of(frozen));
         differs && other().is_none()
     }
 
@@ -858,18 +877,25 @@ fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
 }
 
-/// Checks that the copy of a file does not take the place of another log's document.
-fn check_move(from: &Path, to: &Path, settings: &Settings) -> Result<(), ViewError> {
-    let name = from.file_name().unwrap_or_default();
+/// Checks that the copy of a document's file, or of its twin, does not take the place of another log's document.
+fn check_move(from: &Path, to: &Path, feed: &FeedName) -> Result<(), ViewError> {
+    let name = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let name = name.strip_suffix(".gz").unwrap_or(name);
     let path = to.join(name);
-    let Some(name) = name.to_str().and_then(DocumentName::of_file) else {
+    let place = DocumentName::of_file(name).filter(|_| path.exists() || twin_of(&path).exists());
+    let Some(place) = place else {
         return Ok(());
     };
-    if !path.exists() && !twin_of(&path).exists() {
-        return Ok(());
-    }
-    let own = regular::read_document(from).map_err(failed("read", from))?;
-    match document_of_another_log(&path, &own, name, settings) {
+    let copies = Copies::read(&from.with_file_name(name));
+    let own = Own {
+        feed,
+        name: copies
+            .all()
+            .find_map(|bytes| name_in(bytes, feed))
+            .unwrap_or(place),
+        copies: copies.all().map(Vec::as_slice).collect(),
+    };
+    match document_of_another_log(&path, &own) {
         Some(_) => Err(replaced_by(path)),
         None => Ok(()),
     }

@@ -12,15 +12,14 @@ use std::{
 
 use simplefeed_core::{
     digest::Digest,
-    feed::{CommitNumber, DocumentName},
+    feed::{CommitNumber, DocumentName, FeedName},
     history::ChainHash,
     reader::Document,
-    settings::Settings,
 };
 use tracing::warn;
 use url::Url;
 
-use super::archive::Archive;
+use super::{archive::Archive, frozen::Frozen};
 use crate::{
     codec::{Reader, Writer, seal, unseal},
     log::{
@@ -41,52 +40,76 @@ const BYTES_MAX: u64 = 4_096;
 /// Bytes of the note before the path.
 const FACTS_BYTES: usize = 72;
 
+/// A document of this log that is to have a place.
+pub(super) struct Own<'a> {
+    pub(super) feed: &'a FeedName,
+    /// Its name, which its own link has. The file's name is an older one, where a restoration has renamed the document.
+    pub(super) name: DocumentName,
+    /// Its bytes, or, where these may be damaged, each copy of them.
+    pub(super) copies: Vec<&'a [u8]>,
+}
+
+impl<'a> Own<'a> {
+    pub(super) fn of(frozen: &'a Frozen) -> Self {
+        Self {
+            feed: &frozen.settings.name,
+            name: frozen.opening.name,
+            copies: vec![&frozen.bytes],
+        }
+    }
+
+    fn has(&self, bytes: Option<&Vec<u8>>) -> bool {
+        bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
+    }
+
+    /// Whether bytes in this one's place are a document of another log that belongs there, by its name or by the one that it
+    /// had before a restoration. A copy of another document does not.
+    fn is_displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> bool {
+        let found = bytes.and_then(|bytes| name_in(bytes, self.feed));
+        found.is_some_and(|found| {
+            let is_renamed = found.epoch > place.epoch && found != self.name;
+            found.number == place.number && (found == place || is_renamed)
+        })
+    }
+}
+
 /// What tells of another log's document in the place of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// The file and its twin, which agree.
-    Whole,
-    /// One of them, as the other one is missing, damaged or another document. It might be the own one with rot.
-    Part,
+    /// The compressed twin, which has a checksum.
+    Proven,
+    /// The file alone. It might be the own one with rot.
+    Likely,
 }
 
-/// Looks for a document of another log in a file or its twin: one that can be read, has this name, and other bytes than
-/// `own`. If either has the own bytes, the other one is damaged: rot changes only one of them. The document's own link must
-/// have the name, since a copy of another document does not.
-pub(super) fn document_of_another_log(
-    path: &Path,
-    own: &[u8],
-    name: DocumentName,
-    settings: &Settings,
-) -> Option<Stranger> {
+/// Looks for a document of another log in a file or its twin. If either has the own bytes, the other one is damaged: rot
+/// changes only one of them.
+pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> Option<Stranger> {
+    let place = DocumentName::of_file(path.file_name()?.to_str()?)?;
     let file = regular::read_document(path).ok();
-    if file.as_deref() == Some(own) {
+    if own.has(file.as_ref()) {
         return None;
     }
     let twin = decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok();
-    if twin.as_deref() == Some(own) {
+    if own.has(twin.as_ref()) {
         return None;
     }
-    let is_whole = file == twin;
-    let mut copies = [file, twin].into_iter().flatten();
-    let found = copies.any(|bytes| has_own_name(bytes, name, settings));
-    found.then_some(if is_whole {
-        Stranger::Whole
-    } else {
-        Stranger::Part
-    })
+    if own.is_displaced_by(twin.as_ref(), place) {
+        return Some(Stranger::Proven);
+    }
+    // A twin that is missing or damaged says nothing; one that is another document contradicts the file.
+    let is_alone = twin.is_none();
+    (is_alone && own.is_displaced_by(file.as_ref(), place)).then_some(Stranger::Likely)
 }
 
-/// Whether bytes are a document whose own link has this name.
-fn has_own_name(bytes: Vec<u8>, name: DocumentName, settings: &Settings) -> bool {
-    let told = || {
-        let base = Url::parse(&settings.document_url(name)).ok()?;
-        let document = Document::read(bytes.into(), &base).ok()?;
-        let mut path = document.link("self")?.path_segments()?;
-        let found = DocumentName::of_file(path.next_back()?)?;
-        Some((path.next_back()?, found) == (settings.name.as_str(), name))
-    };
-    told().unwrap_or(false)
+/// Returns the name in the own link of a document of this feed.
+pub(super) fn name_in(bytes: &[u8], feed: &FeedName) -> Option<DocumentName> {
+    // Only the end of the path counts.
+    let base = Url::parse(&format!("http://localhost/feeds/{feed}/")).ok()?;
+    let document = Document::read(bytes.to_vec().into(), &base).ok()?;
+    let mut path = document.link("self")?.path_segments()?;
+    let name = DocumentName::of_file(path.next_back()?);
+    name.filter(|_| path.next_back() == Some(feed.as_str()))
 }
 
 impl Archive {
