@@ -87,6 +87,8 @@ struct Memory {
     records: Records,
     /// Where its entries are.
     stand: Stand,
+    /// Place of the bookmarks among its entries, where that is not in the run's document.
+    place: Option<Bookmark>,
 }
 
 /// One entry to hand over.
@@ -108,11 +110,14 @@ impl Run {
         let indices = self.entries.iter().map(|entry| entry.index);
         // Smaller indices are newer: the consumer has not received those entries yet.
         let left = indices.filter(|index| *index < entry.index);
-        Some(Bookmark {
+        let place = memory.place.clone().unwrap_or(Bookmark {
             stand: Some(memory.stand),
+            ..bookmark
+        });
+        Some(Bookmark {
             known: Some(memory.known.and(&memory.records, entry.index)),
             pending: memory.pending.and(&memory.records, left),
-            ..bookmark
+            ..place
         })
     }
 }

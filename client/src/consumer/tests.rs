@@ -984,7 +984,7 @@ impl Transport for Growing {
     }
 }
 
-/// What says that nothing is left: the observer, and the store's mark for health checks.
+/// Counts of `caught_up` calls: at the observer, and at the bookmark store, which marks them for health checks.
 #[derive(Clone, Debug, Default)]
 struct Ends(Arc<Mutex<[usize; 2]>>);
 
@@ -1009,7 +1009,7 @@ impl BookmarkStore for Ends {
 }
 
 /// Goal: behind a round that ended early, because the feed grew faster than it was read, the next look comes after a second
-/// and not after the usual interval; and only the end of the feed is told to be one.
+/// and not after the usual interval; `caught_up` comes at the end of the feed only.
 #[tokio::test(start_paused = true)]
 async fn a_round_that_ends_early_is_no_end() {
     let transport: Arc<dyn Transport> = Arc::new(Growing {
@@ -1078,7 +1078,7 @@ async fn a_gap_can_be_passed() {
     assert_eq!(all(&mut going_on.build().unwrap()).await, ["5"]);
 }
 
-/// An entry that a consumer has seen and not delivered before it stopped is delivered later, or missed aloud.
+/// An entry that a consumer has seen and not delivered before it stopped is delivered later, or reported as a gap.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_entry_is_missed_aloud() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());

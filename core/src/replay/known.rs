@@ -205,8 +205,8 @@ pub(super) struct Known {
     owed: BTreeSet<u64>,
     /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
-    /// Entries that this round leaves to the next one.
-    left: BTreeSet<u64>,
+    /// Entries that a copy of the recent document showed after the look of this round, and that the next one owes.
+    for_next_round: BTreeSet<u64>,
 }
 
 impl Known {
@@ -275,22 +275,35 @@ impl Known {
         if self.window_before.is_empty() {
             self.window_before = std::mem::take(&mut self.window);
         }
-        let ids = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
-        self.window = ids.collect();
+        self.window = ids(recent);
     }
 
-    /// Ends a round.
+    /// Makes the entries left to the next round owed, and the entries of the older window forgettable.
     pub(super) fn end_round(&mut self) {
         self.window_before.clear();
-        self.owed.append(&mut self.left);
+        self.owed.append(&mut self.for_next_round);
     }
 
-    /// Leaves what this round has shown to the next one. Entries that earlier rounds owe, and this one has not shown, stay
-    /// owed by this one.
-    pub(super) fn leave_shown(&mut self) {
-        self.left.append(&mut self.shown);
-        let left = &self.left;
-        self.owed.retain(|id| !left.contains(id));
+    /// Leaves all entries that this round showed and did not hand over to the next one. Entries that only earlier rounds
+    /// showed are due in this one.
+    pub(super) fn defer_shown(&mut self) {
+        let shown = std::mem::take(&mut self.shown);
+        self.defer_ids(shown);
+    }
+
+    /// Leaves entries that were seen and are lost to the next round, but for those that were handed over or are due in
+    /// this round. Returns those left.
+    pub(super) fn defer(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
+        let mut lost = self.not_handed_over(lost);
+        lost.retain(|(id, _)| !self.shown.contains(id));
+        self.defer_ids(lost.iter().map(|(id, _)| *id));
+        lost
+    }
+
+    fn defer_ids(&mut self, ids: impl IntoIterator<Item = u64>) {
+        self.for_next_round.extend(ids);
+        let deferred = &self.for_next_round;
+        self.owed.retain(|id| !deferred.contains(id));
     }
 
     /// Notes an entry of the way ahead, which the walk is to hand over.
@@ -299,13 +312,28 @@ impl Known {
     }
 
     /// Notes entries that were seen and are lost, but for those that were handed over. Returns those noted.
-    pub(super) fn owe(&mut self, mut lost: Vec<Seen>) -> Vec<Seen> {
-        lost.retain(|(id, updated)| {
+    pub(super) fn owe(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
+        let lost = self.not_handed_over(lost);
+        self.shown.extend(lost.iter().map(|(id, _)| *id));
+        lost
+    }
+
+    fn not_handed_over(&self, mut seen: Vec<Seen>) -> Vec<Seen> {
+        seen.retain(|(id, updated)| {
             let entry = self.entries.get(id);
             entry.is_none_or(|entry| entry.updated < *updated)
         });
-        self.shown.extend(lost.iter().map(|(id, _)| *id));
-        lost
+        seen
+    }
+
+    /// Returns the entries that this round showed, or that are among `lost`, that were not handed over, and that a document
+    /// lacks.
+    pub(super) fn missing(&self, lost: &[Seen], document: &Document) -> HashSet<u64> {
+        let lost = self.not_handed_over(lost.to_vec());
+        let ids = ids(document);
+        let shown = self.shown.iter().copied();
+        let all = shown.chain(lost.into_iter().map(|(id, _)| id));
+        all.filter(|id| !ids.contains(id)).collect()
     }
 
     /// Returns whether a document lacks an entry that earlier rounds showed and did not hand over.
@@ -335,12 +363,19 @@ impl Known {
 
     /// Returns the entries shown and not handed over, at most [`KNOWN_WINDOW_MAX`].
     pub(super) fn pending(&self) -> PendingEntries {
-        // `difference` leaves out repeats: an id may be in both sets.
-        let all = self.owed.iter().chain(self.shown.difference(&self.owed));
+        let is_due = |id: &&u64| self.owed.contains(id) || self.shown.contains(id);
+        let deferred = self.for_next_round.iter().filter(|id| !is_due(id));
+        let all = self.owed.union(&self.shown).chain(deferred);
         PendingEntries(Arc::new(all.take(KNOWN_WINDOW_MAX).copied().collect()))
     }
 
-    /// Clears the entries owed, after a gap that the consumer accepted.
+    /// Returns the number of entries that were due in this round and not handed over.
+    pub(super) fn overdue(&self) -> usize {
+        self.owed.union(&self.shown).count()
+    }
+
+    /// Clears the entries due in this round, after a gap that the consumer accepted. The gap does not cover the entries left
+    /// to the next round.
     pub(super) fn forgive(&mut self) {
         self.owed.clear();
         self.shown.clear();
@@ -366,6 +401,7 @@ impl Known {
         };
         self.owed.remove(&id);
         self.shown.remove(&id);
+        self.for_next_round.remove(&id);
         self.remember(id, updated);
         self.forget();
     }
@@ -437,9 +473,14 @@ fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
     if entries.is_empty() {
         return false;
     }
-    let ids = (0..document.len()).filter_map(|index| Some(key(document, index)?.0));
-    let ids: HashSet<u64> = ids.collect();
+    let ids = ids(document);
     entries.iter().any(|id| !ids.contains(id))
+}
+
+/// Returns the hashes of the ids of a document's entries.
+fn ids(document: &Document) -> HashSet<u64> {
+    let keys = (0..document.len()).filter_map(|index| key(document, index));
+    keys.map(|(id, _)| id).collect()
 }
 
 /// Returns the hash of an entry's id, and its date.

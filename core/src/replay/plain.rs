@@ -18,7 +18,7 @@ use super::{
     Ask, AskKind, Bookmark, Memory, Run, RunEntry, Stand, Start, Validators, WalkError,
     known::{Coming, Known, Records},
     places::{is_before, lead},
-    seen::SeenEntries,
+    seen::{Seen, SeenEntries},
     walk::{is_closed, is_same_feed},
 };
 use crate::{
@@ -65,6 +65,16 @@ struct Passed {
     closed: bool,
 }
 
+/// Copy of the recent document that was set aside until the archive before it was read again.
+#[derive(Debug)]
+struct Aside {
+    /// Whether it has an entry of the look.
+    is_joined: bool,
+    /// Entries that earlier copies showed, and that this one lacks. The archive was read again after that, so those that
+    /// are still missing then were deleted.
+    missing: HashSet<u64>,
+}
+
 /// Position of a document relative to the place to begin at.
 enum Standing {
     /// Everything in the document, and behind it, is old.
@@ -103,9 +113,9 @@ pub(super) struct PlainWalk {
     /// The recent document at the moment the way back began.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
-    /// Whether the copy of the recent document that was set aside last has an entry of the look; `None` without any.
-    aside_is_joined: Option<bool>,
-    /// How often one was set aside once more.
+    /// The copy of the recent document that was set aside last.
+    aside: Option<Aside>,
+    /// Number of times the recent document was set aside again.
     looks_aside: u32,
     /// Whether the look at the recent document has shown entries that were handed over or are to be.
     has_shown_recent: bool,
@@ -166,7 +176,7 @@ impl PlainWalk {
             known,
             looked: None,
             looks_between: 0,
-            aside_is_joined: None,
+            aside: None,
             looks_aside: 0,
             has_shown_recent: false,
             has_lost_looked: false,
@@ -263,11 +273,11 @@ impl PlainWalk {
 
     /// Returns the gap of a walk at its end: entries that an earlier one saw, and that are gone.
     pub(super) fn deleted(&self) -> Option<WalkError> {
-        let entries = self.known.pending().len();
+        let entries = self.known.overdue();
         (entries > 0).then_some(WalkError::Deleted { entries })
     }
 
-    /// Ends the walk.
+    /// Prepares the consumer's memory for the next round.
     pub(super) fn end(&mut self) {
         self.known.end_round();
     }
@@ -332,7 +342,7 @@ impl PlainWalk {
         match self.state.clone() {
             State::Looking => self.look(document, url),
             State::Back { url: asked } => self.back(document, url, asked),
-            State::Forward { url: asked } => self.forward(document, url, asked),
+            State::Forward { url: asked } => self.forward(document, url, &asked),
             State::Done => Ok(None),
         }
     }
@@ -603,20 +613,18 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         // A copy without the closed mark, although newer documents exist, is from when the document was open.
         let seeks_place = matches!(self.start, Start::Entry(_) | Start::Bookmark(_));
-        if (self.meets_closed || seeks_place) && !is_closed(&document) && !self.again {
+        let is_read = self.read.contains(url) || self.read.contains(&asked);
+        let may_be_old = self.meets_closed || seeks_place || is_read;
+        if may_be_old && !is_closed(&document) && !self.again {
             self.again = true;
             return Ok(None);
         }
-        let is_read = self.read.contains(url) || self.read.contains(&asked);
-        // The walk handed this document over in this round, so nothing in it is new.
-        let standing = if is_read {
-            Standing::Before
-        } else {
-            self.standing(&document, url, &asked)
-        };
-        match standing {
+        if is_read {
+            return self.end_way_back(document, url, asked);
+        }
+        match self.standing(&document, url, &asked) {
             Standing::Before => {
-                let is_passed = matches!(self.start, Start::Time(_) | Start::Newest) && !is_read;
+                let is_passed = matches!(self.start, Start::Time(_) | Start::Newest);
                 self.meets_place |= !is_passed;
                 if is_passed {
                     self.pass_over(&document, 0, url);
@@ -657,6 +665,23 @@ impl PlainWalk {
         }
     }
 
+    /// Ends a way back at a document that this round passed before. If the document is not closed, it may have grown since.
+    fn end_way_back(
+        &mut self,
+        document: Document,
+        url: &Url,
+        asked: Url,
+    ) -> Result<Option<Run>, WalkError> {
+        self.meets_place = true;
+        let grown = Some(document).filter(|document| !is_closed(document));
+        let run = grown.map(|document| self.hand_over(document, url, &asked));
+        let run = run.transpose()?;
+        // The way back came from the document behind it, so it grows no more.
+        self.note_passed(asked, url, true);
+        self.go_forward();
+        Ok(run)
+    }
+
     /// Notes the entries of a document that another copy is to hand over on the way forward.
     fn see(&mut self, document: &Document, asked: &Url, first: usize) {
         let is_recent = *asked == self.recent;
@@ -680,9 +705,7 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         if !self.looked_again {
             self.looked_again = true;
-            self.owe_seen(at_hand.as_ref().map(|(_, asked)| asked));
-            // The way so far came through copies that may be stale.
-            self.way.clear();
+            self.give_up_way(at_hand.as_ref().map(|(_, asked)| asked));
             self.anchored = None;
             self.forget_visited();
             self.state = State::Looking;
@@ -718,11 +741,14 @@ impl PlainWalk {
     /// Whether no entry of the recent document was handed over or is to be, nor follows one through a copy that was set
     /// aside.
     fn is_all_new(&self, recent: &Document) -> bool {
-        let is_new =
-            |index| !self.known.has(recent, index) && !self.known.is_pending(recent, index);
-        let is_joined =
-            || self.aside_is_joined == Some(true) && self.seen.has_any_of(&self.recent, recent);
-        (0..recent.len()).all(is_new) && !is_joined()
+        let aside_is_joined = self.aside.as_ref().is_some_and(|aside| aside.is_joined);
+        let is_joined = |index| aside_is_joined && self.seen.has(&self.recent, recent, index);
+        (0..recent.len()).all(|index| self.is_new(recent, index) && !is_joined(index))
+    }
+
+    /// Whether a document's entry was not handed over, and no round is to hand it over.
+    fn is_new(&self, document: &Document, index: usize) -> bool {
+        !self.known.has(document, index) && !self.known.is_pending(document, index)
     }
 
     /// Returns what is wrong where the recent document at the end of the way has no entry of those that the look has
@@ -741,8 +767,9 @@ impl PlainWalk {
             Err(broken) if !self.is_joined(document) => Some(broken),
             Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
             Ok(Some(link))
-                // If it was cut meanwhile, the documents between are walked back to, and if the archive has grown, it is
-                // read again. So entries that came from the copy of the look only were deleted, and others may have been.
+                // If it was cut meanwhile, the documents between are walked back to, and if the archive may have grown, it
+                // was read again. So entries that came from the copy of the look only were deleted, and others may have
+                // been.
                 if is_cut
                     && self.has_lost_looked
                     && self.looks_between == 0
@@ -754,23 +781,34 @@ impl PlainWalk {
         }
     }
 
-    /// Owes what this way has seen: the next way may lead elsewhere. Behind the oldest document with a known entry,
+    /// Gives up this way, whose copies may be stale, and owes what it has seen: the next way may lead elsewhere. Behind the oldest document with a known entry,
     /// unknown entries need not be new.
-    fn owe_seen(&mut self, at_hand: Option<&Url>) {
+    fn give_up_way(&mut self, at_hand: Option<&Url>) {
         let anchored = self.anchored.unwrap_or(0);
-        for asked in self.way.iter().chain(at_hand).take(anchored) {
+        let way = std::mem::take(&mut self.way);
+        for asked in way.iter().chain(at_hand).take(anchored) {
             let seen = self.seen.take(asked);
-            self.known.owe(seen);
+            self.owe(asked, seen);
         }
+    }
+
+    /// Owes entries that a document showed, and that its next copy lacks, if they were not handed over. Returns those.
+    fn owe(&mut self, asked: &Url, lost: Vec<Seen>) -> Vec<Seen> {
+        if *asked == self.recent {
+            // They came after the look, and the last copy may be that of a server that lags: the next round shows whether
+            // they are gone.
+            return self.known.defer(lost);
+        }
+        self.known.owe(lost)
     }
 
     fn forward(
         &mut self,
         mut document: Document,
         url: &Url,
-        asked: Url,
+        asked: &Url,
     ) -> Result<Option<Run>, WalkError> {
-        let is_recent = asked == self.recent;
+        let is_recent = *asked == self.recent;
         // Before another link stands in for a broken one.
         let own_link = lead(&document, "prev-archive", url);
         if is_recent {
@@ -778,61 +816,25 @@ impl PlainWalk {
         }
         // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
         // since the way back may come from another server.
-        let lost = self.seen.lost(&asked, &document);
+        let lost = self.seen.lost(asked, &document);
         let may_be_old = !is_recent && !is_closed(&document) || !lost.is_empty();
         if may_be_old && !self.again {
             if !is_recent {
                 // Another server's copy may have entries that neither the way back nor the next copy has.
-                self.see(&document, &asked, document.len());
+                self.see(&document, asked, document.len());
             }
             self.again = true;
             return Ok(None);
         }
-        let previous = document.link("prev-archive").cloned();
-        let follows = |passed: &Passed| {
-            previous.as_ref() == Some(&passed.asked) || previous.as_ref() == Some(&passed.url)
-        };
-        if let Some(passed) = self.passed.as_mut() {
-            let before = passed.asked.clone();
-            if passed.url != *url && follows(passed) {
-                if !passed.closed {
-                    // The document may have gained entries between its reading and the cut that this document shows.
-                    passed.closed = true;
-                    self.set_aside(&document, asked, before);
-                    return Ok(None);
-                }
-                // It may have gained more of them since.
-                if is_recent && self.is_ahead(&document) {
-                    self.looks_aside += 1;
-                    if self.is_outrun(self.looks_aside) {
-                        return self.end_early(&document, &asked);
-                    }
-                    self.set_aside(&document, asked, before);
-                    return Ok(None);
-                }
-            } else if passed.url != *url
-                && is_recent
-                && let Some(between) = previous.filter(|previous| !self.read.contains(previous))
-            {
-                // The publisher cut documents after the way back began here.
-                self.looks_between += 1;
-                if self.is_outrun(self.looks_between) {
-                    return self.end_early(&document, &asked);
-                }
-                self.way.push(asked);
-                self.forget_visited();
-                return self.go_back(between).map(|()| None);
-            }
+        if let Some(step) = self.follow_growth(&document, url, asked, &lost) {
+            return step;
         }
         if is_recent {
             let looked = self.looked.take();
             if let Some(looked) = looked.filter(|_| self.known.lacks_shown(&document)) {
-                let (looked, at) = *looked;
                 // The publisher deleted entries during the walk, so they come from the copy that showed them.
-                // The copy of the look is not the end of the way: `passed` must still name the document before it.
-                let passed = self.passed.clone();
-                let run = self.hand_over(looked, &at, &asked)?;
-                self.passed = passed;
+                let (looked, at) = *looked;
+                let run = self.hand_over_copy(looked, &at, asked)?;
                 self.has_lost_looked = true;
                 self.again = true;
                 return Ok(Some(run));
@@ -843,20 +845,67 @@ impl PlainWalk {
             }
             self.known.look_at(&document);
         }
-        self.seen.take(&asked);
+        self.seen.take(asked);
         // Before, so that a bookmark among these entries owes what is lost; behind, because an older revision may have
         // stood in for it.
-        let owed = self.known.owe(lost);
-        let run = self.hand_over(document, url, &asked)?;
-        self.known.owe(owed);
+        let owed = self.owe(asked, lost);
+        let run = if is_recent && !owed.is_empty() {
+            self.hand_over_copy(document, url, asked)?
+        } else {
+            self.hand_over(document, url, asked)?
+        };
+        self.owe(asked, owed);
         self.go_forward();
         Ok(Some(run))
     }
 
+    /// Reads the documents before this one that may have new entries: the one that the walk passed last, if it may have
+    /// grown since, and those that were cut since. Returns the outcome of this step; `None` if there are none.
+    fn follow_growth(
+        &mut self,
+        document: &Document,
+        url: &Url,
+        asked: &Url,
+        lost: &[Seen],
+    ) -> Option<Result<Option<Run>, WalkError>> {
+        let is_recent = *asked == self.recent;
+        let previous = document.link("prev-archive");
+        let passed = self.passed.as_mut().filter(|passed| passed.url != *url)?;
+        if previous == Some(&passed.asked) || previous == Some(&passed.url) {
+            let before = passed.asked.clone();
+            // The document may have gained entries between its reading and the cut that this document shows.
+            let was_closed = std::mem::replace(&mut passed.closed, true);
+            if was_closed {
+                // It may have gained more of them since.
+                if !is_recent || !self.is_ahead(document, lost) {
+                    return None;
+                }
+                self.looks_aside += 1;
+                if self.is_outrun(self.looks_aside) {
+                    return Some(self.end_early(document, asked));
+                }
+            }
+            self.set_aside(document, asked.clone(), before, lost);
+            return Some(Ok(None));
+        }
+        // The publisher cut documents after the way back began at the recent one.
+        let between = previous.filter(|previous| is_recent && !self.read.contains(*previous))?;
+        self.looks_between += 1;
+        if self.is_outrun(self.looks_between) {
+            return Some(self.end_early(document, asked));
+        }
+        self.way.push(asked.clone());
+        self.forget_visited();
+        Some(self.go_back(between.clone()).map(|()| None))
+    }
+
     /// Sets a document aside, and reads the one before it, which it follows, again.
-    fn set_aside(&mut self, document: &Document, asked: Url, before: Url) {
+    fn set_aside(&mut self, document: &Document, asked: Url, before: Url, lost: &[Seen]) {
         if asked == self.recent {
-            self.aside_is_joined = Some(!self.is_all_new(document));
+            self.aside = Some(Aside {
+                is_joined: !self.is_all_new(document),
+                missing: self.known.missing(lost, document),
+            });
         }
         self.see(document, &asked, document.len());
         self.way.push(asked);
@@ -864,13 +913,18 @@ impl PlainWalk {
         self.again = true;
     }
 
-    /// Whether the recent document has no entry of the copy that was set aside, nor an older one: the document before it
-    /// has grown once more.
-    fn is_ahead(&self, recent: &Document) -> bool {
-        self.aside_is_joined.is_some()
-            && !recent.is_empty()
-            && self.is_all_new(recent)
-            && !self.seen.has_any_of(&self.recent, recent)
+    /// Whether the document before the recent one may have grown since it was read after the copy that was set aside.
+    /// `lost` are the entries of such copies that the recent document lacks.
+    fn is_ahead(&self, recent: &Document, lost: &[Seen]) -> bool {
+        let Some(aside) = &self.aside else {
+            return false;
+        };
+        // Entries roll off at the bottom. A new one there may follow others that came and went unseen, also if the copy
+        // that was set aside was empty, or if one entry stays on top.
+        let is_unseen =
+            |bottom| self.is_new(recent, bottom) && !self.seen.has(&self.recent, recent, bottom);
+        recent.len().checked_sub(1).is_some_and(is_unseen)
+            || !self.known.missing(lost, recent).is_subset(&aside.missing)
     }
 
     /// Whether the feed grows faster than the walk reads, after so many looks: the round must end before the recent
@@ -884,17 +938,39 @@ impl PlainWalk {
     /// came since.
     fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<Run>, WalkError> {
         let looked = self.looked.take().filter(|_| self.known.has_shown());
-        let run = looked.map(|looked| self.hand_over(looked.0, &looked.1, asked));
-        let run = run.transpose()?;
+        // Before the copy of the look, so that a bookmark among its entries owes what came since; and behind, because an
+        // older revision may have stood in for it.
         self.show(recent, recent.len());
         let seen = self.seen.take(asked);
-        self.known.owe(seen);
-        self.known.leave_shown();
+        let owed = self.known.owe(seen);
+        let run = looked.map(|looked| self.hand_over_copy(looked.0, &looked.1, asked));
+        let run = run.transpose()?;
+        self.show(recent, recent.len());
+        self.known.owe(owed);
+        self.known.defer_shown();
+        self.stay_before_recent();
+        self.go(State::Done);
+        Ok(run)
+    }
+
+    /// Hands over the entries of a copy of the recent document that is not the end of the way. The walk, and each bookmark
+    /// among these entries, stay at the document before it: a link to the same archive must lead through that again.
+    fn hand_over_copy(&mut self, copy: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
+        let (passed, last) = (self.passed.clone(), self.last.clone());
+        let mut run = self.hand_over(copy, url, asked)?;
+        (self.passed, self.last) = (passed, last);
+        self.stay_before_recent();
+        if let Some(memory) = &mut run.memory {
+            memory.place.clone_from(&self.last);
+        }
+        Ok(run)
+    }
+
+    /// Notes that newer documents than that of the last place are still to be read.
+    fn stay_before_recent(&mut self) {
         if let Some(last) = &mut self.last {
             last.stand = Some(Stand::Archive);
         }
-        self.go(State::Done);
-        Ok(run)
     }
 
     fn note_passed(&mut self, asked: Url, url: &Url, closed: bool) {
@@ -975,6 +1051,7 @@ impl PlainWalk {
                 pending: self.known.pending(),
                 records: Records::of(&document),
                 stand: self.stand_here(),
+                place: None,
             }),
             document,
             url: url.clone(),

@@ -52,13 +52,10 @@ impl SeenEntries {
         }
     }
 
-    /// Returns whether any entry of a copy was noted of the document, without its date.
-    pub(super) fn has_any_of(&self, asked: &Url, copy: &Document) -> bool {
-        let Some(seen) = self.documents.get(asked) else {
-            return false;
-        };
-        let mut keys = (0..copy.len()).filter_map(|index| key(copy, index));
-        keys.any(|(id, _)| seen.contains(&(id, None)))
+    /// Returns whether an entry of a copy was noted of the document, without its date.
+    pub(super) fn has(&self, asked: &Url, copy: &Document, index: usize) -> bool {
+        let seen = self.documents.get(asked).zip(key(copy, index));
+        seen.is_some_and(|(seen, (id, _))| seen.contains(&(id, None)))
     }
 
     /// Returns the entries that were seen in a document, and that this copy has not, or has in an older revision only.

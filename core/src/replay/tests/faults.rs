@@ -427,7 +427,7 @@ fn what_is_no_page_is_the_feed() {
     assert!(from_oldest(&broken).1.unwrap_err().is_gap());
 }
 
-/// Goal: an entry that only the first copy of an archive has is missed aloud.
+/// Goal: an entry that only the first copy of an archive has is a gap.
 /// Method: two servers behind a balancer answer the way back and the way forward.
 #[test]
 fn copies_that_differ_are_a_gap() {
@@ -459,7 +459,7 @@ fn copies_that_differ_are_a_gap() {
     assert_eq!((seen.len(), outcome), (5, Ok(())));
 }
 
-/// Goal: entries of a chain of archives that a second look leads past are missed aloud, above a known one.
+/// Goal: entries of a chain of archives that a second look leads past are a gap, above a known one.
 #[test]
 fn two_chains_are_a_gap() {
     let archive = |target: &str| link("prev-archive", &format!("href='{target}'"));
@@ -744,7 +744,7 @@ fn an_older_bookmark_goes_on() {
     }
 }
 
-/// Goal: an entry that only a copy of the way forward shows, which is set aside for another one, is missed aloud.
+/// Goal: an entry that only a copy of the way forward shows, which is set aside for another one, is a gap.
 /// Method: two servers have cut their archives at other places.
 #[test]
 fn a_copy_that_is_set_aside_is_a_gap() {

@@ -18,6 +18,8 @@ struct PlainFeed {
     window: usize,
     keeps_archives: bool,
     marks_archives: bool,
+    /// Whether, during a look, the newest archive may take what rolls off the recent document, in place of a new one.
+    grows_archives: bool,
     next: usize,
     dice: Dice,
 }
@@ -25,12 +27,14 @@ struct PlainFeed {
 impl PlainFeed {
     fn new(mut dice: Dice) -> Self {
         let keeps_archives = dice.chance(40);
+        let marks_archives = dice.chance(50);
         Self {
             recent: vec![],
             archives: vec![],
             window: 1 + dice.below(30),
             keeps_archives,
-            marks_archives: dice.chance(50),
+            marks_archives,
+            grows_archives: !marks_archives && dice.chance(50),
             next: 0,
             dice,
         }
@@ -38,6 +42,23 @@ impl PlainFeed {
 
     fn date(&mut self) -> u32 {
         u32::try_from(self.dice.below(1_000)).unwrap()
+    }
+
+    /// One thing that happens to the feed during a look. An archive that grows between looks cannot be told from one that
+    /// does not.
+    fn change_within_look(&mut self) {
+        let before = self.archives.len();
+        self.change();
+        if self.grows_archives
+            && before > 0
+            && self.archives.len() > before
+            && self.dice.chance(70)
+            && let Some(mut newest) = self.archives.pop()
+            && let Some(grown) = self.archives.last_mut()
+        {
+            newest.append(grown);
+            *grown = newest;
+        }
     }
 
     /// One thing that happens to the feed.
@@ -125,6 +146,9 @@ struct Given {
     shown: BTreeMap<usize, u32>,
     /// Entries of the recent document at the end of the last look.
     recent: BTreeSet<usize>,
+    /// Entries that copies of the recent document have shown during looks. A copy may have been set aside, so one of these
+    /// may be reported as deleted at the end of the next look.
+    glimpsed: BTreeSet<usize>,
 }
 
 impl Given {
@@ -174,12 +198,11 @@ impl Looker {
     fn look(&mut self, feed: &mut PlainFeed, seed: u64) -> bool {
         let visible = feed.visible();
         self.given.shown.extend(&visible);
-        // What copies of the recent document have shown, though they may have been set aside.
-        let mut glimpsed: BTreeSet<usize> = BTreeSet::new();
         loop {
             while let Some(ask) = self.replay.ask() {
                 if ask.url == url(RECENT) {
-                    glimpsed.extend(feed.recent.iter().map(|(number, _)| *number));
+                    let glimpsed = feed.recent.iter().map(|(number, _)| *number);
+                    self.given.glimpsed.extend(glimpsed);
                 }
                 let outcome = match feed.get(&ask.url) {
                     Some(document) => self.replay.take(document, &ask.url, Validators::default()),
@@ -194,7 +217,7 @@ impl Looker {
                 // Between two requests of one look, unless the look begins again.
                 let goes_on = |ask: Ask| ask.kind != AskKind::Recent;
                 if feed.dice.chance(3) && self.replay.ask().is_some_and(goes_on) {
-                    feed.change();
+                    feed.change_within_look();
                 }
             }
             match self.replay.next_round() {
@@ -207,9 +230,8 @@ impl Looker {
                 Err(WalkError::Deleted { .. }) => {
                     // An entry that is deleted within a look comes from the copy that showed it.
                     let owed = self.given.owed(self.revisions);
-                    let mut unseen = glimpsed
-                        .iter()
-                        .filter(|it| !self.given.times.contains_key(it));
+                    let glimpsed = self.given.glimpsed.iter();
+                    let mut unseen = glimpsed.filter(|it| !self.given.times.contains_key(it));
                     let is_owed = owed.keys().any(|number| !visible.contains_key(number));
                     let is_gone = unseen.any(|number| !feed.visible().contains_key(number));
                     assert!(is_owed || is_gone, "seed {seed}: a gap where none is");
@@ -239,18 +261,23 @@ impl Looker {
         self.gaps += 1;
         // A report is a receipt, and the look begins again.
         self.given.shown = feed.visible();
+        let visible = &self.given.shown;
+        self.given
+            .glimpsed
+            .retain(|number| visible.contains_key(number));
         self.replay.pass_gap();
     }
 
     /// Takes the entries of a run. Returns whether the consumer lives on.
     fn receive(&mut self, run: &Run, feed: &mut PlainFeed, seed: u64) -> bool {
         if run.url == url(RECENT) {
-            // It may show more than it did when the look began.
-            self.given.shown.extend(feed.recent.iter().copied());
+            // It may show more than it did when the look began, or be the copy of that look.
+            let listed = (0..run.document.len()).map(|index| shown_at(&run.document, index));
+            let listed: Vec<Shown> = listed.collect();
+            self.given.shown.extend(listed);
         }
-        for (entry, number) in run.entries.iter().zip(numbers(run)) {
-            let date = run.document.updated_of(entry.index).unwrap();
-            let date = u32::try_from(date.micros() / 1_000_000 % 3_600).unwrap();
+        for entry in &run.entries {
+            let (number, date) = shown_at(&run.document, entry.index);
             let before = self.given.dates.insert(number, date);
             let times = self.given.times.entry(number).or_default();
             *times += 1;
@@ -272,10 +299,17 @@ impl Looker {
     }
 }
 
+/// Returns an entry of a document.
+fn shown_at(document: &Document, index: usize) -> Shown {
+    let date = document.updated_of(index).unwrap();
+    let date = u32::try_from(date.micros() / 1_000_000 % 3_600).unwrap();
+    (number_of(document, index), date)
+}
+
 /// Goal: every entry that is visible at a look is handed over exactly once, or the consumer reports a gap and
 /// goes on; with revisions, every later date that is visible at a look, too. New entries always come.
 /// Method: ten thousand feeds, each looked at again and again, by a consumer that is killed now and then and
-/// begins where it had accepted. The feeds change between looks, within one, and while no consumer runs. Some
+/// begins where it had accepted. In some feeds an archive grows while it is read. The feeds change between looks, within one, and while no consumer runs. Some
 /// consumers remember so little that they meet the bounds: those may repeat entries that have left the recent document.
 #[test]
 fn a_plain_feed_is_handed_over_whatever_happens_to_it() {
