@@ -419,14 +419,21 @@ fn goes_on_over_nothing(older: &Path, served: &[(PathBuf, Vec<u8>)]) {
 /// Goal: an older log overwrites no document of a later one of which one copy is damaged or gone.
 #[test]
 fn an_older_log_overwrites_no_copy_that_is_left() {
-    for damage in ["lost", "rotten", "unreadable"] {
+    for damage in ["lost", "rotten", "unreadable", "other twin", "empty twin"] {
         let folder = tempfile::tempdir().unwrap();
         let (older, mut served) = beside_later_documents(&folder, |_| {});
         for (path, bytes) in &mut served {
             let name = path.file_name().unwrap().to_str().unwrap();
             let is_later = ["3.atom", "4.atom", "5.atom", "6.atom"].contains(&name);
+            let twin = path.with_extension("atom.gz");
             if is_later && damage == "lost" {
                 fs::remove_file(&*path).unwrap();
+            } else if is_later && damage == "other twin" {
+                fs::copy(twin.with_file_name("2.atom.gz"), twin).unwrap();
+            } else if is_later && damage == "empty twin" {
+                let mut none = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+                none.try_finish().unwrap();
+                fs::write(twin, none.finish().unwrap()).unwrap();
             } else if is_later {
                 let rot = if damage == "rotten" { b'x' } else { 1 };
                 let at = bytes
@@ -437,7 +444,11 @@ fn an_older_log_overwrites_no_copy_that_is_left() {
                 fs::write(&*path, bytes).unwrap();
             }
         }
-        served.retain(|(path, _)| path.exists());
+        // Twins that were put there are not what was shown.
+        served.retain(|(path, _)| {
+            let is_twin = path.extension().is_some_and(|end| end == "gz");
+            path.exists() && !(is_twin && damage.ends_with("twin"))
+        });
         goes_on_over_nothing(&older, &served);
     }
 }
@@ -520,13 +531,93 @@ fn the_second_name_of_a_restored_document_is_kept() {
     server.wait_for_log(&["another document has this name, and is left alone"]);
     server.stop();
     unchanged(&served);
-    // The log that was restored has no place.
+    // The log that was restored has no place, though its sidecar tells of its own document, and the file is alone.
+    let server = Server::start(&data, &ONE_URL);
+    server.publish_ids("a", (0..2).map(|n| format!("own-{n}")));
+    server.wait_until_frozen("/feeds/a/3.atom");
+    server.stop();
+    fs::remove_dir_all(data.join("views")).unwrap();
+    fs::remove_file(www.join("feeds/a/3.atom.gz")).unwrap();
+    let served: Vec<_> = served
+        .into_iter()
+        .filter(|(path, _)| path.exists())
+        .collect();
     let server = Server::start(&data, &options);
     for n in 0..4 {
         publish(&server, &format!("other-{n}"));
     }
     refuses_entries(server);
     unchanged(&served);
+}
+
+/// Goal: the second name of a closed feed's document of a restored log goes over no document that another one has shown: the
+/// log goes on without it where that is a second name, too, and a recovery names the other one.
+#[test]
+fn the_second_name_of_a_closed_document_gives_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, first, again, www] =
+        ["data", "first", "again", "www"].map(|name| folder.path().join(name));
+    let server = Server::start(&data, &ONE_URL);
+    set_closed(&server, true);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    wait_for_file(&data.join("closed/feeds/a/2.atom.gz"));
+    server.stop();
+    let options = [&ONE_URL[..], &["--www", www.to_str().unwrap()]].concat();
+    let kept = folder.path().join("kept");
+    for restored in [&first, &again, &kept] {
+        let [from, to] = [&data, restored].map(|path| path.to_str().unwrap());
+        let arguments = ["backup", "--data", from, "--to", to];
+        assert!(run("simplefeed-server", &arguments, b"").status.success());
+    }
+    let close_third = |data: &Path, name: &str| {
+        let server = Server::start(data, &options);
+        server.publish_ids("a", (0..3).map(|n| format!("{name}-{n}")));
+        wait_for_file(&data.join("closed/feeds/a/3.atom.gz"));
+        server
+    };
+    let open = |server: &Server| {
+        set_closed(server, false);
+        server.wait_until_frozen("/feeds/a/2.atom");
+    };
+    let server = close_third(&first, "first");
+    open(&server);
+    server.stop();
+    let mut served = files(&www.join("feeds/a"));
+    served.retain(|(path, _)| is_of_first_three(path));
+    let server = close_third(&again, "again");
+    open(&server);
+    assert_eq!(publish(&server, "more"), 201);
+    server.stop();
+    unchanged(&served);
+
+    // The log that was restored shows a document of its own under that name.
+    fs::remove_dir_all(&www).unwrap();
+    close_third(&kept, "kept").stop();
+    let server = close_third(&data, "own");
+    open(&server);
+    server.stop();
+    assert!(www.join("feeds/a/3.atom").exists());
+    for has_views in [true, false] {
+        let closed = folder.path().join(format!("closed-{has_views}"));
+        copy_folder(&kept, &closed);
+        if !has_views {
+            fs::remove_dir_all(closed.join("views")).unwrap();
+        }
+        let to = folder.path().join(format!("to-{has_views}"));
+        let paths = [&closed, &www, &to].map(|path| path.to_str().unwrap());
+        let arguments = [
+            "recover", "--data", paths[0], "--www", paths[1], "--to", paths[2],
+        ];
+        let output = run("simplefeed-server", &arguments, b"");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(15), "{said}");
+        for told in [
+            "3.atom is of the time before a restoration",
+            "has 3.atom with other contents",
+        ] {
+            assert!(said.contains(told), "{said}");
+        }
+    }
 }
 
 /// Goal: the second name of a document stands in for it in a recovery without records.
@@ -590,6 +681,35 @@ fn a_move_that_was_cut_off_goes_on() {
     server.wait_until_frozen("/feeds/a/2.atom");
     assert_eq!(publish(&server, "more"), 201);
     server.stop();
+
+    // The open tree has the right document, and the copies in the closed one are of no use.
+    for damage in ["rotten", "cut"] {
+        let cut = folder.path().join(damage);
+        copy_folder(&data, &cut);
+        let from = cut.join("closed/feeds/a");
+        fs::create_dir_all(cut.join("www/feeds/a")).unwrap();
+        for name in ["1.atom", "1.atom.gz"] {
+            fs::copy(from.join(name), cut.join("www/feeds/a").join(name)).unwrap();
+        }
+        let right = files(&cut.join("www/feeds/a"));
+        fs::write(
+            from.join("1.atom"),
+            rotten.replacen("urn:t:0", "urn:t:x", 1),
+        )
+        .unwrap();
+        if damage == "cut" {
+            for name in ["1.atom", "1.atom.gz"] {
+                let bytes = fs::read(from.join(name)).unwrap();
+                fs::write(from.join(name), &bytes[..bytes.len() / 2]).unwrap();
+            }
+        }
+        let server = Server::start(&cut, &ONE_URL);
+        set_closed(&server, false);
+        server.wait_until_frozen("/feeds/a/2.atom");
+        assert_eq!(publish(&server, "more"), 201);
+        server.stop();
+        unchanged(&right);
+    }
 
     fs::create_dir_all(&www).unwrap();
     for name in ["2.atom", "2.atom.gz"] {

@@ -244,10 +244,13 @@ impl Archive {
             paths.push(path);
         }
         // Before anything is copied.
-        for path in &paths {
-            check_move(path, &open, &settings.name)?;
+        let mut moving = vec![];
+        for path in paths {
+            if self.may_move(&path, &open, feed)? {
+                moving.push(path);
+            }
         }
-        for paths in paths.chunks(TOGETHER_MAX) {
+        for paths in moving.chunks(TOGETHER_MAX) {
             // A copy and not a rename: the trees may be on two file systems.
             let mut files = FrozenFiles::of(&self.folders);
             for path in paths {
@@ -266,6 +269,56 @@ impl Archive {
         // Before the files go: a folder that comes back decides the tree, and must be whole.
         durable::rename(&closed, &gone).map_err(failed("remove", &closed))?;
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
+    }
+
+    /// Returns whether a document's file, or its twin, is to be copied to the open tree: not over a right one, nor over
+    /// another log's second name.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Replaced`] if another log's document is there.
+    fn may_move(&self, from: &Path, to: &Path, feed: &FeedName) -> Result<bool, ViewError> {
+        let name = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let name = name.strip_suffix(".gz").unwrap_or(name);
+        let path = to.join(name);
+        let place = DocumentName::of_file(name);
+        let there = Copies::read(&path);
+        let Some(place) = place.filter(|_| there.all().next().is_some()) else {
+            return Ok(true);
+        };
+        let copies = Copies::read(&from.with_file_name(name));
+        let named = copies.all().find_map(|bytes| name_in(bytes, feed));
+        let own = Own {
+            feed,
+            name: named.unwrap_or(place),
+            copies: copies.all().map(Vec::as_slice).collect(),
+        };
+        let told = self.told_digests(feed, own.name);
+        let is_told = |bytes: &Vec<u8>| told.contains(&Some(Digest::of(bytes)));
+        if there.agree() && there.all().any(is_told) {
+            return Ok(false);
+        }
+        match document_of_another_log(&path, &own) {
+            // Both trees may have the document, where a move was cut off. Those there are not worse.
+            None => Ok(!there.agree()),
+            Some(_) if place != own.name => {
+                warn!(path = %visible_path(&path).display(), "another document has this name, and is left alone");
+                Ok(false)
+            }
+            Some(_) => Err(replaced_by(path)),
+        }
+    }
+
+    /// Returns the digests of a document's bytes in its record and in its sidecar.
+    fn told_digests(&self, feed: &FeedName, name: DocumentName) -> [Option<Digest>; 2] {
+        let record = self.manifests.get(feed, name.number).ok().flatten();
+        let record = record.filter(|record| record.name == name);
+        let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
+        let sidecar = sidecar.and_then(|bytes| Sidecar::of_bytes(&bytes));
+        [
+            record.map(|record| record.identity.digest),
+            sidecar.map(|sidecar| sidecar.sha256),
+        ]
     }
 
     /// Returns the bytes of an archived document, plain or compressed.
@@ -344,15 +397,19 @@ impl Archive {
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
             if let Some(record) = record {
-                return name.epoch < record.name.epoch && self.has_copy(feed, *name, &record);
+                let digest = record.identity.digest;
+                let is_copy = |bytes: &Vec<u8>| Digest::of(bytes) == digest;
+                return name.epoch < record.name.epoch
+                    && self.has_copies(feed, *name, is_copy) != Some(false);
             }
             let is_newer =
                 |other: &DocumentName| other.number == name.number && other.epoch > name.epoch;
-            let mut newer = names.iter().filter(|other| is_newer(other)).peekable();
-            newer.peek().is_some() && {
-                let linked = self.linked_names(feed, *name);
-                newer.any(|other| linked.contains(other))
-            }
+            let newer: Vec<_> = names.iter().filter(|other| is_newer(other)).collect();
+            let is_copy = |bytes: &Vec<u8>| {
+                let linked = name_in(bytes, feed);
+                linked.is_some_and(|linked| newer.contains(&&linked))
+            };
+            !newer.is_empty() && self.has_copies(feed, *name, is_copy) == Some(true)
         };
         let found = names.iter().filter(|name| !is_second_name(name));
         found.copied().chain(recorded).collect()
@@ -365,18 +422,21 @@ impl Archive {
             .map(|folder| Copies::read(&folder.join(&file)))
     }
 
-    /// Returns the names in the own links of the copies of a document.
-    fn linked_names(&self, feed: &FeedName, name: DocumentName) -> Vec<DocumentName> {
-        let copies = self.copies(feed, name);
-        let all = copies.iter().flat_map(Copies::all);
-        all.filter_map(|bytes| name_in(bytes, feed)).collect()
-    }
-
-    /// Whether a file of this name, in either tree, is a copy of a recorded document; also if it cannot be read.
-    fn has_copy(&self, feed: &FeedName, name: DocumentName, record: &Archived) -> bool {
-        let copies = self.copies(feed, name);
-        let mut all = copies.iter().flat_map(Copies::all).peekable();
-        all.peek().is_none() || all.any(|bytes| Digest::of(bytes) == record.identity.digest)
+    /// Whether each tree that has files of this name has a copy of a document among them; `None` if no file can be read.
+    fn has_copies(
+        &self,
+        feed: &FeedName,
+        name: DocumentName,
+        is_copy: impl Fn(&Vec<u8>) -> bool,
+    ) -> Option<bool> {
+        let trees = self.copies(feed, name);
+        let mut trees = trees
+            .iter()
+            .filter(|tree| tree.all().next().is_some())
+            .peekable();
+        trees.peek()?;
+        // Another document in one tree may have been shown, whatever the other one has.
+        Some(trees.all(|tree| tree.all().any(&is_copy)))
     }
 
     /// Returns the names of a feed's closed index blocks that have a file, in either tree.
@@ -430,10 +490,12 @@ impl Archive {
         let is_elsewhere = if bytes.is_some() {
             trees.iter().any(has_other)
         } else {
-            // A twin has a checksum, so it is no rot.
+            // No rot: a twin, which has a checksum, or a name that only another log has given.
+            let named = |bytes: &Option<Vec<u8>>| bytes.as_ref().and_then(|it| name_in(it, feed));
             let has_document = |copies: &Copies| {
-                let twin = copies.twin.as_ref();
-                twin.is_some_and(|bytes| name_in(bytes, feed).is_some())
+                let file = named(&copies.file);
+                named(&copies.twin).is_some()
+                    || file.is_some_and(|name| name.epoch > document.epoch)
             };
             trees.iter().any(has_document)
         };
@@ -718,11 +780,8 @@ impl Archive {
             // Where the record has these very bytes, this log is the one that was served, and the file was put there, or is
             // damaged. The sidecar tells that only where the file may be this log's own with rot: it may have been made
             // beside another folder.
-            let recorded = self.manifests.get(feed, name.number).ok().flatten();
-            let recorded = recorded.map(|recorded| recorded.identity.digest);
-            let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
+            let [recorded, sidecar] = self.told_digests(feed, name);
             let sidecar = sidecar.filter(|_| other == Stranger::Likely);
-            let sidecar = sidecar.and_then(|bytes| Some(Sidecar::of_bytes(&bytes)?.sha256));
             let own = Digest::of(&frozen.bytes);
             if ![recorded, sidecar].contains(&Some(own)) {
                 return Err(replaced_by(path));
@@ -875,30 +934,6 @@ fn text_of(cursor: Seen) -> String {
 
 fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
-}
-
-/// Checks that the copy of a document's file, or of its twin, does not take the place of another log's document.
-fn check_move(from: &Path, to: &Path, feed: &FeedName) -> Result<(), ViewError> {
-    let name = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(name);
-    let path = to.join(name);
-    let place = DocumentName::of_file(name).filter(|_| path.exists() || twin_of(&path).exists());
-    let Some(place) = place else {
-        return Ok(());
-    };
-    let copies = Copies::read(&from.with_file_name(name));
-    let own = Own {
-        feed,
-        name: copies
-            .all()
-            .find_map(|bytes| name_in(bytes, feed))
-            .unwrap_or(place),
-        copies: copies.all().map(Vec::as_slice).collect(),
-    };
-    match document_of_another_log(&path, &own) {
-        Some(_) => Err(replaced_by(path)),
-        None => Ok(()),
-    }
 }
 
 /// Returns that the document in a file is of another log.

@@ -62,23 +62,24 @@ impl<'a> Own<'a> {
         bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
     }
 
-    /// Whether bytes in this one's place are a document of another log that belongs there, by its name or by the one that it
-    /// had before a restoration. A copy of another document does not.
-    fn is_displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> bool {
-        let found = bytes.and_then(|bytes| name_in(bytes, self.feed));
-        found.is_some_and(|found| {
-            let is_renamed = found.epoch > place.epoch && found != self.name;
-            found.number == place.number && (found == place || is_renamed)
-        })
+    /// Returns what tells that bytes in this one's place are a document of another log that belongs there, by its name or by
+    /// the one that it had before a restoration. A copy of another document does not belong there.
+    fn displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> Option<Stranger> {
+        let found = bytes.and_then(|bytes| name_in(bytes, self.feed))?;
+        let is_of_place = found.number == place.number;
+        if is_of_place && found.epoch > place.epoch && found != self.name {
+            return Some(Stranger::Proven);
+        }
+        (found == place).then_some(Stranger::Likely)
     }
 }
 
 /// What tells of another log's document in the place of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// The compressed twin, which has a checksum.
+    /// No rot: a compressed twin, which has a checksum, or a name that only another log has given.
     Proven,
-    /// The file alone. It might be the own one with rot.
+    /// A file of the right name. It might be the own one with rot.
     Likely,
 }
 
@@ -94,12 +95,10 @@ pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> Option<Stra
     if own.has(twin.as_ref()) {
         return None;
     }
-    if own.is_displaced_by(twin.as_ref(), place) {
+    if own.displaced_by(twin.as_ref(), place).is_some() {
         return Some(Stranger::Proven);
     }
-    // A twin that is missing or damaged says nothing; one that is another document contradicts the file.
-    let is_alone = twin.is_none();
-    (is_alone && own.is_displaced_by(file.as_ref(), place)).then_some(Stranger::Likely)
+    own.displaced_by(file.as_ref(), place)
 }
 
 /// Returns the name in the own link of a document of this feed.
