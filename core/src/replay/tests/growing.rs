@@ -769,3 +769,47 @@ fn a_marked_archive_is_not_read_again() {
     assert_eq!((seen, outcome.err()), ((1..=6).collect(), None));
     assert_eq!(requests, 2, "on the way back and on the way forward");
 }
+
+/// Goal: an archive that grew between two rounds, before the next one was begun, is read to its newest known entry. One that
+/// did not grow, as the recent document shows an entry of the last round, is not asked for.
+#[test]
+fn an_archive_that_grew_before_it_was_followed_is_read_again() {
+    let first = [
+        (RECENT, archive("1") + &entries(&[4, 3])),
+        ("1", entries(&[2, 1])),
+    ];
+    for restarts in [false, true] {
+        let mut replay = Replay::new(url(RECENT), Start::Oldest);
+        let (_, place) = walk_tagged(&mut replay, |at| {
+            let name = at.path().rsplit('/').next().unwrap();
+            let (_, inside) = first
+                .iter()
+                .find(|(it, _)| url(it).path().ends_with(name))
+                .unwrap();
+            inside.clone()
+        });
+        let mut begun = || {
+            if restarts {
+                let text = serde_json::to_string(place.as_ref().unwrap()).unwrap();
+                let start = Start::Bookmark(serde_json::from_str(&text).unwrap());
+                replay = Replay::new(url(RECENT), start);
+            }
+        };
+        begun();
+        let grown = [
+            (RECENT, archive("2") + &entries(&[10, 9])),
+            ("2", archive("1") + &entries(&[8, 7])),
+            ("1", entries(&[6, 5, 4, 3, 2, 1])),
+        ];
+        let (seen, outcome) = walk_copies(&mut replay, &grown);
+        let seen: Vec<u32> = seen.iter().map(|(id, _)| *id).collect();
+        assert_eq!((seen, outcome), ((5..=10).collect(), Ok(())), "{restarts}");
+        // The older one is gone, and nobody asks for it.
+        let next = [
+            (RECENT, archive("3") + &entries(&[12])),
+            ("3", archive("2") + &entries(&[11, 10, 9])),
+        ];
+        let (seen, outcome) = walk_copies(&mut replay, &next);
+        assert_eq!((seen.len(), outcome), (2, Ok(())), "{restarts}");
+    }
+}
