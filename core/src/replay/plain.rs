@@ -591,16 +591,9 @@ impl PlainWalk {
                 if is(place.document.as_ref()) {
                     Standing::Begins
                 } else if is_read || is(place.archive.as_ref()) {
-                    // Above its newest known entry, an archive that has grown has new ones.
-                    let grown = || (0..document.len()).find(|it| self.known.has(document, *it));
-                    let may_have_grown =
-                        !is_read && self.anchored.is_none() && !is_closed(document);
-                    let known = may_have_grown.then(grown).flatten();
-                    known.map_or(Standing::Before, Standing::Holds)
+                    Standing::Before
                 } else if previous == Ok(place.archive.as_ref())
-                    && (previous != Ok(None) && self.stand != Some(Stand::Recent)
-                        || self.had_nothing()
-                        || self.has_met_on_way(document))
+                    && (previous != Ok(None) || self.had_nothing() || self.has_met_on_way(document))
                 {
                     // Everything behind the document is old, so no request for it is needed, and the server may have
                     // removed it.
