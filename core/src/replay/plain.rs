@@ -781,8 +781,8 @@ impl PlainWalk {
         }
     }
 
-    /// Gives up this way, whose copies may be stale, and owes what it has seen: the next way may lead elsewhere. Behind the oldest document with a known entry,
-    /// unknown entries need not be new.
+    /// Gives up this way, since its copies may be stale. Its entries stay owed: the next way may lead elsewhere. Behind the
+    /// oldest document with a known entry, unknown entries need not be new.
     fn give_up_way(&mut self, at_hand: Option<&Url>) {
         let anchored = self.anchored.unwrap_or(0);
         let way = std::mem::take(&mut self.way);
@@ -934,12 +934,12 @@ impl PlainWalk {
         is_whole || looks > LOOKS_BETWEEN_MAX
     }
 
-    /// Ends the round before the recent document: hands over what its look has shown, and leaves to the next round what
-    /// came since.
+    /// Ends the round before the recent document: hands over the entries of its look, and leaves newer ones to the next
+    /// round.
     fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<Run>, WalkError> {
         let looked = self.looked.take().filter(|_| self.known.has_shown());
-        // Before the copy of the look, so that a bookmark among its entries owes what came since; and behind, because an
-        // older revision may have stood in for it.
+        // Newer entries are owed before the copy of the look is handed over, for the bookmarks among its entries; and again
+        // behind it, because an older revision may have stood in for one.
         self.show(recent, recent.len());
         let seen = self.seen.take(asked);
         let owed = self.known.owe(seen);

@@ -64,7 +64,7 @@ pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
     Ok((Identity::of(&found), found.len()))
 }
 
-/// Asks for no times of a file: who does makes the next write give the inode a new one, which costs CPU time at each sync
+/// Asks for no times of a file: after such a question, the next write updates the inode, which costs CPU time at each sync
 /// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
 #[cfg(target_os = "linux")]
 fn look_without_times(path: &Path) -> io::Result<Option<(Identity, u64)>> {

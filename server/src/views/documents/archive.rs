@@ -435,7 +435,7 @@ impl Archive {
             .filter(|tree| tree.all().next().is_some())
             .peekable();
         trees.peek()?;
-        // Another document in one tree may have been shown, whatever the other one has.
+        // A copy in one tree does not excuse another document in the other one, which may have been shown.
         Some(trees.all(|tree| tree.all().any(&is_copy)))
     }
 

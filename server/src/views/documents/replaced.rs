@@ -62,8 +62,8 @@ impl<'a> Own<'a> {
         bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
     }
 
-    /// Returns what tells that bytes in this one's place are a document of another log that belongs there, by its name or by
-    /// the one that it had before a restoration. A copy of another document does not belong there.
+    /// Returns the evidence that bytes in this one's place are a document of another log that belongs there, by its name or
+    /// by the one before a restoration. A copy of another document does not belong there.
     fn displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> Option<Stranger> {
         let found = bytes.and_then(|bytes| name_in(bytes, self.feed))?;
         let is_of_place = found.number == place.number;
@@ -74,7 +74,7 @@ impl<'a> Own<'a> {
     }
 }
 
-/// What tells of another log's document in the place of one's own.
+/// Evidence of another log's document in the place of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
     /// No rot: a compressed twin, which has a checksum, or a name that only another log has given.
