@@ -4,6 +4,7 @@
 //! into the folder that it has opened.
 
 use std::{
+    ffi::OsString,
     fs,
     io::Write as _,
     os::unix::fs::{FileExt as _, symlink},
@@ -380,29 +381,49 @@ fn a_folder_of_the_same_files_is_in_use() {
             data.join("journal/00000000000000000001").exists(),
             !is_settled
         );
-        if is_settled {
-            // In the middle of a settling, a copy has files of two moments.
-            wait_until_settled(&data);
-        }
-        // A file that is being written may be gone meanwhile.
-        wait_for("the folder cannot be copied", || {
-            let linked = Command::new("cp").arg("-al").args([&data, &twin]).status();
-            let is_whole = linked.unwrap().success();
-            if !is_whole {
-                fs::remove_dir_all(&twin).unwrap();
+        let (mut server, mut later) = (Some(server), 0);
+        // A copy of two moments, with a settling between them, is none of the folder.
+        wait_for("the folder has the same files for a moment", || {
+            if is_settled {
+                wait_until_settled(&data);
             }
-            is_whole.then_some(())
+            let old = server.take().unwrap();
+            drop(fs::remove_dir_all(&twin));
+            let linked = Command::new("cp").arg("-al").args([&data, &twin]).status();
+            if !linked.unwrap().success() {
+                // A file that was being written is gone.
+                server = Some(old);
+                return None;
+            }
+            fs::remove_file(twin.join("lock")).unwrap();
+            let (code, said) = refused(&twin);
+            assert_eq!(code, Some(11), "{said}");
+            old.publish_ids("a", [format!("later-{later}")]);
+            later += 1;
+            old.kill();
+            let names = |folder: &Path| {
+                let names = ["journal", "sled"].map(|part| names_in(&folder.join(part)));
+                names.concat()
+            };
+            if names(&data) == names(&twin) {
+                return Some(());
+            }
+            server = Some(Server::start_settling(&data, 10, 20_000));
+            None
         });
-        fs::remove_file(twin.join("lock")).unwrap();
-        let (code, said) = refused(&twin);
-        assert_eq!(code, Some(11), "{said}");
-        server.publish_ids("a", ["later".to_owned()]);
-        server.kill();
         // After the end of the other server, the copy may be served.
         let server = Server::start_settling(&twin, 10, 20_000);
-        assert_eq!(ids(&server, "a").len(), entries + 1);
+        assert_eq!(ids(&server, "a").len(), entries + later);
         server.stop();
     }
+}
+
+/// Returns the names in a folder, sorted.
+fn names_in(folder: &Path) -> Vec<OsString> {
+    let items = fs::read_dir(folder).unwrap();
+    let mut names: Vec<OsString> = items.map(|item| item.unwrap().file_name()).collect();
+    names.sort();
+    names
 }
 
 /// Goal: pipes in the place of the views' files hold up neither a reader nor a stop.

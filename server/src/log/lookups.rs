@@ -298,7 +298,8 @@ impl Commits for SledLog {
         let chain = self.store(commit, before).map_err(|error| match error {
             // A folder that was moved as a whole is named rather than the file in it.
             LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
-            error => error,
+            // A file that was cut fails in many ways.
+            error => self.check_others().err().unwrap_or(error),
         });
         let chain = chain.inspect_err(|error| {
             if matches!(error, LogError::Displaced { .. }) {

@@ -128,8 +128,7 @@ impl Settler {
     ///
     /// Returns [`LogError::Displaced`] if the next opening would not find them.
     pub(super) fn check_files(&self) -> Result<(), LogError> {
-        self.shared.files.iter().try_for_each(FoundFile::check)?;
-        self.shared.check_length()
+        self.shared.check_files()
     }
 
     /// Waits until nothing is being settled.
@@ -252,6 +251,12 @@ impl Shared {
         }
         let written = witness.write(testimony).and_then(|()| witness.sync());
         written.map_err(LogError::io("write", "witness"))
+    }
+
+    /// As [`Settler::check_files`].
+    fn check_files(&self) -> Result<(), LogError> {
+        self.files.iter().try_for_each(FoundFile::check)?;
+        self.check_length()
     }
 
     /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. A settling changes both,
@@ -426,6 +431,8 @@ fn run(shared: &Shared) {
             }
             Err(LogError::Closing) => return,
             Err(error) => {
+                // A file that was cut fails in many ways.
+                let error = shared.check_files().err().unwrap_or(error);
                 let is_displaced = matches!(error, LogError::Displaced { .. });
                 shared.displaced.fetch_or(is_displaced, Ordering::AcqRel);
                 let error: &(dyn std::error::Error + 'static) = &error;

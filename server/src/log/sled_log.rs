@@ -164,7 +164,7 @@ impl SledLog {
     }
 
     /// Checks the folder, its lock, the settled files and the older files of the journal.
-    fn check_others(&self) -> Result<(), LogError> {
+    pub(super) fn check_others(&self) -> Result<(), LogError> {
         self.folder.check()?;
         self.settler.check_files()?;
         let journal = self.folder.name_of("journal");

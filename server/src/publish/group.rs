@@ -280,10 +280,10 @@ impl<'w> Group<'w> {
             );
             return Ok(Some(kept.clone()));
         }
-        let Some(head) = self.log.named(feed).map_err(log_unavailable)? else {
+        let Some(head) = self.read(self.log.named(feed))? else {
             return Ok(None);
         };
-        let settings = settings_of(self.log, head.feed, head.revision).map_err(log_unavailable)?;
+        let settings = self.read(settings_of(self.log, head.feed, head.revision))?;
         let settings = Arc::new(settings);
         Ok(Some(FeedState { head, settings }))
     }
@@ -327,7 +327,7 @@ impl<'w> Group<'w> {
             .states
             .values()
             .any(|(state, _)| state.head.feed == id.key());
-        if given && (in_group || self.log.feed(id.key()).map_err(log_unavailable)?.is_some()) {
+        if given && (in_group || self.read(self.log.feed(id.key()))?.is_some()) {
             let detail = format!("another feed has the id {id}");
             return Err(Refusal::unacceptable(detail, "settings")
                 .at_element("id")
@@ -370,8 +370,23 @@ impl<'w> Group<'w> {
             }
         }
         let in_log = self.log.find_all(state.head.feed, &others);
-        known.extend(in_log.map_err(log_unavailable)?);
+        known.extend(self.read(in_log)?);
         Ok(known)
+    }
+
+    /// Returns what was read from the log, or why publishers get no answer.
+    fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
+        found.map_err(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            // Logged here, because the publisher's answer does not show the cause.
+            error!(error, "the log cannot be read");
+            // Files that were cut fail their readers before a commit finds that out.
+            if self.log.is_displaced() {
+                PublishError::Displaced
+            } else {
+                PublishError::Unavailable
+            }
+        })
     }
 
     /// Adds a plan to the commit. Returns the feed as the commit leaves it so far.
@@ -487,12 +502,4 @@ pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
         Request::Configure(configure, _) => (0, configure.wanted.bytes()),
         Request::Follow(follow, _) => (0, follow.wanted.bytes()),
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn log_unavailable(error: LogError) -> PublishError {
-    let error: &(dyn std::error::Error + 'static) = &error;
-    // Logged here, because the publisher's answer does not show the cause.
-    error!(error, "the log cannot be read");
-    PublishError::Unavailable
 }

@@ -31,6 +31,8 @@ struct Gated {
     allowed: Mutex<u64>,
     fails: AtomicBool,
     failed: AtomicBool,
+    /// Whether a file of it was cut, so that nothing is found in it.
+    cut: AtomicBool,
     /// Threads of the appends.
     threads: Mutex<Vec<String>>,
     /// Feeds whose heads came with each append.
@@ -149,6 +151,9 @@ impl Ids for Gated {
         feed: FeedKey,
         ids: &[&EntryId],
     ) -> Result<HashMap<EntryId, Known>, LogError> {
+        if self.cut.load(Ordering::Acquire) {
+            return Err(LogError::damaged("a page of sled"));
+        }
         self.log.find_all(feed, ids)
     }
 }
@@ -156,6 +161,10 @@ impl Ids for Gated {
 impl Room for Gated {
     fn is_open(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
     }
 }
 
@@ -416,4 +425,24 @@ fn the_log_gets_heads_from_before_the_commit() {
     let feed = log.named(&name).unwrap().unwrap().feed;
     let known = log.known.lock().unwrap().clone();
     assert_eq!(known, [vec![], vec![feed], vec![], vec![feed]]);
+}
+
+/// Goal: where files of the log were cut, publishers are told so by whatever finds it out first.
+#[test]
+fn a_lookup_in_cut_files_names_the_cause() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    log.allow(9);
+    let publish = |lines| {
+        let answer = ask(&publisher, append(lines, None));
+        answer.blocking_recv().unwrap().map(drop)
+    };
+    assert!(publish("{\"id\":\"urn:0\"}").is_ok());
+    log.cut.store(true, Ordering::Release);
+    for _ in 0..2 {
+        let answer = publish("{\"id\":\"urn:1\"}");
+        assert!(matches!(answer, Err(PublishError::Displaced)), "{answer:?}");
+    }
+    drop(publisher);
+    writer.join().unwrap();
 }
