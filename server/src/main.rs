@@ -557,7 +557,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
-    let folders = Folders::held(folder.held(), args.www.as_deref());
+    let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
     let views = Views::of_upkeep(&folders);
     let shown = with_timelines(&shared).context("the log cannot be read")?;
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut print_line);

@@ -120,6 +120,8 @@ impl Server {
             || Folders::new(config.data(), config.www.as_deref()),
             |held| Folders::held(&held, config.www.as_deref()),
         );
+        let folders = folders.locked();
+        let folders = folders.map_err(|error| ServeError::Folder(error.into()))?;
         let (timelines, views) = views_of(config, &log, &folders)?;
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let clock = begin(&*log, &views, &store, &watermark, read)?;

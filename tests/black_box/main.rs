@@ -68,6 +68,7 @@ mod recover;
 mod refresher;
 mod refusals;
 mod replaced;
+mod strangers;
 mod restoration;
 mod running;
 mod settings;

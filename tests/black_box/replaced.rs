@@ -192,7 +192,7 @@ fn a_feed_that_is_made_again_overwrites_nothing() {
 }
 
 /// Options of servers that start at one folder: another URL at each start would cut documents.
-const ONE_URL: [&str; 4] = [
+pub(crate) const ONE_URL: [&str; 4] = [
     DOCUMENTS[0],
     DOCUMENTS[1],
     "--public-url",
@@ -478,7 +478,7 @@ fn a_sidecar_excuses_no_whole_document() {
 }
 
 /// Returns the exit code of a recovery, and what it says.
-fn recovered(data: &Path, to: &Path) -> (Option<i32>, String) {
+pub(crate) fn recovered(data: &Path, to: &Path) -> (Option<i32>, String) {
     let paths = [data, to].map(|path| path.to_str().unwrap());
     let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
     let output = run("simplefeed-server", &arguments, b"");
@@ -681,6 +681,35 @@ fn a_move_that_was_cut_off_goes_on() {
     server.wait_until_frozen("/feeds/a/2.atom");
     assert_eq!(publish(&server, "more"), 201);
     server.stop();
+
+    // A pair that is no document of its place gives way; a right twin whose file is not moved yet does not.
+    for (there, is_right) in [("2.atom", false), ("1.atom.gz", true)] {
+        let cut = folder.path().join(there);
+        copy_folder(&data, &cut);
+        let [from, to] = ["closed/feeds/a", "www/feeds/a"].map(|part| cut.join(part));
+        fs::create_dir_all(&to).unwrap();
+        if is_right {
+            fs::copy(from.join(there), to.join(there)).unwrap();
+            let twin = fs::read(from.join(there)).unwrap();
+            fs::write(from.join(there), &twin[..twin.len() / 2]).unwrap();
+        } else {
+            for end in ["", ".gz"] {
+                let place = to.join(format!("1.atom{end}"));
+                fs::copy(from.join(format!("{there}{end}")), place).unwrap();
+            }
+        }
+        let server = Server::start(&cut, &ONE_URL);
+        set_closed(&server, false);
+        server.wait_until_frozen("/feeds/a/2.atom");
+        server.stop();
+        for name in ["1.atom", "1.atom.gz", "2.atom", "2.atom.gz"] {
+            let found = fs::read(to.join(name)).unwrap();
+            assert!(
+                found == fs::read(closed.join(name)).unwrap(),
+                "{there}: {name}"
+            );
+        }
+    }
 
     // The open tree has the right document, and the copies in the closed one are of no use.
     for damage in ["rotten", "cut"] {

@@ -47,9 +47,9 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("the data folder {folder} is in use by another process{holder}")]
+    #[error("the folder {folder} is in use by another process{holder}")]
     Locked {
-        /// Data folder that another process has locked.
+        /// Folder that another process has locked: of the data, or of the documents.
         folder: PathBuf,
         /// Process in parentheses; empty if the lock file names none.
         holder: String,

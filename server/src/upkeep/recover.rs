@@ -448,6 +448,39 @@ impl FoundFeed {
         }
     }
 
+    /// Adds the documents that are not of what is recovered to `missing`.
+    fn tell_others(&self, missing: &mut Vec<String>) {
+        let name = &self.name;
+        for document in &self.foreign {
+            missing.push(format!(
+                "feed {name}: {document} is of another feed that had this name, and missing; `simplefeed import` may \
+                 publish it again{}",
+                self.own_entries_of(*document)
+            ));
+        }
+        for document in &self.abandoned {
+            missing.push(format!(
+                "feed {name}: {document} is of the time before a restoration, which the log does not go on from, and is left \
+                 out"
+            ));
+        }
+        for document in &self.left_out {
+            missing.push(format!(
+                "feed {name}: {document} is of another log, or damaged, and is left out"
+            ));
+        }
+        if self.was_shown {
+            missing.push(format!(
+                "feed {name}: it is closed, and documents of it were shown; their URLs answer only who may read it"
+            ));
+        }
+        for document in &self.elsewhere {
+            missing.push(format!(
+                "feed {name}: one of the folders `www` and `closed` has {document} with other contents, which are left out"
+            ));
+        }
+    }
+
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
@@ -463,29 +496,7 @@ impl FoundFeed {
                 "feed {name}: {count} entries of {document} are missing, since another document has their positions"
             ));
         }
-        for document in &self.foreign {
-            missing.push(format!(
-                "feed {name}: {document} is of another feed that had this name, and missing; `simplefeed import` may \
-                 publish it again{}",
-                self.own_entries_of(*document)
-            ));
-        }
-        for document in &self.abandoned {
-            missing.push(format!(
-                "feed {name}: {document} is of the time before a restoration, which the log does not go on from, and is left \
-                 out"
-            ));
-        }
-        if self.was_shown {
-            missing.push(format!(
-                "feed {name}: it is closed, and documents of it were shown; their URLs answer only who may read it"
-            ));
-        }
-        for document in &self.elsewhere {
-            missing.push(format!(
-                "feed {name}: one of the folders `www` and `closed` has {document} with other contents, which are left out"
-            ));
-        }
+        self.tell_others(missing);
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;

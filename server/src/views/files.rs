@@ -155,6 +155,22 @@ impl FrozenFiles {
         Ok(before)
     }
 
+    /// Leaves a file as it is, and makes it durable: nobody knows whether its writer has.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it, or its folder, cannot be opened.
+    pub(super) fn leave(&mut self, path: &Path) -> Result<(), ViewError> {
+        self.open_folder(path.parent().unwrap_or(path))?;
+        match regular::open(path) {
+            Ok(file) => self.unsynced.push(file),
+            // The other one of a document's two files is there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("open", path)(error)),
+        }
+        Ok(())
+    }
+
     /// Copies a file, with its time of modification.
     ///
     /// # Errors

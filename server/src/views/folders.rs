@@ -3,15 +3,25 @@
 //! Shell: the lock that all writers of these files share, and how the files become durable.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use tracing::info;
 
-use crate::log::{barrier::sync_files, durable::create_folders, held::HeldFolder, seen};
+use crate::{
+    log::{
+        barrier::sync_files,
+        durable::create_folders,
+        folder::{OpenError, failed},
+        held::HeldFolder,
+        seen,
+    },
+    regular,
+};
 
 /// Folders of a server. Clones share the lock.
 #[derive(Clone, Debug)]
@@ -28,6 +38,8 @@ pub struct Folders {
     is_unhurried: bool,
     /// Keeps the paths above valid.
     _held: Option<HeldFolder>,
+    /// Keeps other servers out of the tree for web servers.
+    _lock: Option<Arc<File>>,
     writing: Arc<Mutex<()>>,
 }
 
@@ -43,6 +55,7 @@ impl Folders {
             data: data.into(),
             is_unhurried: false,
             _held: None,
+            _lock: None,
             writing: Arc::default(),
         }
     }
@@ -62,6 +75,33 @@ impl Folders {
             is_unhurried: true,
             ..self
         }
+    }
+
+    /// Returns the folders with the tree for web servers locked, which may be outside the data folder: two servers would
+    /// overwrite each other's documents. Some network file systems lock no folders, which is logged.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`OpenError::Locked`] if another process holds it, or why it cannot be created or opened.
+    pub fn locked(self) -> Result<Self, OpenError> {
+        create_folders(&[&self.www]).map_err(|(folder, error)| failed("create", folder)(error))?;
+        let tree = regular::open_folder(&self.www).map_err(failed("open", &self.www))?;
+        match tree.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked {
+                    folder: self.www,
+                    holder: String::new(),
+                });
+            }
+            Err(TryLockError::Error(error)) => {
+                info!(%error, folder = %self.www.display(), "the folder cannot be locked: no other server may have it");
+            }
+        }
+        Ok(Self {
+            _lock: Some(Arc::new(tree)),
+            ..self
+        })
     }
 
     /// Creates folders and those around them, durably.

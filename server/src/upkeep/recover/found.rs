@@ -51,6 +51,8 @@ pub(super) struct FoundFeed {
     pub(super) abandoned: BTreeSet<DocumentName>,
     /// Documents that the other tree has with other contents.
     pub(super) elsewhere: BTreeSet<DocumentName>,
+    /// Documents of another log, or with damage, that are left out.
+    pub(super) left_out: BTreeSet<DocumentName>,
     /// Whether the feed is closed according to its last settings, and its documents were shown.
     pub(super) was_shown: bool,
     /// The log's own feed of this name, if the documents are another feed's.
@@ -160,6 +162,8 @@ struct Sources {
     foreign: BTreeSet<DocumentName>,
     /// Documents of what a restoration gave up.
     abandoned: BTreeSet<DocumentName>,
+    /// Documents of another log, or with damage.
+    left_out: BTreeSet<DocumentName>,
     head: Option<FeedHead>,
 }
 
@@ -179,23 +183,32 @@ impl FoundFeed {
             entries: vec![],
             foreign: BTreeSet::new(),
             abandoned: BTreeSet::new(),
+            left_out: BTreeSet::new(),
             head: None,
         };
-        for sidecar in sources
+        // A sidecar knows the feed's key even if the log is gone. One whose document is gone may be of a feed that had
+        // this name before.
+        let key_of = |sidecar: &Sidecar<'_>| sidecar.settings.id.key();
+        let proven = sources.files.iter().filter(|file| file.proven);
+        let told = proven.filter_map(|file| file.sidecar.as_ref()).map(key_of);
+        let any = sources
             .files
             .iter()
-            .filter_map(|file| file.sidecar.as_ref())
-        {
-            let revision = Revision(sidecar.revision);
-            sources
-                .settings
-                .insert(revision, sidecar.settings.clone().into_owned());
-        }
-        // A sidecar knows the feed's key even if the log is gone.
-        let told = sources.settings.values().next();
-        let told = told.map(|settings| settings.id.key());
+            .filter_map(|file| file.sidecar.as_ref());
+        let any = any.map(key_of).next();
+        let told = told.last();
         let in_log = key.filter(|key| told.is_some_and(|told| told != *key));
-        let key = told.or(key)?;
+        let key = told.or(key).or(any)?;
+        for file in &mut sources.files {
+            let sidecar = file.sidecar.take_if(|sidecar| key_of(sidecar) == key);
+            if let Some(sidecar) = &sidecar {
+                let settings = sidecar.settings.clone().into_owned();
+                sources
+                    .settings
+                    .insert(Revision(sidecar.revision), settings);
+            }
+            file.sidecar = sidecar;
+        }
         if let Some(old) = old {
             sources.ask(old, key);
         }
@@ -219,6 +232,7 @@ impl FoundFeed {
             overlapping,
             foreign: sources.foreign,
             abandoned: sources.abandoned,
+            left_out: sources.left_out,
             elsewhere,
             was_shown,
             in_log,
@@ -284,7 +298,8 @@ impl Sources {
     /// settings. An unproven document counts only if its entries lead to the history hash before the next
     /// document.
     fn read_documents(&mut self) {
-        let Some((_, settings)) = self.settings.last_key_value() else {
+        let last = self.settings.last_key_value();
+        let Some(settings) = last.map(|(_, settings)| settings.clone()) else {
             return;
         };
         for mut file in std::mem::take(&mut self.files) {
@@ -304,12 +319,51 @@ impl Sources {
                 self.abandoned.insert(file.name);
                 file.document = None;
             }
-            // Of two documents with one number, the one of the later epoch counts, unless it is of no use.
-            let number = file.name.number;
-            if file.document.is_some() || !self.archived.contains_key(&number) {
-                self.archived.insert(number, file);
+            self.choose(file);
+        }
+        self.prove_by_neighbours();
+        // A record alone, of other facts than the log has, is of a document of another log.
+        for (number, file) in &mut self.archived {
+            let opening = self.openings.get(number);
+            let record = file.record.filter(|_| file.document.is_none());
+            if opening.zip(record).is_some_and(|(opening, record)| {
+                (record.first, record.opened) != (opening.first, opening.opened)
+            }) {
+                file.record = None;
             }
         }
+        // Bytes alone, without sidecar and record, are of a document that was about to be archived, of another log, or
+        // damaged.
+        self.archived.retain(|_, file| {
+            file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
+        });
+    }
+
+    /// Of two documents with one number, takes the one that is of this log as it is, else the one that more is told of, else
+    /// the one of the later epoch.
+    fn choose(&mut self, file: Archived) {
+        let rank = |file: &Archived| {
+            let document = file.document.as_ref();
+            let opening = self.openings.get(&file.name.number);
+            let is_own = file.proven
+                && opening.is_some_and(|opening| opening.name == file.name)
+                && document.is_some_and(|document| self.contradicted(document).is_none());
+            let is_told = file.sidecar.is_some() || file.record.is_some();
+            let epoch = file.name.epoch;
+            (document.is_some(), is_own, is_told, file.proven, epoch)
+        };
+        let number = file.name.number;
+        let other = match self.archived.get(&number) {
+            Some(other) if rank(other) > rank(&file) => Some(file),
+            _ => self.archived.insert(number, file),
+        };
+        let other = other.filter(|other| other.document.is_some());
+        self.left_out.extend(other.map(|other| other.name));
+    }
+
+    /// Keeps those unproven documents that others prove: their entries lead to the history hash of the document behind
+    /// them, or, at the end of another log's documents, begin with that of the document before. The others are left out.
+    fn prove_by_neighbours(&mut self) {
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
             .iter()
@@ -320,18 +374,39 @@ impl Sources {
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
         // A proven document comes before the log's opening of it.
         before.extend(told.filter_map(|(number, (_, before))| Some((*number, before?))));
+        let begins = |file: &Archived| {
+            let document = file.document.as_ref()?;
+            let own = name_of(document.link("self")?);
+            document.history?.1.filter(|_| own == Some(file.name))
+        };
+        let begun: BTreeMap<DocumentNumber, HistoryHash> = self
+            .archived
+            .iter()
+            .filter_map(|(number, file)| Some((*number, begins(file)?)))
+            .collect();
+        // History hash behind the document before, if that one is kept.
+        let mut behind: Option<(DocumentNumber, HistoryHash)> = None;
         for (number, file) in &mut self.archived {
             let after = file.document.as_ref().and_then(Document::history_after);
-            let expected = before.get(&number.next()).copied();
-            if !file.proven && (after.is_none() || after != expected) {
+            let is_followed = after.is_some_and(|after| {
+                let next = number.next();
+                [before.get(&next), begun.get(&next)].contains(&Some(&after))
+            });
+            let begin = begun.get(number);
+            let is_last_of_others = begin.is_some_and(|begin| {
+                let opening = self.openings.get(number);
+                behind == number.previous().map(|previous| (previous, *begin))
+                    && opening.is_none_or(|opening| opening.before != *begin)
+            });
+            if !file.proven && !is_followed && !is_last_of_others {
+                if begin.is_some() {
+                    self.left_out.insert(file.name);
+                }
                 file.document = None;
             }
+            let kept = file.document.is_some();
+            behind = after.filter(|_| kept).map(|after| (*number, after));
         }
-        // Bytes alone, without sidecar and record, are of a document that was about to be archived. They do
-        // not even prove that it was closed: no reader was told so.
-        self.archived.retain(|_, file| {
-            file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
-        });
     }
 
     /// Leaves out the entries of the log from the first one on that an archived document contradicts: the served log was
@@ -462,6 +537,7 @@ impl Sources {
             // Without a digest to compare with, the settings must be known exactly, and the end of the
             // document, too.
             distrusted: self.foreign.contains(&name)
+                || self.left_out.contains(&name)
                 || expected.is_none()
                     && (was_lost || !(exact && self.openings.contains_key(&number.next()))),
             unsent: read.is_some_and(|document| sidecar.is_none() && logged.len() < document.len()),

@@ -78,6 +78,7 @@ struct Copies {
 }
 
 impl Copies {
+    /// Reads the copies that can be read.
     fn read(path: &Path) -> Self {
         Self {
             file: regular::read_document(path).ok(),
@@ -243,21 +244,24 @@ impl Archive {
             }
             paths.push(path);
         }
+        // An interrupted write left such a file; it is no frozen file.
+        paths.retain(|path| !path.to_string_lossy().ends_with(TEMPORARY));
         // Before anything is copied.
         let mut moving = vec![];
         for path in paths {
-            if self.may_move(&path, &open, feed)? {
-                moving.push(path);
-            }
+            let is_copied = self.may_move(&path, &open, feed)?;
+            moving.push((path, is_copied));
         }
         for paths in moving.chunks(TOGETHER_MAX) {
             // A copy and not a rename: the trees may be on two file systems.
             let mut files = FrozenFiles::of(&self.folders);
-            for path in paths {
-                let name = path.file_name().unwrap_or_default();
-                // An interrupted write left this one; it is no frozen file.
-                if !name.to_string_lossy().ends_with(TEMPORARY) {
-                    files.copy(path, &open.join(name))?;
+            for (path, is_copied) in paths {
+                let to = open.join(path.file_name().unwrap_or_default());
+                if *is_copied {
+                    files.copy(path, &to)?;
+                } else {
+                    // A move that was cut off may have put it there without a sync.
+                    files.leave(&to)?;
                 }
             }
             files.put_in_place()?;
@@ -271,20 +275,19 @@ impl Archive {
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
-    /// Returns whether a document's file, or its twin, is to be copied to the open tree: not over a right one, nor over
-    /// another log's second name.
+    /// Returns whether a file is to be copied to the open tree: not over a right one, nor over another log's second name.
     ///
     /// # Errors
     ///
-    /// [`ViewError::Replaced`] if another log's document is there.
+    /// [`ViewError::Replaced`] if another log's document is there, or why it cannot be read.
     fn may_move(&self, from: &Path, to: &Path, feed: &FeedName) -> Result<bool, ViewError> {
-        let name = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let name = name.strip_suffix(".gz").unwrap_or(name);
+        let file = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let name = file.strip_suffix(".gz").unwrap_or(file);
         let path = to.join(name);
-        let place = DocumentName::of_file(name);
         let there = Copies::read(&path);
-        let Some(place) = place.filter(|_| there.all().next().is_some()) else {
-            return Ok(true);
+        let Some(place) = DocumentName::of_file(name) else {
+            // Of an index block, the copies there are not worse.
+            return Ok(!there.agree());
         };
         let copies = Copies::read(&from.with_file_name(name));
         let named = copies.all().find_map(|bytes| name_in(bytes, feed));
@@ -295,12 +298,22 @@ impl Archive {
         };
         let told = self.told_digests(feed, own.name);
         let is_told = |bytes: &Vec<u8>| told.contains(&Some(Digest::of(bytes)));
-        if there.agree() && there.all().any(is_told) {
+        let same = if name == file {
+            &there.file
+        } else {
+            &there.twin
+        };
+        let is_right = |bytes: &Vec<u8>| is_told(bytes) || own.has(Some(bytes));
+        if same.as_ref().is_some_and(is_right) {
             return Ok(false);
         }
-        match document_of_another_log(&path, &own) {
+        let other = document_of_another_log(&path, &own).map_err(failed("read", &path))?;
+        match other {
             // Both trees may have the document, where a move was cut off. Those there are not worse.
-            None => Ok(!there.agree()),
+            None => {
+                let is_it = |bytes: &Vec<u8>| name_in(bytes, feed) == Some(own.name);
+                Ok(!(there.agree() && there.all().any(is_it)))
+            }
             Some(_) if place != own.name => {
                 warn!(path = %visible_path(&path).display(), "another document has this name, and is left alone");
                 Ok(false)
@@ -476,9 +489,12 @@ impl Archive {
         let sound = agreed(shown).filter(|_| is_closed);
         let sound = sound.or_else(|| found().find(is_expected).cloned());
         let sound = sound.or_else(|| {
-            // Without any digest, a file and a twin that agree prove each other.
+            // Without any digest, a file and a twin that agree prove each other; and a twin has a checksum.
             let agreeing = agreed(shown).or_else(|| agreed(closed));
-            agreeing.filter(|_| nothing_tells)
+            let is_named = |bytes: &Vec<u8>| name_in(bytes, feed) == Some(document);
+            let twin = |copies: &Copies| copies.twin.clone().filter(is_named);
+            let found = agreeing.or_else(|| twin(shown)).or_else(|| twin(closed));
+            found.filter(|_| nothing_tells)
         });
         let proven = sound.is_some();
         // Bytes that contradict a digest are not returned at all.
@@ -537,6 +553,9 @@ impl Archive {
             self.choose_tree(&settings)?;
         }
         let last = newest.map_or(0, DocumentNumber::get);
+        if let Some(newest) = newest {
+            self.forget_others(log, feed, name, newest)?;
+        }
         for number in self.manifests.count_before_hole(name)? + 1..=last {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
@@ -561,6 +580,41 @@ impl Archive {
         }
         made += self.write_together(name, &mut together)?;
         Ok(made)
+    }
+
+    /// Forgets records of documents that the log has not: who copies an older folder over a later one may leave them.
+    fn forget_others(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        name: &FeedName,
+        newest: DocumentNumber,
+    ) -> Result<(), ViewError> {
+        let count = self.manifests.count_before_hole(name)?;
+        let mut others = None;
+        for number in (1..=newest.get()).rev().filter_map(DocumentNumber::new) {
+            let record = (number.get() <= count)
+                .then(|| self.manifests.get(name, number))
+                .transpose()?;
+            let Some(record) = record.flatten() else {
+                return Ok(());
+            };
+            // By its bytes: two logs that part may give the same instants.
+            let is_own = match Frozen::render(log, feed, number)? {
+                Some(frozen) => record.identity.digest == Digest::of(&frozen.bytes),
+                None => record.is_lost(),
+            };
+            if is_own {
+                break;
+            }
+            others = Some(number);
+        }
+        if let Some(first) = others {
+            let _writing = self.folders.writing();
+            warn!(feed = %name, document = %first, "the records of its documents from this one on are another log's");
+            self.manifests.forget(name, first)?;
+        }
+        Ok(())
     }
 
     /// Archives the feeds of a list that have a single document to archive. They share their syncs, of which each would
@@ -774,7 +828,7 @@ impl Archive {
         for folder in self.folders_of_feeds() {
             let path = folder.join(feed.as_str()).join(name.to_string());
             let other = document_of_another_log(&path, &Own::of(frozen));
-            let Some(other) = other else {
+            let Some(other) = other.map_err(failed("read", &path))? else {
                 continue;
             };
             // Where the record has these very bytes, this log is the one that was served, and the file was put there, or is
@@ -821,7 +875,7 @@ impl Archive {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
                 let other = document_of_another_log(&path, &Own::of(frozen));
-                if other.is_some() {
+                if other.map_err(failed("read", &path))?.is_some() {
                     let path = visible_path(&path);
                     warn!(path = %path.display(), "another document has this name, and is left alone");
                 } else {
@@ -873,7 +927,7 @@ impl Archive {
         let differs = !(is_right(regular::read_document(&path)) && is_right(twin));
         // A document that has this name of its own is left alone.
         let other = || document_of_another_log(&path, &Own::of(frozen));
-        differs && other().is_none()
+        differs && other().is_ok_and(|other| other.is_none())
     }
 
     /// Returns whether a closed index block or its twin is missing, or differs from `block`.

@@ -274,7 +274,9 @@ impl Documents {
             Address::Entry(numbered) => self.entry(feed, &state, *numbered),
             Address::Index => {
                 let manifests = &self.archive.manifests;
-                let archived = manifests.count(feed)?;
+                // Records of the open document, or of later ones, are another log's.
+                let closed = state.head.open.opening.name.number.get() - 1;
+                let archived = manifests.count(feed)?.min(closed);
                 let id = &state.settings.id;
                 // The growing block changes only with this number.
                 let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
@@ -285,7 +287,7 @@ impl Documents {
                     let bytes = match block(archived) {
                         // A power cut has damaged records of the last write, which the view writes again.
                         Err(ViewError::DamagedRecord { .. }) => {
-                            let whole = manifests.count_before_hole(feed)?;
+                            let whole = manifests.count_before_hole(feed)?.min(closed);
                             return Ok(Some(index_resource(block(whole)?)));
                         }
                         bytes => bytes?,
@@ -371,7 +373,9 @@ impl Documents {
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        if let Some(archived) = self.record(feed, name.number)? {
+        let record = self.record(feed, name.number)?;
+        let is_own = |record: &Archived| self.has_document(state.head.feed, record);
+        if let Some(archived) = record.filter(is_own) {
             // Another epoch's name leads to a redirect instead, and a lost document to nothing.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
@@ -382,14 +386,22 @@ impl Documents {
         // Closed, but not yet a durable file: its bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
-        if frozen.is_some() && state.settings.is_timeline() {
-            // The next reader finds a file, which caches may keep.
+        if frozen.is_some() && (state.settings.is_timeline() || record.is_some()) {
+            // The next reader finds a file, which caches may keep, or the record is found to be another log's.
             self.archive.want(state.head.feed, name.number);
         }
         Ok(frozen.map(|frozen| {
             let closed = Some(frozen.successor.opened);
             Resource::of_bytes(FEED_TYPE, closed, Validity::Once, frozen.bytes)
         }))
+    }
+
+    /// Whether a record is of a document of this log. What cannot be looked up counts as such: its file has a digest.
+    fn has_document(&self, feed: FeedKey, record: &Archived) -> bool {
+        let number = record.name.number;
+        let opening = |number| self.log.opening(feed, number).ok().flatten();
+        let opened = opening(number).zip(opening(number.next()));
+        opened.is_none_or(|(opening, successor)| record.is_of(&opening, &successor))
     }
 
     /// Returns the newest name of a document that an epoch has renamed.

@@ -58,7 +58,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    fn has(&self, bytes: Option<&Vec<u8>>) -> bool {
+    pub(super) fn has(&self, bytes: Option<&Vec<u8>>) -> bool {
         bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
     }
 
@@ -85,20 +85,43 @@ pub(super) enum Stranger {
 
 /// Looks for a document of another log in a file or its twin. If either has the own bytes, the other one is damaged: rot
 /// changes only one of them.
-pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> Option<Stranger> {
-    let place = DocumentName::of_file(path.file_name()?.to_str()?)?;
-    let file = regular::read_document(path).ok();
+///
+/// # Errors
+///
+/// Returns why a file that is there cannot be read: it may be another log's.
+pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<Option<Stranger>> {
+    let place = path.file_name().and_then(OsStr::to_str);
+    let Some(place) = place.and_then(DocumentName::of_file) else {
+        return Ok(None);
+    };
+    let file = there(regular::read_document(path))?;
     if own.has(file.as_ref()) {
-        return None;
+        return Ok(None);
     }
-    let twin = decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok();
+    let twin = there(decoded_twin(path, regular::DOCUMENT_BYTES_MAX))?;
     if own.has(twin.as_ref()) {
-        return None;
+        return Ok(None);
     }
     if own.displaced_by(twin.as_ref(), place).is_some() {
-        return Some(Stranger::Proven);
+        return Ok(Some(Stranger::Proven));
     }
-    own.displaced_by(file.as_ref(), place)
+    Ok(own.displaced_by(file.as_ref(), place))
+}
+
+/// Returns what was read, or `None` if it is no document: there is nothing, no regular file, or rot.
+fn there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
+    use io::ErrorKind::{
+        FileTooLarge, InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound,
+        UnexpectedEof,
+    };
+    match read {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) => match error.kind() {
+            NotFound | NotADirectory | IsADirectory | InvalidInput | InvalidData | FileTooLarge
+            | UnexpectedEof => Ok(None),
+            _ => Err(error),
+        },
+    }
 }
 
 /// Returns the name in the own link of a document of this feed.
@@ -208,5 +231,29 @@ impl Note {
         };
         let mut paths = folders.into_iter().map(|folder| folder.join(&self.file));
         paths.find(|path| chain == self.end.chain && has_digest(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a document that is there and cannot be read is not taken for none, so it is not overwritten.
+    #[test]
+    fn what_cannot_be_read_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (feed, path) = (FeedName::parse("a").unwrap(), folder.path().join("1.atom"));
+        let own = Own {
+            feed: &feed,
+            name: DocumentName::of_file("1.atom").unwrap(),
+            copies: vec![b"own"],
+        };
+        let look = || document_of_another_log(&path, &own);
+        assert_eq!(look().unwrap(), None);
+        std::fs::write(&path, "rot").unwrap();
+        assert_eq!(look().unwrap(), None);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("1.atom", &path).unwrap();
+        assert!(look().is_err(), "a link that leads to itself");
     }
 }
