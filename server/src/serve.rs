@@ -25,7 +25,7 @@ use crate::{
     listening::{Gates, Listening},
     log::{
         EntryLog, LogError,
-        durable::sync_names,
+        durable::{create_folders, sync_names},
         folder::{failed, keep_to_ourselves},
         held::visible_path,
         moment::{self, MomentNote},
@@ -116,12 +116,7 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Folder)?);
         let log = store.log();
-        let folders = store.folder().map_or_else(
-            || Folders::new(config.data(), config.www.as_deref()),
-            |held| Folders::held(&held, config.www.as_deref()),
-        );
-        let folders = folders.locked();
-        let folders = folders.map_err(|error| ServeError::Folder(error.into()))?;
+        let folders = folders_of(config, &store)?;
         let (timelines, views) = views_of(config, &log, &folders)?;
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let clock = begin(&*log, &views, &store, &watermark, read)?;
@@ -259,6 +254,18 @@ impl Server {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Returns the folders of a server, which no other one has.
+fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError> {
+    let folders = store.folder().map_or_else(
+        || Folders::new(config.data(), config.www.as_deref()),
+        |held| Folders::held(&held, config.www.as_deref()),
+    );
+    // Made before it is locked, if it can be; without it nothing is archived, which is told then.
+    let _unmade = create_folders(&[&folders.www]).is_err();
+    let locked = folders.locked();
+    locked.map_err(|error| ServeError::Folder(error.into()))
 }
 
 /// Parts of a server that are put together before its endpoints.

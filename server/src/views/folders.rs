@@ -5,6 +5,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,8 +17,8 @@ use crate::{
     log::{
         barrier::sync_files,
         durable::create_folders,
-        folder::{OpenError, failed},
-        held::HeldFolder,
+        folder::OpenError,
+        held::{HeldFolder, visible_path},
         seen,
     },
     regular,
@@ -39,7 +40,7 @@ pub struct Folders {
     /// Keeps the paths above valid.
     _held: Option<HeldFolder>,
     /// Keeps other servers out of the tree for web servers.
-    _lock: Option<Arc<File>>,
+    lock: Arc<Mutex<Option<File>>>,
     writing: Arc<Mutex<()>>,
 }
 
@@ -55,7 +56,7 @@ impl Folders {
             data: data.into(),
             is_unhurried: false,
             _held: None,
-            _lock: None,
+            lock: Arc::default(),
             writing: Arc::default(),
         }
     }
@@ -77,31 +78,54 @@ impl Folders {
         }
     }
 
-    /// Returns the folders with the tree for web servers locked, which may be outside the data folder: two servers would
-    /// overwrite each other's documents. Some network file systems lock no folders, which is logged.
+    /// Returns the folders with the tree for web servers locked, if it is there: it may be outside the data folder, and two
+    /// servers would overwrite each other's documents. Some network file systems lock no folders, which is logged.
     ///
     /// # Errors
     ///
-    /// Returns [`OpenError::Locked`] if another process holds it, or why it cannot be created or opened.
+    /// Returns [`OpenError::Locked`] if another process holds it.
     pub fn locked(self) -> Result<Self, OpenError> {
-        create_folders(&[&self.www]).map_err(|(folder, error)| failed("create", folder)(error))?;
-        let tree = regular::open_folder(&self.www).map_err(failed("open", &self.www))?;
+        self.keep_locked()?;
+        Ok(self)
+    }
+
+    /// Locks the tree for web servers, if it is there, unless it is the one that is locked already: it may be removed under
+    /// a running server, and made again.
+    ///
+    /// # Errors
+    ///
+    /// As [`locked`](Self::locked).
+    pub(super) fn keep_locked(&self) -> Result<(), OpenError> {
+        let mut lock = self.lock.lock();
+        let is_held = |held: &File| {
+            let found = fs::metadata(&self.www).ok();
+            let held = held.metadata().ok();
+            found
+                .zip(held)
+                .is_some_and(|(found, held)| (found.dev(), found.ino()) == (held.dev(), held.ino()))
+        };
+        if lock.as_ref().is_some_and(is_held) {
+            return Ok(());
+        }
+        // Whoever writes there reports what is wrong with it.
+        let Ok(tree) = regular::open_folder(&self.www) else {
+            return Ok(());
+        };
         match tree.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(OpenError::Locked {
-                    folder: self.www,
+                    folder: visible_path(&self.www),
                     holder: String::new(),
                 });
             }
             Err(TryLockError::Error(error)) => {
-                info!(%error, folder = %self.www.display(), "the folder cannot be locked: no other server may have it");
+                let folder = visible_path(&self.www);
+                info!(%error, folder = %folder.display(), "the folder cannot be locked: no other server may have it");
             }
         }
-        Ok(Self {
-            _lock: Some(Arc::new(tree)),
-            ..self
-        })
+        *lock = Some(tree);
+        Ok(())
     }
 
     /// Creates folders and those around them, durably.

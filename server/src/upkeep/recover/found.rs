@@ -26,7 +26,7 @@ use url::Url;
 use crate::{
     log::{quietly, salvage::Remains},
     views::documents::{
-        archive::{Archive, Salvaged},
+        archive::{Archive, Evidence, Salvaged},
         manifest::Archived as Record,
         sidecar::Sidecar,
     },
@@ -138,8 +138,8 @@ impl FoundDocument {
 struct Archived {
     name: DocumentName,
     bytes: Option<Bytes>,
-    /// Whether a sidecar, a record or an identical twin proves the bytes.
-    proven: bool,
+    /// What proves the bytes.
+    evidence: Evidence,
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
     record: Option<Record>,
@@ -147,6 +147,12 @@ struct Archived {
     is_elsewhere: bool,
     /// Whether a web server may have served it.
     is_shown: bool,
+}
+
+impl Archived {
+    fn is_proven(&self) -> bool {
+        self.evidence == Evidence::Proven
+    }
 }
 
 /// All sources for one feed.
@@ -189,14 +195,16 @@ impl FoundFeed {
         // A sidecar knows the feed's key even if the log is gone. One whose document is gone may be of a feed that had
         // this name before.
         let key_of = |sidecar: &Sidecar<'_>| sidecar.settings.id.key();
-        let proven = sources.files.iter().filter(|file| file.proven);
+        let proven = sources.files.iter().filter(|file| file.is_proven());
         let told = proven.filter_map(|file| file.sidecar.as_ref()).map(key_of);
+        let told: Vec<FeedKey> = told.collect();
+        let own = key.filter(|key| told.contains(key));
+        let told = own.or(told.last().copied());
         let any = sources
             .files
             .iter()
             .filter_map(|file| file.sidecar.as_ref());
         let any = any.map(key_of).next();
-        let told = told.last();
         let in_log = key.filter(|key| told.is_some_and(|told| told != *key));
         let key = told.or(key).or(any)?;
         for file in &mut sources.files {
@@ -247,7 +255,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
     let files = documents.map(|document| {
         let Salvaged {
             bytes,
-            proven,
+            evidence,
             sidecar,
             record,
             is_elsewhere,
@@ -256,7 +264,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
         Archived {
             name: document,
             bytes,
-            proven,
+            evidence,
             document: None,
             sidecar,
             record,
@@ -311,26 +319,41 @@ impl Sources {
             // Without `history` a document has no positions and cannot be placed.
             let document = document.filter(|document| document.history.is_some());
             let is_own = |document: &Document| document.feed == settings.id.to_string();
-            if file.proven && document.as_ref().is_some_and(|found| !is_own(found)) {
-                self.foreign.insert(file.name);
+            if document.as_ref().is_some_and(|found| !is_own(found)) {
+                let of_others = if file.is_proven() {
+                    &mut self.foreign
+                } else {
+                    &mut self.left_out
+                };
+                of_others.insert(file.name);
             }
             file.document = document.filter(is_own);
             if is_abandoned(&file, &self.openings) {
                 self.abandoned.insert(file.name);
-                file.document = None;
+                (file.document, file.sidecar, file.record) = (None, None, None);
             }
             self.choose(file);
         }
         self.prove_by_neighbours();
-        // A record alone, of other facts than the log has, is of a document of another log.
+        // A record or a sidecar alone, of other facts than the log has, is of a document of another log.
         for (number, file) in &mut self.archived {
-            let opening = self.openings.get(number);
-            let record = file.record.filter(|_| file.document.is_none());
-            if opening.zip(record).is_some_and(|(opening, record)| {
-                (record.first, record.opened) != (opening.first, opening.opened)
-            }) {
-                file.record = None;
-            }
+            let Some(opening) = self
+                .openings
+                .get(number)
+                .filter(|_| file.document.is_none())
+            else {
+                continue;
+            };
+            let facts = (opening.first, opening.opened);
+            file.record = file
+                .record
+                .filter(|record| (record.first, record.opened) == facts);
+            file.sidecar = file.sidecar.take_if(|sidecar| {
+                let opened = Timestamp::parse(&sidecar.opened);
+                first_of(sidecar)
+                    .zip(opened)
+                    .is_none_or(|told| told == facts)
+            });
         }
         // Bytes alone, without sidecar and record, are of a document that was about to be archived, of another log, or
         // damaged.
@@ -345,12 +368,12 @@ impl Sources {
         let rank = |file: &Archived| {
             let document = file.document.as_ref();
             let opening = self.openings.get(&file.name.number);
-            let is_own = file.proven
+            let is_own = file.is_proven()
                 && opening.is_some_and(|opening| opening.name == file.name)
                 && document.is_some_and(|document| self.contradicted(document).is_none());
             let is_told = file.sidecar.is_some() || file.record.is_some();
             let epoch = file.name.epoch;
-            (document.is_some(), is_own, is_told, file.proven, epoch)
+            (document.is_some(), is_own, is_told, file.evidence, epoch)
         };
         let number = file.name.number;
         let other = match self.archived.get(&number) {
@@ -361,15 +384,17 @@ impl Sources {
         self.left_out.extend(other.map(|other| other.name));
     }
 
-    /// Keeps those unproven documents that others prove: their entries lead to the history hash of the document behind
-    /// them, or, at the end of another log's documents, begin with that of the document before. The others are left out.
+    /// Keeps those unproven documents that others prove. Either the entries of one lead to the history hash that the log, or a
+    /// proven document, has behind it. Or it goes on from the document before, as those of a later log do, and is proven by
+    /// the one behind it, by a checksum, or by nothing else being at the end of that log's documents. The others are left
+    /// out.
     fn prove_by_neighbours(&mut self) {
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
             .iter()
             .map(|(number, opening)| (*number, opening.before))
             .collect();
-        let proven = self.archived.iter().filter(|(_, file)| file.proven);
+        let proven = self.archived.iter().filter(|(_, file)| file.is_proven());
         let told =
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
         // A proven document comes before the log's opening of it.
@@ -384,28 +409,48 @@ impl Sources {
             .iter()
             .filter_map(|(number, file)| Some((*number, begins(file)?)))
             .collect();
-        // History hash behind the document before, if that one is kept.
+        // Name of the document before, and the history hash behind it, if that one is kept.
+        let mut kept: Option<DocumentName> = None;
         let mut behind: Option<(DocumentNumber, HistoryHash)> = None;
         for (number, file) in &mut self.archived {
             let after = file.document.as_ref().and_then(Document::history_after);
-            let is_followed = after.is_some_and(|after| {
-                let next = number.next();
-                [before.get(&next), begun.get(&next)].contains(&Some(&after))
-            });
-            let begin = begun.get(number);
-            let is_last_of_others = begin.is_some_and(|begin| {
-                let opening = self.openings.get(number);
-                behind == number.previous().map(|previous| (previous, *begin))
-                    && opening.is_none_or(|opening| opening.before != *begin)
-            });
-            if !file.proven && !is_followed && !is_last_of_others {
+            let next = number.next();
+            let is_followed = after.is_some() && before.get(&next) == after.as_ref();
+            let begin = begun.get(number).copied();
+            let logged = self.openings.get(number).map(|opening| opening.before);
+            let previous = behind.filter(|(before, _)| before.next() == *number);
+            let previous = previous.map(|(_, hash)| hash);
+            let goes_on = begin.is_some() && (begin == previous || begin == logged);
+            let has_next = after.is_some() && begun.get(&next) == after.as_ref();
+            let is_last_of_others = begin == previous && begin != logged;
+            let is_of_others =
+                goes_on && (has_next || file.evidence == Evidence::Intact || is_last_of_others);
+            // One of another restoration names another one before it.
+            let opened = number
+                .previous()
+                .and_then(|before| self.openings.get(&before));
+            let names: Vec<DocumentName> = opened
+                .iter()
+                .flat_map(|opening| [opening.name, opening.linked])
+                .chain(kept.filter(|kept| Some(kept.number) == number.previous()))
+                .collect();
+            let document = file.document.as_ref();
+            let named = document.and_then(|document| name_of(document.link("prev-archive")?));
+            let is_told = file.sidecar.is_some() || file.record.is_some();
+            let is_apart = !is_told
+                && named.is_some_and(|named| {
+                    !names.is_empty() && !names.contains(&named) || self.left_out.contains(&named)
+                });
+            if is_apart || !file.is_proven() && !is_followed && !is_of_others {
                 if begin.is_some() {
                     self.left_out.insert(file.name);
                 }
                 file.document = None;
             }
-            let kept = file.document.is_some();
-            behind = after.filter(|_| kept).map(|after| (*number, after));
+            kept = file.document.as_ref().map(|_| file.name);
+            behind = after
+                .filter(|_| kept.is_some())
+                .map(|after| (*number, after));
         }
     }
 
@@ -656,10 +701,11 @@ impl Sources {
 /// Whether the log has opened a document with this file's number, or an earlier one, in a later epoch: a restoration gave
 /// the file's document up. Its own link has the document's name, and the file may have an older one.
 fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
-    let own = file.document.as_ref();
-    let own = own.and_then(|document| name_of(document.link("self")?));
+    let linked = file.document.as_ref();
+    let linked = linked.and_then(|document| name_of(document.link("self")?));
+    let own = linked.unwrap_or(file.name);
     let mut openings = openings.range(..=file.name.number);
-    own.is_some_and(|own| openings.any(|(_, opening)| opening.name.epoch > own.epoch))
+    openings.any(|(_, opening)| opening.name.epoch > own.epoch)
 }
 
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are

@@ -5,7 +5,7 @@
 //! Documents that are closed at about the same time share the syncs, also those of several feeds.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
@@ -52,13 +52,24 @@ pub const NAME: &str = "archive-files";
 /// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// What is known of a document's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    /// Nothing: they may be damaged.
+    Nothing,
+    /// They are as some log wrote them: a twin has a checksum.
+    Intact,
+    /// They are those of this place: by a digest, or by a file and a twin that agree.
+    Proven,
+}
+
 /// Remains of an archived document, for `recover`.
 #[derive(Debug)]
 pub struct Salvaged {
     /// Bytes of its file, or of its decoded twin.
     pub bytes: Option<Bytes>,
-    /// Whether a digest proves the bytes, or a file and a twin that agree. Nothing contradicts unproven bytes.
-    pub proven: bool,
+    /// What proves the bytes. Nothing contradicts unproven ones.
+    pub evidence: Evidence,
     /// Its sidecar, unless that is missing or damaged.
     pub sidecar: Option<Sidecar<'static>>,
     /// Its record in the manifest, unless that is missing, damaged, or of another document.
@@ -118,6 +129,8 @@ pub struct Archive {
     /// Work that readers of timelines have left.
     pub(super) wanted: Arc<Mutex<Waiting>>,
     wake: Arc<OnceLock<Wake>>,
+    /// Feeds whose records were compared with the log since the start.
+    checked: Arc<Mutex<HashSet<FeedKey>>>,
     /// Documents that the follower of the log has archived since the start.
     made: Arc<AtomicU64>,
     /// Manifests of all feeds, below `views`.
@@ -141,6 +154,7 @@ impl Archive {
             waiting: Arc::default(),
             wanted: Arc::default(),
             wake: Arc::default(),
+            checked: Arc::default(),
             made: Arc::default(),
         }
     }
@@ -489,16 +503,23 @@ impl Archive {
         let sound = agreed(shown).filter(|_| is_closed);
         let sound = sound.or_else(|| found().find(is_expected).cloned());
         let sound = sound.or_else(|| {
-            // Without any digest, a file and a twin that agree prove each other; and a twin has a checksum.
+            // Without any digest, a file and a twin that agree prove each other.
             let agreeing = agreed(shown).or_else(|| agreed(closed));
-            let is_named = |bytes: &Vec<u8>| name_in(bytes, feed) == Some(document);
-            let twin = |copies: &Copies| copies.twin.clone().filter(is_named);
-            let found = agreeing.or_else(|| twin(shown)).or_else(|| twin(closed));
-            found.filter(|_| nothing_tells)
+            agreeing.filter(|_| nothing_tells)
         });
         let proven = sound.is_some();
+        // A twin has a checksum, so it is as it was written, by whichever log.
+        let is_named = |bytes: &&Vec<u8>| name_in(bytes, feed) == Some(document);
+        let twins = || [&shown.twin, &closed.twin].into_iter().flatten();
+        let intact = twins().find(is_named).filter(|_| nothing_tells && !proven);
+        let evidence = match intact {
+            _ if proven => Evidence::Proven,
+            Some(_) => Evidence::Intact,
+            None => Evidence::Nothing,
+        };
         // Bytes that contradict a digest are not returned at all.
-        let bytes = sound.or_else(|| found().next().filter(|_| nothing_tells).cloned());
+        let bytes = sound.or_else(|| intact.cloned());
+        let bytes = bytes.or_else(|| found().next().filter(|_| nothing_tells).cloned());
         let digest = bytes.as_ref().map(|bytes| Digest::of(bytes));
         let has_other = |copies: &Copies| {
             copies.all().next().is_some() && copies.all().all(|other| Some(other) != bytes.as_ref())
@@ -518,7 +539,7 @@ impl Archive {
         // What tells of other bytes is of another log's document.
         let is_own = |told: Digest| !proven || Some(told) == digest;
         Salvaged {
-            proven,
+            evidence,
             is_elsewhere,
             is_shown: shown.all().next().is_some(),
             sidecar: sidecar.filter(|sidecar| is_own(sidecar.sha256)),
@@ -553,8 +574,8 @@ impl Archive {
             self.choose_tree(&settings)?;
         }
         let last = newest.map_or(0, DocumentNumber::get);
-        if let Some(newest) = newest {
-            self.forget_others(log, feed, name, newest)?;
+        if newest.is_some() {
+            self.check_records(log, feed, name)?;
         }
         for number in self.manifests.count_before_hole(name)? + 1..=last {
             let Some(number) = DocumentNumber::new(number) else {
@@ -582,38 +603,53 @@ impl Archive {
         Ok(made)
     }
 
-    /// Forgets records of documents that the log has not: who copies an older folder over a later one may leave them.
-    fn forget_others(
+    /// Compares the newest record of a closed document with the log, once a feed, and forgets records of documents that the log
+    /// has not: who copies an older folder over a later one may leave them. Those of timelines are not compared, which would
+    /// take long.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn check_records(
         &self,
         log: &dyn Series,
         feed: FeedKey,
         name: &FeedName,
-        newest: DocumentNumber,
     ) -> Result<(), ViewError> {
+        if self.checked.lock().contains(&feed) {
+            return Ok(());
+        }
+        // Nobody records documents meanwhile.
+        let _writing = self.folders.writing();
+        let Some(head) = log.feed(feed)? else {
+            return Ok(());
+        };
+        let settings = settings_of(log, feed, head.revision)?;
+        let closed = head.open.opening.name.number.get() - 1;
         let count = self.manifests.count_before_hole(name)?;
-        let mut others = None;
-        for number in (1..=newest.get()).rev().filter_map(DocumentNumber::new) {
-            let record = (number.get() <= count)
-                .then(|| self.manifests.get(name, number))
-                .transpose()?;
-            let Some(record) = record.flatten() else {
-                return Ok(());
-            };
+        let mut own = count.min(closed);
+        while !settings.is_timeline()
+            && let Some(number) = DocumentNumber::new(own)
+            && let Some(record) = self.manifests.get(name, number)?
+        {
             // By its bytes: two logs that part may give the same instants.
-            let is_own = match Frozen::render(log, feed, number)? {
-                Some(frozen) => record.identity.digest == Digest::of(&frozen.bytes),
-                None => record.is_lost(),
+            let is_own = match Frozen::render(log, feed, number) {
+                Ok(Some(frozen)) => record.identity.digest == Digest::of(&frozen.bytes),
+                Ok(None) => record.is_lost(),
+                // Nothing tells.
+                Err(LogError::Damaged { .. }) => true,
+                Err(error) => return Err(error.into()),
             };
             if is_own {
                 break;
             }
-            others = Some(number);
+            own -= 1;
         }
-        if let Some(first) = others {
-            let _writing = self.folders.writing();
+        if let Some(first) = DocumentNumber::new(own + 1).filter(|first| first.get() <= count) {
             warn!(feed = %name, document = %first, "the records of its documents from this one on are another log's");
             self.manifests.forget(name, first)?;
         }
+        self.checked.lock().insert(feed);
         Ok(())
     }
 
@@ -663,6 +699,7 @@ impl Archive {
             return Ok(None);
         };
         let settings = settings_of(log, feed, head.revision)?;
+        self.check_records(log, feed, &settings.name)?;
         let before = self.manifests.count_before_hole(&settings.name)?;
         if newest.get() != before + 1 || newest.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
             return Ok(None);
@@ -793,6 +830,10 @@ impl Archive {
         let folders: Vec<PathBuf> = folders.collect();
         let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
         self.create_folders(&paths)?;
+        self.folders.keep_locked().map_err(|error| {
+            let source = io::Error::new(io::ErrorKind::WouldBlock, error);
+            failed("lock", &self.folders.www)(source)
+        })?;
         let mut files = FrozenFiles::of(&self.folders);
         // Before anything is written, so that no failed write is missed.
         for folder in &folders {

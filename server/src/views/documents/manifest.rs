@@ -74,14 +74,6 @@ impl Archived {
         }
     }
 
-    /// Whether the record may be of the document that the log opened so, and closed with the opening of its successor. What
-    /// a later log has left beside an older one has other instants, unless both went on in the same second.
-    pub fn is_of(&self, opening: &Opening, successor: &Opening) -> bool {
-        self.name == opening.name
-            && (self.first, self.opened) == (opening.first, opening.opened)
-            && self.closed == successor.opened
-    }
-
     /// Whether the document has no file, because its entries were lost.
     pub fn is_lost(&self) -> bool {
         self.identity.bytes == 0

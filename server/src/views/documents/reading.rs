@@ -19,6 +19,7 @@ use simplefeed_core::{
     document::{entry_document, feed_document},
     feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered, Position},
     header::{ENTRY_TYPE, FEED_TYPE, Form, header},
+    limits::INDEX_BLOCK_DOCUMENTS,
     plan::FeedHead,
     settings::Settings,
 };
@@ -268,14 +269,14 @@ impl Documents {
         let Some(state) = self.snapshot(feed)? else {
             return Ok(None);
         };
+        // Records of the open document, or of later ones, are another log's.
+        let closed = state.head.open.opening.name.number.get() - 1;
         match address {
             Address::Recent => Ok(Some(self.growing_resource(&state, Form::Recent))),
             Address::Document(name) => self.document(feed, &state, *name),
             Address::Entry(numbered) => self.entry(feed, &state, *numbered),
             Address::Index => {
                 let manifests = &self.archive.manifests;
-                // Records of the open document, or of later ones, are another log's.
-                let closed = state.head.open.opening.name.number.get() - 1;
                 let archived = manifests.count(feed)?.min(closed);
                 let id = &state.settings.id;
                 // The growing block changes only with this number.
@@ -297,7 +298,15 @@ impl Documents {
                 };
                 Ok(Some(index_resource(bytes)))
             }
+            Address::IndexBlock(numbered)
+                if numbered.number.saturating_mul(INDEX_BLOCK_DOCUMENTS) > closed =>
+            {
+                Ok(None)
+            }
             Address::IndexBlock(numbered) => {
+                let _unknown = self
+                    .archive
+                    .check_records(&*self.log, state.head.feed, feed);
                 let (id, manifests) = (&state.settings.id, &self.archive.manifests);
                 let block = index::closed_block(manifests, feed, id, numbered.number);
                 let block = match block {
@@ -373,9 +382,11 @@ impl Documents {
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        let record = self.record(feed, name.number)?;
-        let is_own = |record: &Archived| self.has_document(state.head.feed, record);
-        if let Some(archived) = record.filter(is_own) {
+        // What cannot be compared has a digest all the same.
+        let _unknown = self
+            .archive
+            .check_records(&*self.log, state.head.feed, feed);
+        if let Some(archived) = self.record(feed, name.number)? {
             // Another epoch's name leads to a redirect instead, and a lost document to nothing.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
@@ -386,22 +397,14 @@ impl Documents {
         // Closed, but not yet a durable file: its bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
-        if frozen.is_some() && (state.settings.is_timeline() || record.is_some()) {
-            // The next reader finds a file, which caches may keep, or the record is found to be another log's.
+        if frozen.is_some() && state.settings.is_timeline() {
+            // The next reader finds a file, which caches may keep.
             self.archive.want(state.head.feed, name.number);
         }
         Ok(frozen.map(|frozen| {
             let closed = Some(frozen.successor.opened);
             Resource::of_bytes(FEED_TYPE, closed, Validity::Once, frozen.bytes)
         }))
-    }
-
-    /// Whether a record is of a document of this log. What cannot be looked up counts as such: its file has a digest.
-    fn has_document(&self, feed: FeedKey, record: &Archived) -> bool {
-        let number = record.name.number;
-        let opening = |number| self.log.opening(feed, number).ok().flatten();
-        let opened = opening(number).zip(opening(number.next()));
-        opened.is_none_or(|(opening, successor)| record.is_of(&opening, &successor))
     }
 
     /// Returns the newest name of a document that an epoch has renamed.
