@@ -658,11 +658,15 @@ fn publishing_goes_on_without_files_that_are_made_again() {
     let server = begun(&data);
     for gone in ["ids", "views", "sidecars", "www", "watermark"] {
         let path = data.join(gone);
-        if path.is_dir() {
-            fs::remove_dir_all(&path).unwrap();
-        } else if path.exists() {
-            fs::remove_file(&path).unwrap();
-        }
+        // The server may write a file there meanwhile.
+        wait_for("it cannot be removed", || {
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            (removed.is_ok() || !path.exists()).then_some(())
+        });
         assert_eq!(publish(&server, gone), 201, "{gone}");
         assert_eq!(server.get("/readyz").status, 200, "{gone}");
     }

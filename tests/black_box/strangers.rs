@@ -163,7 +163,7 @@ fn a_recovery_takes_the_own_documents_first() {
     let server = Server::start(&backup, &options);
     // It reaches further than the right one.
     server.publish_ids("a", (0..20).map(|n| format!("restored-{n}")));
-    let written = || (files(&www).len() >= 20).then_some(());
+    let written = || (files(&www).len() >= 17).then_some(());
     wait_for("the restored log archives nothing", written);
     server.stop();
     let server = Server::start(&data, &options);
