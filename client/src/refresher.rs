@@ -375,8 +375,8 @@ impl<Q: Queue> Refresher<Q> {
     /// for the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
     /// and it is tried again.
     ///
-    /// If the future is dropped, no item and no change is lost: what was under way is due again once its lease of a
-    /// minute is over, and a change that was just published may be published again. `stop` leaves nothing behind.
+    /// If the future is dropped, no item and no change is lost: what was under way is due again once its lease of nine
+    /// seconds is over, and a change that was just published may be published again. `stop` leaves nothing behind.
     ///
     /// # Errors
     ///

@@ -369,4 +369,6 @@ pub struct Stats {
     pub dead: u64,
     /// Due time of the job that has been due for longest.
     pub oldest_due: Option<DateTime<Utc>>,
+    /// Due time of the job that is due next, of those that wait.
+    pub next_due: Option<DateTime<Utc>>,
 }

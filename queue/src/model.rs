@@ -465,6 +465,7 @@ impl Model {
             leased: count(jobs.leased.len()),
             dead: count(jobs.dead.len()),
             oldest_due: oldest.filter(|due| *due <= now),
+            next_due: jobs.waiting.iter().nth(due).map(|(due, _)| *due),
         }
     }
 

@@ -467,6 +467,7 @@ impl Queue for Postgres {
             leased: count(2),
             dead: count(3),
             oldest_due: row.get(4),
+            next_due: row.get(5),
         })
     }
 

@@ -14,7 +14,8 @@ mod tables;
 use std::{
     fs::{self, File},
     io,
-    path::Path,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -113,6 +114,66 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// Time between two looks at an idle queue's file.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The file of a queue, which the next process must find as this one leaves it.
+#[derive(Debug)]
+struct QueueFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    /// Its length after the last commit. Held while a commit changes it.
+    length: Mutex<u64>,
+}
+
+impl QueueFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        let found = fs::metadata(&path)?;
+        Ok(Self {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+            length: Mutex::new(found.len()),
+        })
+    }
+
+    /// Checks that the file is where it was, and as long as the last commit left it.
+    fn check(&self, length: u64) -> io::Result<()> {
+        let is_it = |found: fs::Metadata| {
+            (found.dev(), found.ino()) == (self.device, self.inode) && found.len() >= length
+        };
+        if fs::metadata(&self.path).is_ok_and(is_it) {
+            return Ok(());
+        }
+        let why = format!(
+            "{} was removed, replaced or cut: what the queue had since is lost with it",
+            self.path.display()
+        );
+        Err(io::Error::new(io::ErrorKind::NotFound, why))
+    }
+
+    /// Looks at the file every so often, and closes the queue if it is not what it was.
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
+    fn watch(&self, writes: &mpsc::WeakSender<Write>) {
+        loop {
+            std::thread::sleep(LOOK);
+            let Some(writes) = writes.upgrade() else {
+                return;
+            };
+            let length = self.length.lock();
+            if self.check(*length).is_err() {
+                drop(length);
+                // Each commit checks the file, and this one fails. A full channel has others, which fail as well.
+                let nothing: Write = Box::new(|_| Ok(Box::new(drop)));
+                drop(writes.try_send(nothing));
+                return;
+            }
+        }
+    }
+}
+
 /// State that leasing calls share with the thread that changes the file.
 #[derive(Debug)]
 struct Shared {
@@ -124,6 +185,8 @@ struct Shared {
     /// Why the queue is closed, if the file failed.
     failure: OnceLock<Arc<StorageError>>,
     clock: Clock,
+    /// None where a test keeps the bytes elsewhere.
+    file: Option<Arc<QueueFile>>,
 }
 
 /// An error of redb. (Boxed by redb itself where it is large.)
@@ -173,12 +236,27 @@ impl Redb {
         })?;
         // redb syncs the file and not its name, with which every job would be gone.
         sync_name(path).map_err(|why| refused(StorageError::Io(why)))?;
-        Self::of(database, clock).map_err(refused)
+        let file = QueueFile::of(path).map_err(|why| refused(StorageError::Io(why)))?;
+        let file = Arc::new(file);
+        let queue = Self::of(database, clock, Some(Arc::clone(&file))).map_err(refused)?;
+        let writes = queue.writes.downgrade();
+        let spawned = std::thread::Builder::new()
+            .name("queue-file".to_owned())
+            .spawn(move || file.watch(&writes));
+        spawned.map_err(|why| refused(StorageError::Io(why)))?;
+        Ok(queue)
     }
 
     /// Begins to work on a file.
-    fn of(database: Database, clock: Clock) -> Result<Self, StorageError> {
+    fn of(
+        database: Database,
+        clock: Clock,
+        file: Option<Arc<QueueFile>>,
+    ) -> Result<Self, StorageError> {
         let opening = tables::prepare(&database)?;
+        if let Some(file) = &file {
+            *file.length.lock() = fs::metadata(&file.path)?.len();
+        }
         let (writes, received) = mpsc::channel(WRITES_MAX);
         let changes = Arc::new(watch::Sender::new(()));
         let shared = Arc::new(Shared {
@@ -187,6 +265,7 @@ impl Redb {
             still: Mutex::new(()),
             failure: OnceLock::new(),
             clock,
+            file,
         });
         let thread = Thread {
             shared: Arc::clone(&shared),
@@ -344,8 +423,13 @@ impl Thread {
             database,
             leases,
             clock,
+            file,
             ..
         } = &*self.shared;
+        let mut length = file.as_ref().map(|file| file.length.lock());
+        if let Some((file, length)) = file.as_ref().zip(length.as_ref()) {
+            file.check(**length)?;
+        }
         let transaction = database.begin_write()?;
         let mut writing = Writing::new(&transaction, leases, clock.now())?;
         for write in writes {
@@ -353,6 +437,10 @@ impl Thread {
         }
         let moved = writing.end()?;
         transaction.commit()?;
+        if let Some((file, length)) = file.as_ref().zip(length.as_mut()) {
+            // It may be shorter than before. Its name is looked at before the next commit.
+            **length = fs::metadata(&file.path).map_or(**length, |found| found.len());
+        }
         Ok(moved)
     }
 }
@@ -487,5 +575,49 @@ impl Queue for Redb {
 
     fn clock(&self) -> &Clock {
         &self.shared.clock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Due;
+
+    /// Goal: a queue whose file is removed, replaced or cut under it is closed within seconds, whether somebody asks or not.
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "files of a test")]
+    async fn a_file_that_goes_away_is_noticed() {
+        type Damage = fn(&Path) -> io::Result<()>;
+        let damages: [Damage; 3] = [
+            |path| fs::remove_file(path),
+            |path| {
+                fs::write(path.with_extension("new"), "x")
+                    .and_then(|()| fs::rename(path.with_extension("new"), path))
+            },
+            |path| File::options().write(true).open(path)?.set_len(4_096),
+        ];
+        for damage in damages {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue");
+            let queue = Redb::open(&path, Clock::Real).unwrap();
+            let name = Namespace::new("things").unwrap();
+            let schedule = |key: &str| {
+                let job = NewJob::new(&name, key, Due::After(Duration::ZERO));
+                queue.schedule(vec![job], Existing::Keep)
+            };
+            schedule("a").await.unwrap();
+            damage(&path).unwrap();
+            // Nobody asks: those who wait are told.
+            let mut changes = queue.changes();
+            let told = tokio::time::timeout(Duration::from_secs(30), changes.changed());
+            told.await.unwrap().unwrap();
+            for _ in 0..2 {
+                let refused = schedule("b").await;
+                assert!(
+                    matches!(refused, Err(QueueError::Failed { .. })),
+                    "{refused:?}"
+                );
+            }
+        }
     }
 }

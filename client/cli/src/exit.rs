@@ -11,6 +11,8 @@ use simplefeed_client::{
 use simplefeed_core::replay::WalkError;
 use simplefeed_queue::QueueError;
 
+use crate::refresh::control::NoQueue;
+
 /// Success, also of a command that was asked to end.
 pub(crate) const OK: u8 = 0;
 /// Any failure without a code of its own.
@@ -41,6 +43,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ConsumerError>() {
         return code_of_consumer(error);
     }
+    if error.is::<NoQueue>() {
+        return NOT_FOUND;
+    }
     if let Some(QueueError::InUse(_)) = error.downcast_ref() {
         return LOCKED;
     }
@@ -54,9 +59,10 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
                 status: 401 | 403, ..
             } => UNAUTHORIZED,
             PublishError::Refused { status: 404, .. } => NOT_FOUND,
-            PublishError::Refused { status: 409, .. } | PublishError::Unacknowledged { .. } => {
-                INTEGRITY
+            PublishError::Refused {
+                status: 409 | 412, ..
             }
+            | PublishError::Unacknowledged { .. } => INTEGRITY,
             // The publisher's retries are over when its error comes here.
             error if error.is_transient() => UNAVAILABLE,
             _ => OTHER,

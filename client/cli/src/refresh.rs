@@ -16,7 +16,7 @@ use tokio::{sync::watch, task::JoinSet};
 use url::Url;
 
 mod answers;
-mod control;
+pub(crate) mod control;
 mod exec;
 mod http;
 mod items;
@@ -343,7 +343,7 @@ async fn work<L: Lookup, Q: Queue>(
     let (code, first) = tokio::select! {
         code = ends.told() => (code, None),
         ended = tasks.join_next() => (exit::OK, ended),
-        () = beside(&queue, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
+        () = beside(&queue, &name, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
     };
     tell.send_replace(true);
     let mut outcome = first.map_or(Ok(()), |ended| ended?);
@@ -357,6 +357,7 @@ async fn work<L: Lookup, Q: Queue>(
 /// Answers questions and shows what is done, for ever.
 async fn beside<Q: Queue>(
     queue: &Q,
+    name: &str,
     socket: Option<&Socket>,
     metrics: Option<&Metrics<Q>>,
     refresher: &Refresher<Q>,
@@ -371,7 +372,34 @@ async fn beside<Q: Queue>(
             metrics.serve().await;
         }
     };
-    tokio::join!(questions, scrapes, show(refresher));
+    tokio::join!(questions, scrapes, show(refresher), tell_next(queue, name));
+}
+
+/// Time between two looks for the first lookup.
+const NEXT_LOOK: Duration = Duration::from_secs(2);
+
+/// Says when the first lookup is, if it is not at once.
+async fn tell_next<Q: Queue>(queue: &Q, name: &str) {
+    let Ok(name) = Namespace::new(name) else {
+        return;
+    };
+    loop {
+        tokio::time::sleep(NEXT_LOOK).await;
+        // Workers report errors of the queue.
+        let Ok(stats) = queue.stats(&name).await else {
+            continue;
+        };
+        if stats.due + stats.leased > 0 {
+            return;
+        }
+        if let Some(next) = stats.next_due {
+            let waiting = say::count(stats.waiting, "item waits", "items wait");
+            return say::note(&format!(
+                "{waiting}; next lookup at {}",
+                next.format("%H:%M UTC")
+            ));
+        }
+    }
 }
 
 /// Returns what was done, for people.

@@ -27,9 +27,9 @@ use super::{
 use crate::{error::error_text, publisher::PublishError};
 
 /// Time for which a batch is leased. What a killed worker had is refreshed so much later, at most.
-pub(super) const LEASE: Duration = Duration::from_mins(1);
+pub(super) const LEASE: Duration = Duration::from_secs(9);
 /// Time after which a worker that waits extends its leases.
-const EXTEND: Duration = Duration::from_secs(20);
+const EXTEND: Duration = Duration::from_secs(3);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
 /// Time for what is under way when the worker is asked to stop.

@@ -247,6 +247,8 @@ pub(super) const STATS: &str = concat!(
         count(*) FILTER (WHERE reason IS NOT NULL),
         min(due) FILTER (WHERE reason IS NULL AND is_free AND due <= ",
     now!(),
+    "), min(due) FILTER (WHERE reason IS NULL AND is_free AND due > ",
+    now!(),
     ") FROM (SELECT due, reason, ",
     is_free!(),
     " AS is_free FROM simplefeed_jobs WHERE namespace = $2) AS job"

@@ -165,7 +165,7 @@ fn things() -> Namespace {
 fn open(disk: &Shared, clock: &Manual) -> Result<Redb, QueueError> {
     let database = redb::Builder::new().create_with_backend(disk.clone());
     let database = database.map_err(|why| super::failed(Arc::new(why.into())))?;
-    Redb::of(database, clock.clone().into()).map_err(|why| super::failed(Arc::new(why)))
+    Redb::of(database, clock.clone().into(), None).map_err(|why| super::failed(Arc::new(why)))
 }
 
 /// Everything in a queue: jobs in the order of their due times, and the dead.

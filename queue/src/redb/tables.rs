@@ -589,6 +589,15 @@ impl Reading<'_> {
                 oldest.get_or_insert(from_micros(since));
             }
         }
+        let mut next = None;
+        for row in waiting.range((name, end, 0)..(name, i64::MAX, 0))? {
+            let place = row?.0;
+            let (_, since, number) = place.value();
+            if !not_free.contains(&number) {
+                next = Some(from_micros(since));
+                break;
+            }
+        }
         let leased = u64::try_from(leased).unwrap_or(u64::MAX);
         Ok(Stats {
             waiting: pending.saturating_sub(due).saturating_sub(leased),
@@ -596,6 +605,7 @@ impl Reading<'_> {
             leased,
             dead,
             oldest_due: oldest,
+            next_due: next,
         })
     }
 }

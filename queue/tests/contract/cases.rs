@@ -663,6 +663,7 @@ pub(crate) async fn jobs_are_counted(queue: impl Queue, clock: Manual) {
         leased: 1,
         dead: 1,
         oldest_due: Some(at(2)),
+        next_due: Some(at(6)),
     };
     assert_eq!(queue.stats(&things()).await.unwrap(), stats);
     clock.set(at(65));
@@ -672,6 +673,7 @@ pub(crate) async fn jobs_are_counted(queue: impl Queue, clock: Manual) {
         leased: 0,
         dead: 1,
         oldest_due: Some(at(1)),
+        next_due: None,
     };
     assert_eq!(queue.stats(&things()).await.unwrap(), stats);
     queue.retry(&things(), vec!["0".to_owned()]).await.unwrap();

@@ -27,6 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Dead items of an answer.
 pub(super) const DEAD_MAX: usize = 1_000;
 
+/// There is no queue in a file of this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no queue {0}")]
+pub(crate) struct NoQueue(String);
+
 /// A question about the items of a name.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
@@ -88,6 +93,7 @@ async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::
                 leased,
                 dead,
                 oldest_due,
+                next_due: _,
             } = queue.stats(&name).await?;
             let now = queue.now().await?;
             let age = oldest_due.map_or(0, |due| (now - due).num_seconds().max(0).unsigned_abs());
@@ -126,7 +132,7 @@ impl Asking {
         // Opening would make the file: a mistyped path must not become a queue.
         let path = Path::new(queue);
         if !is_postgres(queue) && !queue.contains("://") && !path.exists() {
-            bail!("there is no queue {queue}");
+            return Err(NoQueue(queue.to_owned()).into());
         }
         if !is_postgres(queue) && queue.contains("://") {
             // The URL may hold a password.

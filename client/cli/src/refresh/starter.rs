@@ -27,9 +27,9 @@ use crate::{
 };
 
 /// Time for which the right to read lasts without a sign of life.
-const LEASE: Duration = Duration::from_mins(1);
+const LEASE: Duration = Duration::from_secs(9);
 /// Time after which a reader that waits extends its lease.
-const EXTEND: Duration = Duration::from_secs(20);
+const EXTEND: Duration = Duration::from_secs(3);
 /// Pause after an error of the queue.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Pause after an error of the feed.
