@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
@@ -169,7 +169,8 @@ impl PublishError {
 }
 
 fn is_transient(status: u16) -> bool {
-    matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
+    // The last one is a full disk: others wait for room on it, too.
+    matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504 | 507)
 }
 
 /// Publishes to one feed.
@@ -211,6 +212,8 @@ pub struct Publisher {
     /// Value of the `authorization` header field.
     authorization: Option<String>,
     retrying: Option<Retrying>,
+    /// Tag that the feed's head must have, if the caller gave one; then that of the last answer.
+    head: Option<Arc<Mutex<String>>>,
 }
 
 /// Callback for a failed request that will be retried.
@@ -249,6 +252,7 @@ impl Publisher {
             transport: OnceLock::new(),
             authorization,
             retrying: None,
+            head: None,
         })
     }
 
@@ -284,6 +288,113 @@ impl Publisher {
             authorization: Some(format!("Bearer {}", token.into())),
             ..self
         }
+    }
+
+    /// Appends only as long as nobody else does: the head of the feed must have this tag (the `ETag` of its `recent.atom`, or
+    /// of the answer to an append), and behind each batch that of its answer. Otherwise a batch is refused with status 412,
+    /// unless all of it is stored already. Clones share the tag.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(tag: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// use simplefeed_client::{Event, PublishError, Publisher};
+    ///
+    /// let publisher = Publisher::new("https://example.org/feeds/orders")?.if_match(tag);
+    /// match publisher.append([Event::json(&serde_json::json!({"order": 7}))?]).await {
+    ///     Err(PublishError::Refused { status: 412, .. }) => println!("somebody was quicker"),
+    ///     outcome => println!("{} stored; the head is {:?} now", outcome?.len(), publisher.head()),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn if_match(self, tag: impl Into<String>) -> Self {
+        Self {
+            head: Some(Arc::new(Mutex::new(tag.into()))),
+            ..self
+        }
+    }
+
+    /// Returns the tag of the feed's head behind the last append, or the one that was given before; `None` without
+    /// [`if_match`](Self::if_match), which has an example.
+    pub fn head(&self) -> Option<String> {
+        let head = self.head.as_ref()?.lock();
+        Some(head.unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Returns the settings of the feed, and their tag.
+    ///
+    /// If the future is dropped, nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]; status 404 if there is no such feed.
+    ///
+    /// # Examples
+    ///
+    /// A change that rests on the settings of now, tried again if somebody else was quicker:
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), simplefeed_client::PublishError> {
+    /// use simplefeed_client::{PublishError, Publisher};
+    ///
+    /// let feed = Publisher::new("https://example.org/feeds/orders")?;
+    /// loop {
+    ///     let (settings, tag) = feed.settings().await?;
+    ///     let entries = settings["document_entries"].as_u64().unwrap_or(100) * 2;
+    ///     let changes = serde_json::json!({"document_entries": entries});
+    ///     match feed.change_settings(&changes, Some(&tag)).await {
+    ///         Err(PublishError::Refused { status: 412, .. }) => {}
+    ///         changed => return changed.map(drop),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn settings(&self) -> Result<(serde_json::Value, String), PublishError> {
+        self.ask_settings(Method::Get, Bytes::new(), None).await
+    }
+
+    /// Changes the settings that `changes` has, if those of the feed have this tag; without one in any case. Returns all of
+    /// them, and their tag.
+    ///
+    /// If the future is dropped, the settings may be changed.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]; status 412 if somebody else has changed them since, 404 if there is no such feed.
+    pub async fn change_settings(
+        &self,
+        changes: &serde_json::Value,
+        tag: Option<&str>,
+    ) -> Result<(serde_json::Value, String), PublishError> {
+        let body = changes.to_string().into();
+        self.ask_settings(Method::Put, body, tag).await
+    }
+
+    async fn ask_settings(
+        &self,
+        method: Method,
+        body: Bytes,
+        tag: Option<&str>,
+    ) -> Result<(serde_json::Value, String), PublishError> {
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("settings.json");
+        }
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        headers.extend(tag.map(|tag| ("if-match", tag.to_owned())));
+        let request = Request {
+            method,
+            url: url.clone(),
+            headers,
+            body,
+            answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+        };
+        let answer = self.send_until_answered(request).await?;
+        let settings = serde_json::from_slice(&answer.body);
+        let settings = settings.map_err(|source| PublishError::Answer { url, source })?;
+        let tag = answer.header("etag").unwrap_or_default().to_owned();
+        Ok((settings, tag))
     }
 
     /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it was created.
@@ -407,10 +518,11 @@ impl Publisher {
         let ids: Vec<Option<String>> = batch.items.iter().map(Item::id).collect();
         let (kind, body) = batch.encode();
         // One key for all attempts at this batch: a repeat after a lost answer stores nothing twice.
-        let headers = vec![
+        let mut headers = vec![
             ("content-type", kind.into()),
             ("idempotency-key", Uuid::new_v4().to_string()),
         ];
+        headers.extend(self.head().map(|tag| ("if-match", tag)));
         let request = Request {
             method: Method::Post,
             url: self.url.clone(),
@@ -426,7 +538,13 @@ impl Publisher {
         let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
         // Something between may have answered, or have sent other entries on.
         match difference(&ids, &appended.results) {
-            None => Ok(appended.results),
+            None => {
+                if let (Some(head), Some(tag)) = (&self.head, answer.header("etag")) {
+                    let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);
+                    tag.clone_into(&mut head);
+                }
+                Ok(appended.results)
+            }
             Some(detail) => Err(PublishError::Unacknowledged {
                 url: self.url.clone(),
                 detail,

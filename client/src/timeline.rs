@@ -120,6 +120,28 @@ impl Timeline {
         }
     }
 
+    /// Returns the settings of the timeline, and their tag.
+    ///
+    /// # Errors
+    ///
+    /// As [`Publisher::settings`].
+    pub async fn settings(&self) -> Result<(serde_json::Value, String), PublishError> {
+        self.settings.settings().await
+    }
+
+    /// Changes settings of the timeline, under their tag if one is given. Returns all of them, and their tag.
+    ///
+    /// # Errors
+    ///
+    /// As [`Publisher::change_settings`].
+    pub async fn change_settings(
+        &self,
+        changes: &serde_json::Value,
+        tag: Option<&str>,
+    ) -> Result<(serde_json::Value, String), PublishError> {
+        self.settings.change_settings(changes, tag).await
+    }
+
     /// Follows feeds and patterns, by their names. Each feed that was not followed brings its newest `backfill` entries
     /// along.
     ///

@@ -6,7 +6,7 @@
 //! ```text
 //!                     recent.atom   open {n}.atom   archived {n}.atom
 //! self (absolute)     its own       its own         its own
-//! via                 {n}.atom      –               –
+//! via                 {n}.atom      – (*)           – (*)
 //! current             yes           yes             yes
 //! prev-archive        if n > 1      if n > 1        if n > 1
 //! next-archive        –             –               yes
@@ -14,6 +14,8 @@
 //! index, history      yes           yes             yes
 //! SUP-ID              yes           –               –
 //! ```
+//!
+//! (*) With `via_links`, itself: the library of the ICT4H projects takes no document without a `via`.
 //!
 //! Prefixes are declared where they are used and not on the feed element, so that an entry sees
 //! the same declarations in every document as in its own.
@@ -77,7 +79,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
     // `self` is absolute in any case (see the table above).
     push_link("self", &format!("{base}{own}"), None, &mut out);
     // `via` is the permanent URL under which a bookmark can find this document later.
-    if form == Form::Recent {
+    if form == Form::Recent || settings.via_links() {
         push_link("via", &reference(&permanent), None, &mut out);
     }
     push_link("current", &reference(RECENT), None, &mut out);
@@ -131,10 +133,10 @@ pub struct PageLinks {
 
 /// Returns the bytes of a paged document before its first entry; `updated` is the instant of the newest entry on the
 /// page.
-pub fn paged_header(settings: &Settings, updated: Option<Timestamp>, links: &PageLinks) -> String {
+pub fn paged_header(settings: &Settings, updated: Timestamp, links: &PageLinks) -> String {
     let base = settings.base_url();
     let mut out = String::with_capacity(1_024);
-    push_beginning(settings, updated.unwrap_or_default(), &mut out);
+    push_beginning(settings, updated, &mut out);
     push_link("self", &format!("{base}{}", links.own), None, &mut out);
     push_link("current", &format!("{base}{RECENT}"), None, &mut out);
     push_link("first", &format!("{base}{}", links.first), None, &mut out);
@@ -330,6 +332,31 @@ mod tests {
         for growing in [recent, open] {
             assert!(!growing.contains("next-archive") && !growing.contains("fh:archive"));
         }
+    }
+
+    /// A document opened under `via_links` has a `via` that equals its `self`, and only one with absolute links.
+    #[test]
+    fn numbered_documents_have_a_via_on_request() {
+        let with = |absolute| {
+            let mut settings = settings(absolute);
+            std::sync::Arc::make_mut(&mut settings.choices).via_links = Some(true);
+            settings
+        };
+        let next = name(3);
+        for form in [Form::Open, Form::Archived { next }] {
+            let of = |settings: &Settings| header(&opening(), settings, form, Timestamp::default());
+            let asked = of(&with(true));
+            let url = "https://example.org/sub/feeds/orders/2.atom";
+            for rel in ["self", "via"] {
+                assert!(
+                    asked.contains(&format!("rel=\"{rel}\" href=\"{url}\"")),
+                    "{asked}"
+                );
+            }
+            assert_eq!(of(&with(false)), of(&settings(false)));
+        }
+        assert!(with(true).check().is_ok() && with(false).check().is_err());
+        assert!(!with(true).shapes_like(&settings(true)));
     }
 
     #[test]

@@ -142,9 +142,16 @@ pub fn json_feed(document: &Document) -> Option<String> {
     serde_json::to_string(&feed).ok()
 }
 
+/// Whether a URL leads to a page or a file: readers put it into pages of their own, where others may run as scripts.
+fn is_page(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
 fn item(event: Event, position: u64, place: String) -> Item {
     let links: Vec<Link> = event.links.unwrap_or_default();
-    let is_alternate = |link: &&Link| link.rel.as_deref().is_none_or(|rel| rel == "alternate");
+    let is_alternate = |link: &&Link| {
+        link.rel.as_deref().is_none_or(|rel| rel == "alternate") && is_page(&link.href)
+    };
     let alternate = links.iter().find(is_alternate);
     let (mut html, mut text) = (None, None);
     if let Some(raw) = &event.content {
@@ -173,7 +180,7 @@ fn item(event: Event, position: u64, place: String) -> Item {
         Author::Name(name) => Person { name, url: None },
         Author::Person(person) => Person {
             name: person.name,
-            url: person.uri,
+            url: person.uri.filter(|uri| is_page(uri)),
         },
     });
     let categories = event.categories.unwrap_or_default().into_iter();
@@ -186,7 +193,7 @@ fn item(event: Event, position: u64, place: String) -> Item {
         Some(Attachment {
             mime_type: link
                 .kind
-                .filter(|_| link.rel.as_deref() == Some("enclosure"))?,
+                .filter(|_| link.rel.as_deref() == Some("enclosure") && is_page(&link.href))?,
             url: link.href,
             title: link.title,
             size_in_bytes: link.length.and_then(|length| length.parse().ok()),
@@ -260,6 +267,32 @@ mod tests {
             "_simplefeed": {"id": "urn:f", "archived": true},
         });
         assert_eq!(read(atom).unwrap(), expected);
+    }
+
+    /// Goal: what a reader of JSON Feed puts into a page of its own runs no script there.
+    #[test]
+    fn no_url_of_another_scheme_is_passed_on() {
+        let entry = |href: &str| {
+            format!(
+                r#"<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:f</id><title>T</title><updated>2026-11-20T08:00:00Z</updated>
+<link rel="self" href="https://h/feeds/a/1.atom"/><history xmlns="urn:simplefeed:1" first="0"/>
+<entry xmlns="http://www.w3.org/2005/Atom"><id>urn:1</id><title>One</title><updated>2026-11-20T08:00:00Z</updated><author><name>B</name><uri>{href}</uri></author>
+<link href="{href}"/><link rel="enclosure" href="{href}" type="audio/mpeg"/><content>c</content></entry></feed>"#
+            )
+        };
+        for other in [
+            "javascript:alert(1)",
+            "JavaScript:alert(1)",
+            "data:text/html,x",
+        ] {
+            let item = &read(&entry(other)).unwrap()["items"][0];
+            assert_eq!(item["url"], "https://h/feeds/a/entries/0", "{item}");
+            assert!(!item.to_string().contains(other), "{item}");
+        }
+        let item = &read(&entry("https://h/one")).unwrap()["items"][0];
+        assert_eq!(item["url"], "https://h/one");
+        assert_eq!(item["authors"][0]["url"], "https://h/one");
+        assert_eq!(item["attachments"][0]["url"], "https://h/one");
     }
 
     #[test]

@@ -103,6 +103,9 @@ pub struct Choices {
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
+    /// Whether documents at their permanent URLs have a `via` link to it, as the recent document has; with absolute links only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via_links: Option<bool>,
     /// Whether entries without an alternate link get one, to their page. Each new feed that is no timeline has a choice;
     /// older ones add none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,6 +156,7 @@ impl Choices {
             document_bytes: self.document_bytes.or(older.document_bytes),
             document_period: self.document_period.or(older.document_period),
             absolute_links: self.absolute_links.or(older.absolute_links),
+            via_links: self.via_links.or(older.via_links),
             alternate_links: self.alternate_links.or(older.alternate_links),
             closed: self.closed.or(older.closed),
             embed: self.embed.or(older.embed),
@@ -272,6 +276,12 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
+    /// Returns whether documents at their permanent URLs have a `via` link to it.
+    pub fn via_links(&self) -> bool {
+        // The server's defaults may have other links later.
+        self.choices.via_links.unwrap_or(false) && self.absolute_links()
+    }
+
     /// Returns whether entries without an alternate link get one.
     pub fn alternate_links(&self) -> bool {
         self.choices.alternate_links.unwrap_or(false)
@@ -381,6 +391,10 @@ impl Settings {
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn check(&self) -> Result<(), Refusal> {
+        if self.choices.via_links == Some(true) && !self.absolute_links() {
+            let detail = "via_links needs absolute_links";
+            return Err(Refusal::unacceptable(detail, "settings").at_element("via_links"));
+        }
         kind::check(self)
     }
 
@@ -436,6 +450,7 @@ impl Settings {
         self.title() == other.title()
             && self.author() == other.author()
             && self.absolute_links() == other.absolute_links()
+            && self.via_links() == other.via_links()
             && self.alternate_links() == other.alternate_links()
             && self.cut_policy() == other.cut_policy()
             && self.base_url() == other.base_url()

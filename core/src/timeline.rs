@@ -199,8 +199,10 @@ pub struct Feed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following<S = FeedKey> {
     terms: Terms<S>,
+    /// Feeds that are followed by their names, in the order of their keys.
+    items: Vec<S>,
     patterns: Vec<FeedPattern>,
-    /// In the order of their keys.
+    /// Feeds that it has, or may get, entries of, in the order of their keys.
     feeds: Vec<Held<S>>,
     /// Entries that follows brought along, in the order of their places.
     batches: Vec<Batch<S>>,
@@ -210,8 +212,6 @@ pub struct Following<S = FeedKey> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held<S> {
     feed: S,
-    /// Whether the feed is followed by its name.
-    is_item: bool,
     /// First position of the range that goes on.
     live: Option<Position>,
     /// Ranges that came in another way. Few feeds have any, and a server has millions of follows.
@@ -241,6 +241,7 @@ impl<S: Copy + Ord> Following<S> {
     pub fn new(terms: Terms<S>, feeds: &impl Feeds<S>) -> Self {
         let mut following = Self {
             terms,
+            items: vec![],
             patterns: vec![],
             feeds: vec![],
             batches: vec![],
@@ -258,9 +259,14 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the followed items, feeds first.
     pub fn items(&self) -> impl Iterator<Item = Item<S>> {
-        let feeds = self.feeds.iter().filter(|held| held.is_item);
+        let feeds = self.items.iter().copied().map(Item::Feed);
         let patterns = self.patterns.iter().cloned().map(Item::Pattern);
-        feeds.map(|held| Item::Feed(held.feed)).chain(patterns)
+        feeds.chain(patterns)
+    }
+
+    /// Returns the feeds that are followed by their names, in the order of their keys.
+    pub fn named(&self) -> &[S] {
+        &self.items
     }
 
     /// Returns the patterns that are followed.
@@ -271,7 +277,7 @@ impl<S: Copy + Ord> Following<S> {
     /// Returns whether an item is followed.
     pub fn has(&self, item: &Item<S>) -> bool {
         match item {
-            Item::Feed(feed) => self.held(*feed).is_some_and(|held| held.is_item),
+            Item::Feed(feed) => self.items.binary_search(feed).is_ok(),
             Item::Pattern(pattern) => self.patterns.contains(pattern),
         }
     }
@@ -281,9 +287,9 @@ impl<S: Copy + Ord> Following<S> {
         self.held(feed).is_some_and(|held| held.live.is_some())
     }
 
-    /// Returns whether the timeline has, or may get, entries of a feed.
+    /// Returns whether the timeline follows a feed by its name, or has, or may get, entries of it.
     pub fn is_source(&self, feed: S) -> bool {
-        self.held(feed).is_some()
+        self.held(feed).is_some() || self.has(&Item::Feed(feed))
     }
 
     /// Returns every feed of which the timeline has, or may get, entries.
@@ -356,11 +362,12 @@ impl<S: Copy + Ord> Following<S> {
         }
         let began = self.adjust(&touched, feeds);
         // A server has millions of these lists, and changes them rarely.
+        self.items.shrink_to_fit();
         self.feeds.shrink_to_fit();
         if !change.unfollow.is_empty() {
-            // A feed without an item, a live range or entries needs no record.
+            // A feed without a live range or entries needs no record.
             self.feeds
-                .retain(|held| held.is_item || held.live.is_some() || held.other.is_some());
+                .retain(|held| held.live.is_some() || held.other.is_some());
         }
         self.bring(&began, change.backfill, instant, feeds);
         touched
@@ -408,7 +415,10 @@ impl<S: Copy + Ord> Following<S> {
                 self.patterns.sort();
             }
             Item::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
-            Item::Feed(feed) => self.put(*feed).is_item = is_followed,
+            Item::Feed(feed) => match self.items.binary_search(feed) {
+                Err(index) => self.items.insert(index, *feed),
+                Ok(index) => drop(self.items.remove(index)),
+            },
         }
         true
     }
@@ -419,7 +429,6 @@ impl<S: Copy + Ord> Following<S> {
         let index = found.unwrap_or_else(|index| {
             let held = Held {
                 feed,
-                is_item: false,
                 live: None,
                 other: None,
             };

@@ -41,7 +41,7 @@ sub vcl_recv {
         return (synth(307, "Temporary Redirect"));
     }
     # Only these have a query; elsewhere it would only split the cache.
-    if (req.url !~ "^/(feeds|sup(-timelines)?(-closed)?\.json|feeds/[^/]+/(page\.(atom|json)|follow(ing|ers)\.json))\?") {
+    if (req.url !~ "^/(feeds|sup(-timelines)?(-closed)?\.json|feeds/[^/]+/(page\.(atom|json)|rates\.json|follow(ing|ers)\.json))\?") {
         set req.url = regsub(req.url, "\?.*$", "");
     }
     # What somebody may see is not for others.
@@ -49,12 +49,12 @@ sub vcl_recv {
         return (pass);
     }
     unset req.http.Cookie;
-    # Only while the server is away may old copies be shown.
-    if (std.healthy(req.backend_hint)) {
+    # Only while the server is away may old copies be shown: from the first request that it fails on, which begins anew.
+    if (std.healthy(req.backend_hint) && req.restarts == 0) {
         set req.grace = 0s;
     }
     # A consumer that doubts a copy asks past us.
-    if (req.http.Cache-Control ~ "no-cache") {
+    if (req.http.Cache-Control ~ "no-cache" && req.restarts == 0) {
         set req.hash_always_miss = true;
     }
     return (hash);
@@ -93,6 +93,8 @@ sub vcl_backend_error {
 "});
         return (deliver);
     }
+    # A read begins anew once, and then gets an old copy if there is one.
+    set beresp.http.X-Server-Is-Away = "yes";
 }
 
 sub vcl_synth {
@@ -105,6 +107,12 @@ sub vcl_synth {
 }
 
 sub vcl_deliver {
+    if (resp.http.X-Server-Is-Away) {
+        if (req.restarts == 0 && (req.method == "GET" || req.method == "HEAD")) {
+            return (restart);
+        }
+        unset resp.http.X-Server-Is-Away;
+    }
     if (resp.http.X-Stored-Coding ~ "gzip" && req.http.Accept-Encoding !~ "gzip") {
         unset resp.http.Repr-Digest;
     }

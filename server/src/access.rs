@@ -10,18 +10,18 @@
 //! ```
 
 use std::{
+    collections::HashMap,
     fmt,
     str::{self, Utf8Error},
     time::SystemTime,
 };
 
-use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap};
 use simplefeed_core::{
     digest::Digest,
     feed::{FeedName, FeedPattern},
     timestamp::Timestamp,
 };
-use subtle::ConstantTimeEq as _;
 
 const DAY_SECONDS: i64 = 86_400;
 
@@ -65,7 +65,6 @@ impl fmt::Display for Right {
 #[derive(Clone, Debug)]
 struct Grant {
     name: String,
-    secret: Digest,
     right: Right,
     feeds: FeedPattern,
     /// Last day, in UTC, on which it counts; `None` for ever.
@@ -103,9 +102,9 @@ impl fmt::Display for Day {
     }
 }
 
-/// Tokens that a server accepts, one grant a line.
+/// Tokens that a server accepts: the grants of each, by the digest of the token.
 #[derive(Clone, Debug, Default)]
-pub struct Tokens(Vec<Grant>);
+pub struct Tokens(HashMap<Digest, Vec<Grant>>);
 
 impl Tokens {
     /// Reads a file of tokens.
@@ -114,13 +113,13 @@ impl Tokens {
     ///
     /// Returns one problem for each wrong line. A problem never quotes its line, which may hold a token by mistake.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
-        let (mut grants, mut problems) = (vec![], vec![]);
+        let (mut grants, mut problems) = (HashMap::<_, Vec<_>>::new(), vec![]);
         for (number, line) in text.lines().enumerate() {
             if !is_grant(line) {
                 continue;
             }
             match grant(line.trim()) {
-                Ok(grant) => grants.push(grant),
+                Ok((secret, grant)) => grants.entry(secret).or_default().push(grant),
                 Err(problem) => problems.push(format!("line {}: {problem}", number + 1)),
             }
         }
@@ -136,16 +135,15 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Returns the grants of a token, or `None` if it is no token of ours. Takes the same time for every token.
+    /// Returns the grants of a token, or `None` if it is no token of ours.
+    ///
+    /// The time of the lookup tells how much of a digest is known, and nothing of a token: nobody can choose one by the
+    /// digest it is to have.
     fn caller(&self, token: &str) -> Option<Caller<'_>> {
-        let offered = Digest::of(token.as_bytes());
         let today = Day::today();
-        let is_offered = |grant: &&Grant| {
-            let is_same = bool::from(grant.secret.0.ct_eq(&offered.0));
-            is_same && grant.until.is_none_or(|until| today <= until)
-        };
-        // Every grant is compared, so the time does not depend on the place of a match.
-        let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
+        let grants = self.0.get(&Digest::of(token.as_bytes()))?;
+        let counts = |grant: &&Grant| grant.until.is_none_or(|until| today <= until);
+        let grants: Vec<&Grant> = grants.iter().filter(counts).collect();
         (!grants.is_empty()).then_some(Caller(grants))
     }
 }
@@ -206,7 +204,7 @@ pub fn is_holder(name: &str) -> bool {
     !name.trim().is_empty() && !name.trim_start().starts_with('#') && name.chars().all(possible)
 }
 
-fn grant(line: &str) -> Result<Grant, &'static str> {
+fn grant(line: &str) -> Result<(Digest, Grant), &'static str> {
     let fields: Vec<&str> = line.split(':').collect();
     let ([name, secret, right, feeds] | [name, secret, right, feeds, _]) = fields[..] else {
         return Err("it is not name:sha256:right:feeds, with :DATE behind it or without");
@@ -215,15 +213,16 @@ fn grant(line: &str) -> Result<Grant, &'static str> {
     if until == Some(None) {
         return Err("the last day is not a date such as 2027-12-31");
     }
-    Ok(Grant {
+    let secret = Digest::parse(secret);
+    let secret = secret.ok_or("the second field is not the SHA-256 of a token, in hex")?;
+    let grant = Grant {
         name: name.into(),
-        secret: Digest::parse(secret)
-            .ok_or("the second field is not the SHA-256 of a token, in hex")?,
         right: Right::parse(right).ok_or("the right is not read, publish or admin")?,
         feeds: FeedPattern::parse(feeds)
             .ok_or("the fourth field is not a feed, or what feeds begin with and *")?,
         until: until.flatten(),
-    })
+    };
+    Ok((secret, grant))
 }
 
 /// Holder of a token: all grants of that token that count today.
@@ -264,6 +263,11 @@ impl Sight {
         self.0.iter().any(|seen| seen.covers(pattern))
     }
 
+    /// Whether the sender may see every closed feed.
+    pub fn is_all(&self) -> bool {
+        self.covers(&FeedPattern::all())
+    }
+
     /// Whether the sender may see no closed feed at all.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
@@ -273,6 +277,15 @@ impl Sight {
     pub fn patterns(&self) -> &[FeedPattern] {
         &self.0
     }
+}
+
+/// Readers to whom a URL shows the same, whoever they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Audience {
+    /// Those without a token: they see open feeds.
+    Strangers,
+    /// Those of a listener where every request may do everything.
+    Everyone,
 }
 
 /// Access rules of a listener.
@@ -374,6 +387,15 @@ impl Access {
         Err(Denied::NotEntitled {
             detail: format!("{}, not administer all feeds", caller.rights()),
         })
+    }
+
+    /// Returns to whom else the sender of a request is equal; `None` if it has a token, or may have one in a cookie.
+    pub fn audience(&self, headers: &HeaderMap) -> Option<Audience> {
+        match self {
+            Self::Anyone => Some(Audience::Everyone),
+            _ if headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE) => None,
+            Self::Readers | Self::Holders(_) | Self::ReadingHolders(_) => Some(Audience::Strangers),
+        }
     }
 
     /// Returns the closed feeds that the sender of a request may see.

@@ -20,7 +20,7 @@ use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
     log::opening::{self, SledStore},
-    publish::{Append, Asked, Conditions, Configure, Publisher, Wanted},
+    publish::{Append, Asked, Conditions, Configure, Expected, Publisher, Wanted},
     serve::Server,
 };
 
@@ -121,7 +121,7 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
                 feed: name_of(name)?,
                 choices,
                 id: None,
-                conditions: Conditions::default(),
+                expected: Expected::Anything,
                 kind,
                 wanted,
             })

@@ -6,7 +6,11 @@
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
-use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER};
+use simplefeed_core::{
+    feed::{FeedKey, FeedName},
+    settings::Settings,
+    sup::SUP_HEADER,
+};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -19,10 +23,7 @@ use crate::{
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
-    views::{
-        Views, catalogue::OpenFeeds, documents::reading::Documents, push::Push, rates::Rates,
-        timelines::Timelines,
-    },
+    views::{Views, catalogue::Row, push::Push, rates::Rates, timelines::Timelines},
     watermark::Watermark,
 };
 
@@ -76,12 +77,8 @@ pub fn table(has_pages: bool) -> Table<Site> {
 pub struct Site {
     /// The log.
     pub log: Arc<dyn EntryLog>,
-    /// Documents of all feeds.
-    pub documents: Arc<Documents>,
-    /// Names of the feeds, and which of them are open.
-    pub open: Arc<OpenFeeds>,
-    /// What timelines follow.
-    pub timelines: Arc<Timelines>,
+    /// What knows a feed and who may see it.
+    pub shelf: feeds::Shelf,
     /// Way to the writer.
     pub publisher: Publisher,
     /// Views that follow the log.
@@ -151,10 +148,27 @@ pub fn may_see(
     settings: &Settings,
     sight: &Sight,
 ) -> Result<bool, LogError> {
-    if !settings.is_closed() {
+    Ok(!settings.is_closed() || may_see_closed(timelines, (feed, &settings.name), sight)?)
+}
+
+/// Returns whether a reader may see the feed of a row.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
+pub fn may_see_row(timelines: &Timelines, row: &Row, sight: &Sight) -> Result<bool, LogError> {
+    Ok(!row.is_closed || may_see_closed(timelines, (row.key, &row.name), sight)?)
+}
+
+fn may_see_closed(
+    timelines: &Timelines,
+    (feed, name): (FeedKey, &FeedName),
+    sight: &Sight,
+) -> Result<bool, LogError> {
+    if sight.is_all() {
         return Ok(true);
     }
-    if !sight.shows(&settings.name) {
+    if !sight.shows(name) {
         return Ok(false);
     }
     let closed = timelines.closed_sources(feed)?;

@@ -94,7 +94,23 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
         );
     }
     texts.extend(hint_for_files(error).map(Into::into));
+    texts.extend(hint_for_threads(error).map(Into::into));
     texts
+}
+
+/// Returns which limits keep the system from starting a thread.
+fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let is_limited = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
+        )
+    };
+    causes.any(is_limited).then_some(
+        "hint: the system gives the server no more threads or memory: look at the limits of tasks (TasksMax, pids.max, \
+         `ulimit -u`) and of memory (MemoryMax, `ulimit -v`; each thread needs room for its stack).",
+    )
 }
 
 /// Names in a data folder that another file or folder may have got.

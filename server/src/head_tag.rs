@@ -1,13 +1,14 @@
-//! The entity tags of a feed's open document.
+//! The entity tags of a feed's open document, and of its settings.
 //!
 //! Pure. Writer, views and HTTP share them: a publisher's precondition names a tag that a reader got.
 
 use data_encoding::BASE64URL_NOPAD;
 use simplefeed_core::{
     digest::Digest,
-    feed::DocumentName,
+    feed::{DocumentName, FeedKey, Revision},
     header::Form,
     plan::{FeedHead, Opening},
+    settings::Settings,
 };
 
 /// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
@@ -83,12 +84,43 @@ impl HeadTag {
 
     /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
     pub fn is_among(&self, tags: &[String]) -> bool {
-        let own = [self.recent(), self.permanent()];
-        tags.iter().any(|tag| {
-            // A coding's letter is `i` or `g`. A bare tag may end with one as well, so both forms are
-            // compared.
-            let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
-            own.iter().any(|own| own == tag || own == bare)
-        })
+        is_among(&[self.recent(), self.permanent()], tags)
     }
+}
+
+/// The tag of a feed's settings, without coding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingsTag(String);
+
+impl SettingsTag {
+    /// Returns the tag of settings as they were recorded. The program's version is in it, because another version may show
+    /// the same settings otherwise.
+    pub fn new(feed: FeedKey, revision: Revision, settings: &Settings) -> Self {
+        let recorded = serde_json::to_vec(settings).expect("settings have a JSON form");
+        let digest = Digest::of_parts(&[
+            env!("CARGO_PKG_VERSION").as_bytes(),
+            feed.0.as_bytes(),
+            &revision.0.to_be_bytes(),
+            &recorded,
+        ]);
+        Self(BASE64URL_NOPAD.encode(&digest.half()))
+    }
+
+    /// Returns the tag as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this one.
+    pub fn is_among(&self, tags: &[String]) -> bool {
+        is_among(std::slice::from_ref(&self.0), tags)
+    }
+}
+
+fn is_among(own: &[String], tags: &[String]) -> bool {
+    tags.iter().any(|tag| {
+        // A coding's letter is `i` or `g`. A bare tag may end with one as well, so both forms are compared.
+        let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
+        own.iter().any(|own| own == tag || own == bare)
+    })
 }

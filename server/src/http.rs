@@ -33,9 +33,10 @@ pub mod coding;
 pub mod problem;
 pub mod reply;
 pub mod ready;
-mod request;
+pub mod request;
 mod explained;
 mod half_closed;
+pub mod open;
 pub mod kernel_copies;
 pub mod answers;
 pub mod endpoint;
@@ -46,6 +47,7 @@ use answers::Answer;
 use explained::Explained;
 use half_closed::HalfClosed;
 use kernel_copies::{KernelCopies, Sending};
+use open::OpenConnections;
 use progress::Progress;
 
 use crate::{access::Access, config::Limits, workers::Workers};
@@ -58,6 +60,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections over the limit that are answered at the same time; others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
+/// Longest time for an idle connection to make room for a new one.
+const ROOM_TIME: Duration = Duration::from_secs(1);
 /// Longest time for one of them to take its answer.
 const TURNED_AWAY_TIME: Duration = Duration::from_secs(1);
 /// Answer to a connection over the limit, written without hyper.
@@ -195,6 +199,8 @@ pub struct Service<A> {
     pub copies: Arc<KernelCopies>,
     /// One permit for each connection that may be open.
     pub slots: Arc<Semaphore>,
+    /// Those that are open.
+    pub open: Arc<OpenConnections>,
     /// Becomes true when the server is to stop.
     pub stopping: watch::Receiver<bool>,
 }
@@ -219,24 +225,17 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         };
         // Never a wait here: a connection over the limit gets its answer at once.
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
-            let (answers, limits) = (service.answers.clone(), service.limits);
-            let stopping = service.stopping.clone();
-            let open = service.answers.connections();
-            let copies = Arc::clone(&service.copies);
-            open.inc();
-            workers.spawn(async move {
-                match connection.register(&copies) {
-                    Ok(stream) => converse(stream, limits, stopping, &answers).await,
-                    Err(error) => warn!(%error, "a connection cannot be served"),
-                }
-                open.dec();
-                drop(slot);
-            });
+            workers.spawn(answer_all(connection, service.clone(), slot));
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
-            debug!("a connection is turned away");
-            let copies = Arc::clone(&service.copies);
+            let (service, has_idle) = (service.clone(), service.open.end_idlest());
             workers.spawn(async move {
-                if let Ok(stream) = connection.register(&copies) {
+                let room = Arc::clone(&service.slots).acquire_owned();
+                if has_idle && let Ok(Ok(slot)) = tokio::time::timeout(ROOM_TIME, room).await {
+                    drop(place);
+                    return answer_all(connection, service, slot).await;
+                }
+                debug!("a connection is turned away");
+                if let Ok(stream) = connection.register(&service.copies) {
                     turn_away(stream, place).await;
                 }
             });
@@ -252,11 +251,36 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
     }
 }
 
-/// Answers the requests of one connection, until it ends, is too old, or the server is to stop.
+/// Answers the requests of one connection, which has a slot.
+async fn answer_all<A: Answers>(
+    connection: Connection,
+    service: Service<A>,
+    slot: OwnedSemaphorePermit,
+) {
+    let Service {
+        answers,
+        limits,
+        copies,
+        open,
+        stopping,
+        ..
+    } = service;
+    let count = answers.connections();
+    count.inc();
+    match connection.register(&copies) {
+        Ok(stream) => converse(stream, limits, stopping, &open, &answers).await,
+        Err(error) => warn!(%error, "a connection cannot be served"),
+    }
+    count.dec();
+    drop(slot);
+}
+
+/// Answers the requests of one connection, until it ends, is too old, gives way to another one, or the server is to stop.
 async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     stream: S,
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
+    open: &Arc<OpenConnections>,
     answers: &A,
 ) {
     // Becomes true when the connection is to end, so that a stream can end with its last chunk.
@@ -268,6 +292,7 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
         progress: Progress::new(),
     };
     let progress = ending.progress.clone();
+    let _entered = open.enter(progress.clone(), Arc::clone(&cut));
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
@@ -303,11 +328,10 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
             _ = stopping.wait_for(|stopping| *stopping) => Turn::Ends,
         }
     };
-    let is_cut = cut.notified().map(|()| Turn::IsOver(TOO_SLOW));
+    let is_cut = || cut.notified().map(|()| Turn::IsCut).boxed();
     // Polled only when they are woken, and not with each request.
-    let mut turns: FuturesUnordered<_> = [late.boxed(), ends.boxed(), is_cut.boxed()]
-        .into_iter()
-        .collect();
+    let mut turns: FuturesUnordered<_> =
+        [late.boxed(), ends.boxed(), is_cut()].into_iter().collect();
     let ended = loop {
         let turn = tokio::select! {
             biased;
@@ -322,10 +346,11 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
                 let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
-            Turn::IsOver(why) => {
-                debug!("{why}");
-                return;
+            Turn::IsCut if ending.progress.is_wanted_again() => turns.push(is_cut()),
+            Turn::IsCut => {
+                return debug!("a connection is cut: it was idle, or its peer is too slow");
             }
+            Turn::IsOver(why) => return debug!("{why}"),
         }
     };
     if let Err(error) = ended {
@@ -373,6 +398,8 @@ const TOO_SLOW: &str = "a connection whose peer is too slow is cut";
 enum Turn {
     /// It is old, or the server stops: it ends after its answer.
     Ends,
+    /// It ends at once, unless it has work again.
+    IsCut,
     /// It ends at once.
     IsOver(&'static str),
 }
@@ -399,6 +426,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use bytes::Bytes;
     use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
     use hyper::{Response, body::Frame};
@@ -466,8 +495,94 @@ mod tests {
             answers
         };
         let answers = By(answer);
-        let served = converse(server, limits, stopping, &answers);
+        let open = Arc::default();
+        let served = converse(server, limits, stopping, &open, &answers);
         tokio::join!(asked, served).0
+    }
+
+    /// Sends a request over a connection, and returns its answer's first line.
+    async fn ask(stream: &mut TcpStream, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let (mut answer, mut piece) = (vec![], [0; 1_024]);
+        // The body ends with this.
+        while !answer.ends_with(b";") && !answer.ends_with(b"}") {
+            let length = stream.read(&mut piece).await.unwrap();
+            assert!(length > 0, "the connection was closed");
+            answer.extend_from_slice(&piece[..length]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        answer.lines().next().unwrap().to_owned()
+    }
+
+    /// Goal: where each slot has a connection, the one longest idle gives way to a new one, and none that has work does.
+    #[tokio::test]
+    async fn the_connection_longest_idle_gives_way() {
+        const SLOTS: usize = 2;
+        let (work, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU64::new(0)));
+        let shared = (Arc::clone(&work), Arc::clone(&begun));
+        let answer = move |request: Request<Incoming>, _| {
+            let (waits, begun) = shared.clone();
+            async move {
+                if request.uri().path() == "/slow" {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    waits.acquire().await.unwrap().forget();
+                }
+                Response::new(answers::whole("made;"))
+            }
+        };
+        let (stop, stopping) = watch::channel(false);
+        let service = Service {
+            answers: By(answer),
+            limits: Limits {
+                connections: SLOTS,
+                ..LONG_LIVED
+            },
+            copies: Arc::default(),
+            slots: Arc::new(Semaphore::new(SLOTS)),
+            open: Arc::default(),
+            stopping,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let workers = Workers::start().unwrap();
+        let connect = || async move { TcpStream::connect(address).await.unwrap() };
+        let told = async {
+            let (mut first, mut second) = (connect().await, connect().await);
+            for stream in [&mut first, &mut second] {
+                assert_eq!(ask(stream, "/").await, "HTTP/1.1 200 OK");
+            }
+            let mut third = connect().await;
+            assert_eq!(ask(&mut third, "/").await, "HTTP/1.1 200 OK");
+            let closed = first.read(&mut [0; 8]).await.unwrap();
+            assert_eq!(closed, 0, "the first one");
+            assert_eq!(ask(&mut second, "/").await, "HTTP/1.1 200 OK");
+            // The third one is longer idle now, but gets work.
+            let slow = b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n";
+            third.write_all(slow).await.unwrap();
+            while begun.load(Ordering::SeqCst) < 1 {
+                tokio::task::yield_now().await;
+            }
+            let mut fourth = connect().await;
+            assert_eq!(ask(&mut fourth, "/").await, "HTTP/1.1 200 OK");
+            let closed = second.read(&mut [0; 8]).await.unwrap();
+            assert_eq!(closed, 0, "the second one");
+            fourth.write_all(slow).await.unwrap();
+            while begun.load(Ordering::SeqCst) < 2 {
+                tokio::task::yield_now().await;
+            }
+            let refused = ask(&mut connect().await, "/").await;
+            assert_eq!(refused, "HTTP/1.1 503 Service Unavailable");
+            work.add_permits(2);
+            for mut stream in [third, fourth] {
+                let mut answer = [0; 15];
+                stream.read_exact(&mut answer).await.unwrap();
+                assert_eq!(&answer, b"HTTP/1.1 200 OK");
+            }
+            stop.send_replace(true);
+        };
+        tokio::join!(serve(Listener::Tcp(listener), service, &workers), told);
+        workers.end(Duration::ZERO);
     }
 
     #[test]
@@ -573,7 +688,7 @@ mod tests {
             Response::new(answers::whole("a"))
         });
         let served = async {
-            converse(server, LONG_LIVED, stopping, &answers).await;
+            converse(server, LONG_LIVED, stopping, &Arc::default(), &answers).await;
             began.elapsed().as_secs()
         };
         tokio::join!(asked, served)
@@ -618,7 +733,8 @@ mod tests {
                 }
             }
         };
-        let served = converse(server, LONG_LIVED, stopping, &answers);
+        let open = Arc::default();
+        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
         let (answer, ()) = tokio::join!(asked, served);
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!(body.len(), 20_000);
@@ -649,7 +765,8 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers.contains("\r\n\r\nabcHTTP") && answers.ends_with("at hand;")
         };
-        let served = converse(server, LONG_LIVED, stopping, &answers);
+        let open = Arc::default();
+        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
         let (are_whole, ()) = tokio::join!(asked, served);
         assert!(are_whole);
         assert_eq!(began.elapsed().as_secs(), 37);
@@ -677,7 +794,8 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers.matches("frame;").count()
         };
-        let served = converse(server, LONG_LIVED, stopping, &answers);
+        let open = Arc::default();
+        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
         let (frames, ()) = tokio::join!(asked, served);
         assert_eq!((frames, began.elapsed().as_secs()), (5, 70));
     }
@@ -699,7 +817,8 @@ mod tests {
                 let (_running, stopping) = watch::channel(false);
                 let began = tokio::time::Instant::now();
                 let answers = By(|_, _| async { Response::new(answers::whole("a")) });
-                let served = converse(server, LONG_LIVED, stopping, &answers);
+                let open = Arc::default();
+                let served = converse(server, LONG_LIVED, stopping, &open, &answers);
                 let asked = async {
                     tokio::time::sleep(Duration::from_secs(9)).await;
                     client.write_all(b"nonsense\r\n\r\n").await.unwrap();

@@ -163,16 +163,21 @@ impl Listening {
             copies: Arc::clone(pipeline.copies()),
             // Each listener has slots of its own, so readers cannot take those of publishers.
             slots: Arc::new(Semaphore::new(limits.connections)),
+            open: Arc::default(),
             stopping: stopped.clone(),
         };
         let scrapes = Service {
-            answers: Scrapes(Arc::clone(metrics)),
+            answers: Scrapes {
+                metrics: Arc::clone(metrics),
+                hosts: pipeline.hosts().clone(),
+            },
             limits: Limits {
                 connections: METRICS_CONNECTIONS,
                 ..limits
             },
             copies: Arc::default(),
             slots: Arc::new(Semaphore::new(METRICS_CONNECTIONS)),
+            open: Arc::default(),
             stopping: stopped.clone(),
         };
         let listeners = [

@@ -102,7 +102,30 @@ pub enum Closed {
     /// A document beside the log is of another one.
     Replaced,
     /// There is too little room on the disk to open it again with more in it.
-    Full,
+    Full(Space),
+}
+
+/// Room on the disk of a log, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that may still be written.
+    pub free: u64,
+    /// Bytes that must be free for the next commit, and for settling it.
+    pub needed: u64,
+}
+
+impl Space {
+    /// Returns whether there is enough.
+    pub fn is_enough(self) -> bool {
+        self.free >= self.needed
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { free, needed } = self;
+        write!(f, "{free} bytes are free, and {needed} are needed")
+    }
 }
 
 /// Reason why an operation of the log failed.
@@ -456,13 +479,16 @@ pub trait Room: Send + Sync {
         None
     }
 
-    /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
+    /// Returns the room on the disk, of which a commit with so many bytes of entries needs some.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    fn has_room_for(&self, _bytes: u64) -> Result<bool, LogError> {
-        Ok(true)
+    fn room_for(&self, _bytes: u64) -> Result<Space, LogError> {
+        Ok(Space {
+            free: u64::MAX,
+            needed: 0,
+        })
     }
 
     /// Returns whether the log takes entries now. An unknown amount of room counts as enough.
@@ -481,8 +507,8 @@ pub trait Room: Send + Sync {
             return Err(Closed::Failed);
         }
         // A log that refused a commit goes on asking for room for that one.
-        match self.has_room_for(0) {
-            Ok(false) => Err(Closed::Full),
+        match self.room_for(0) {
+            Ok(space) if !space.is_enough() => Err(Closed::Full(space)),
             // If the room cannot be measured, the append itself fails when there is none.
             _ => Ok(()),
         }

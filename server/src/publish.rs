@@ -37,7 +37,7 @@ use tracing::{debug, error, info};
 
 use crate::{
     clock::Clock,
-    log::{EntryLog, FeedHeads, Follows, LogError, LogHead, space::is_full},
+    log::{EntryLog, FeedHeads, Follows, LogError, LogHead, Space, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
     workers::block_alone,
@@ -51,7 +51,7 @@ mod request;
 use alike::Alike;
 use group::{Group, size};
 pub use request::{
-    Append, Appended, Asked, Conditions, Configure, Configured, Follow, Followed, Heads,
+    Append, Appended, Asked, Conditions, Configure, Configured, Expected, Follow, Followed, Heads,
     PublishError, Room, Wanted,
 };
 use request::{Committed, NotCommitted, Request};
@@ -176,7 +176,7 @@ fn serve_or_abort(
 ///
 /// # Errors
 ///
-/// Returns why the log cannot be read.
+/// Returns why the log cannot be read, or the system starts no thread.
 pub fn start(
     log: Arc<dyn EntryLog>,
     follows: Arc<dyn Follows>,
@@ -209,7 +209,7 @@ pub fn start(
     let thread = std::thread::Builder::new()
         .name("writer".into())
         .spawn(move || serve_queue(&writer, &requests, &waiting))
-        .expect("the system lets a server start its writer");
+        .map_err(LogError::io("start", "the thread of the writer"))?;
     Ok((publisher, thread))
 }
 
@@ -373,7 +373,7 @@ impl Writer {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
             if self.log.has_filled_up() {
-                self.stopped = NotCommitted::NoSpace;
+                self.stopped = NotCommitted::NoSpace(self.space(0));
             }
             if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
@@ -395,8 +395,9 @@ impl Writer {
             return Err(NotCommitted::Clock);
         }
         // Before sled writes anything: a log on a full disk cannot be opened again.
-        if !self.has_room_for(&commit) {
-            return Err(NotCommitted::NoSpace);
+        let space = self.space_for(&commit);
+        if !space.is_enough() {
+            return Err(NotCommitted::NoSpace(space));
         }
         match self.log.append_after(&commit, before) {
             Ok(_) => {
@@ -417,7 +418,7 @@ impl Writer {
                 );
                 // The disk filled up although the check found room; later publishers get this cause, too.
                 if is_full(error) {
-                    self.stopped = NotCommitted::NoSpace;
+                    self.stopped = NotCommitted::NoSpace(self.space(0));
                 }
                 if self.log.is_displaced() {
                     self.stopped = NotCommitted::Displaced;
@@ -427,24 +428,37 @@ impl Writer {
         }
     }
 
-    /// Returns whether the log could be opened again with this commit in it, and logs when that changes.
-    fn has_room_for(&mut self, commit: &Commit) -> bool {
+    /// Returns the room on the disk, of which the log needs some to be opened again with this commit in it. Logs when it is
+    /// no more enough, and when it is again.
+    fn space_for(&mut self, commit: &Commit) -> Space {
         let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
-        // An unknown amount counts as room: the append itself fails if there is none.
-        let has_room = self.log.has_room_for(bytes).unwrap_or_else(|error| {
-            let error: &(dyn std::error::Error + 'static) = &error;
-            error!(error, "nobody knows how much room there is on the disk");
-            true
-        });
+        let space = self.space(bytes);
+        let has_room = space.is_enough();
         if has_room != self.has_room {
             self.has_room = has_room;
             if has_room {
                 info!("there is room on the disk again");
             } else {
-                error!("the disk is nearly full; nothing is stored until there is more room");
+                let Space { free, needed } = space;
+                error!(
+                    free,
+                    needed, "the disk is nearly full; nothing is stored until there is more room"
+                );
             }
         }
-        has_room
+        space
+    }
+
+    /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if there is none.
+    fn space(&self, bytes: u64) -> Space {
+        self.log.room_for(bytes).unwrap_or_else(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "nobody knows how much room there is on the disk");
+            Space {
+                free: u64::MAX,
+                needed: 0,
+            }
+        })
     }
 }
 

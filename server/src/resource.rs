@@ -277,6 +277,15 @@ impl Resource {
         Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
     }
 
+    /// Returns the resource under another tag than the digest of its bytes.
+    #[must_use]
+    pub fn tagged(self, part: &str) -> Self {
+        Self {
+            tag: Tag::Shared(part.into()),
+            ..self
+        }
+    }
+
     /// Returns the same content in another form, which `convert` makes of its bytes once somebody wants them. Its tags are
     /// those of the content with a letter more.
     #[must_use]

@@ -38,7 +38,7 @@ use crate::{
     upkeep::restoration::begin_epoch,
     views::{
         Views,
-        catalogue::OpenFeeds,
+        catalogue::Catalogue,
         documents::{archive::Archive, reading::Documents},
         folders::Folders,
         follower::follow,
@@ -136,13 +136,12 @@ impl Server {
         };
         let control = spawn_control(store.control_socket(), ground, &stop)?;
         followers.push(spawn_clock(&clock, store.moment(), &log, &stop)?);
-        let metrics = Metrics::new(
+        let metrics = Arc::new(Metrics::new(
             Arc::clone(&log),
             views.clone(),
             folders.data().into(),
             clock.clone(),
-        );
-        let metrics = Arc::new(metrics);
+        ));
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
             Arc::<Timelines>::clone(&timelines),
@@ -151,8 +150,10 @@ impl Server {
             Arc::clone(&watermark),
             Arc::clone(&metrics),
         )?;
+        let catalogue = Arc::new(Catalogue::new(Arc::clone(&log)));
         let shared = Shared {
-            log,
+            log: Arc::clone(&log),
+            catalogue: Arc::clone(&catalogue),
             shown,
             timelines,
             publisher: publisher.clone(),
@@ -161,8 +162,13 @@ impl Server {
             metrics: Arc::clone(&metrics),
             clock,
         };
+        let pipeline = Arc::new(build_pipeline(config, &public_url, shared));
+        // Behind the listener that keeps it current.
+        followers.push(spawn_beside("catalogue", &log, &stop, move |_, stop| {
+            read_catalogue(&catalogue, stop);
+        })?);
         Ok(Self {
-            pipeline: Arc::new(build_pipeline(config, &public_url, shared)),
+            pipeline,
             listening,
             config: config.clone(),
             gates,
@@ -271,6 +277,7 @@ fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError
 /// Parts of a server that are put together before its endpoints.
 struct Shared {
     log: Arc<dyn EntryLog>,
+    catalogue: Arc<Catalogue>,
     /// The log with its timelines.
     shown: Arc<dyn EntryLog>,
     timelines: Arc<Timelines>,
@@ -285,6 +292,7 @@ struct Shared {
 fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
     let Shared {
         log,
+        catalogue,
         shown,
         timelines,
         publisher,
@@ -297,20 +305,14 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     let archive = views.get::<Archive>();
     let archive = archive.expect("every list of views has the archive");
     let archive = Archive::clone(&archive);
-    let waking = Arc::downgrade(&log);
-    archive.when_wanted(move || {
-        if let Some(log) = waking.upgrade() {
-            log.announcements().wake();
-        }
-    });
+    wake_with(&log, &archive);
     let documents = Arc::new(Documents::new(shown.clone(), archive));
     let push = views.get::<Push>();
     let push = push.expect("every server has this view");
     prepare_with(&push, &documents);
     let rates = views.get::<Rates>();
     let rates = rates.expect("every list of views has the rates");
-    let open = Arc::new(OpenFeeds::default());
-    invalidate_with(&log, &timelines, &documents, &open);
+    invalidate_with(&log, &timelines, &documents, &catalogue);
     // Behind what invalidates, since the follower reads.
     let urged = Arc::clone(&push);
     log.announcements()
@@ -328,9 +330,11 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     });
     let site = Site {
         log,
-        documents,
-        open,
-        timelines,
+        shelf: endpoints::feeds::Shelf {
+            catalogue,
+            documents,
+            timelines,
+        },
         publisher,
         views,
         watermark,
@@ -355,6 +359,16 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
 }
 
+/// Lets readers of timelines wake the follower that archives.
+fn wake_with(log: &Arc<dyn EntryLog>, archive: &Archive) {
+    let waking = Arc::downgrade(log);
+    archive.when_wanted(move || {
+        if let Some(log) = waking.upgrade() {
+            log.announcements().wake();
+        }
+    });
+}
+
 /// Lets documents be made ready before those who wait for them are woken.
 fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     let preparing = Arc::downgrade(documents);
@@ -371,10 +385,10 @@ fn invalidate_with(
     log: &Arc<dyn EntryLog>,
     timelines: &Arc<Timelines>,
     documents: &Arc<Documents>,
-    open: &Arc<OpenFeeds>,
+    catalogue: &Arc<Catalogue>,
 ) {
     // The documents hold the log: a strong reference back would keep both for ever.
-    let (documents, open) = (Arc::downgrade(documents), Arc::downgrade(open));
+    let (documents, catalogue) = (Arc::downgrade(documents), Arc::downgrade(catalogue));
     let timelines = Arc::downgrade(timelines);
     log.announcements().invalidate_with(move |commit| {
         // First, since documents look for timelines.
@@ -387,8 +401,8 @@ fn invalidate_with(
     });
     // It takes a lock that is not for a moment in which nobody can read.
     log.announcements().listen(move |commit| {
-        if let Some(open) = open.upgrade() {
-            open.committed(commit);
+        if let Some(catalogue) = catalogue.upgrade() {
+            catalogue.committed(commit);
         }
     });
 }
@@ -514,6 +528,17 @@ fn spawn_clock(
     spawn_beside("clock", log, stop, move |_, stop| {
         moment::keep(&clock, note.as_ref(), stop);
     })
+}
+
+/// Reads the names of all feeds, before somebody waits for them.
+fn read_catalogue(catalogue: &Catalogue, stop: &Stop) {
+    if let Err(error) = catalogue.read(|| !stop.is_requested()) {
+        let error: &(dyn std::error::Error + 'static) = &error;
+        warn!(
+            error,
+            "the names of the feeds cannot be read; lists try again"
+        );
+    }
 }
 
 /// Starts a thread beside the writer, which ends when the server stops.

@@ -10,10 +10,11 @@ use std::{
 };
 
 use hyper::Method;
+use regex_lite::Regex;
 use simplefeed_server::{
     endpoints::{ALL, Site},
     http::{
-        endpoint::{Endpoint, Needs},
+        endpoint::{Endpoint, Needs, Query},
         pipeline::find,
     },
 };
@@ -304,6 +305,16 @@ fn every_route_asks_for_the_right_token() {
                             let answers = endpoint.methods.iter().any(|verb| verb.method == "GET");
                             assert_eq!(status, if answers { 404 } else { 405 }, "{what}");
                         }
+                        // Settings are for those who publish.
+                        "GET" | "HEAD" if publishes("GET") => {
+                            let holds = who == "admin" || feed == "shut" && who == "publisher";
+                            let expected = match who {
+                                "none" | "wrong" => 401,
+                                _ if holds => 200,
+                                _ => 403,
+                            };
+                            assert_eq!(status, expected, "{what}");
+                        }
                         "GET" | "HEAD" if reads => {
                             assert!(status == 200 || status == 307, "{what}");
                         }
@@ -333,6 +344,46 @@ fn every_route_asks_for_the_right_token() {
     assert!(asked > 300, "{asked}");
     let challenge = guarded.ask(Request::post("/feeds/open", "application/json", "{}"), None);
     assert!(challenge.header("www-authenticate").starts_with("Bearer"));
+}
+
+/// Goal: each proxy of the docs passes a query on wherever answers depend on one, and nowhere else, so that no new route
+/// can be forgotten.
+/// Method: the expressions in the configurations, against the paths of all endpoints.
+#[test]
+fn the_proxies_know_every_url_with_a_query() {
+    let docs = workspace().join("docs");
+    for (file, before, has_mark) in [
+        ("nginx/cache.conf", "if ($uri !~ \"", false),
+        ("nginx/archives.conf", "if ($uri !~ \"", false),
+        ("varnish/simplefeed.vcl", "if (req.url !~ \"", true),
+    ] {
+        let config = fs::read_to_string(docs.join(file)).unwrap();
+        let (_, rest) = config.split_once(before).unwrap();
+        let (expression, _) = rest.split_once("\") {").unwrap();
+        let expression = Regex::new(expression).unwrap();
+        let mut asked = 0;
+        for (path, endpoint) in paths("f") {
+            // Streams, like waits, are passed on before; Varnish passes pages, too.
+            let is_passed_before =
+                endpoint.label == "events" || has_mark && path.starts_with("/ui");
+            if endpoint.verb(&Method::GET).is_none() || is_passed_before {
+                continue;
+            }
+            let url = if has_mark {
+                format!("{path}?a=b")
+            } else {
+                path.clone()
+            };
+            let is_passed = expression.is_match(&url);
+            if endpoint.query == Query::Named {
+                assert!(is_passed, "{file} forgets the query of {path}");
+                asked += 1;
+            } else if !path.starts_with("/ui/") {
+                assert!(!is_passed, "{file} splits its cache by the query of {path}");
+            }
+        }
+        assert!(asked >= 9, "{asked}");
+    }
 }
 
 /// Goal: a closed feed is as one that is not there, to all who may not read it.

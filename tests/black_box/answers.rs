@@ -7,13 +7,13 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, run, text},
+    harness::{Server, free_address, run, text},
     http::Request,
 };
 
 const JSON: &str = "application/json";
 
-/// RFC 9110, 13.1: `PUT` and `POST` keep the conditions that they are sent under.
+/// RFC 9110, 13.1: `POST` keeps the conditions that it is sent under, and `PUT` creates a feed under `If-None-Match: *`.
 #[test]
 fn publishing_keeps_its_conditions() {
     let folder = tempfile::tempdir().unwrap();
@@ -27,14 +27,20 @@ fn publishing_keeps_its_conditions() {
         let request = Request::put("/feeds/a", "{\"title\":\"t\"}").header(name, value);
         server.send(&request)
     };
-    assert_eq!(put("If-Match", "*").status, 412, "there is no such feed");
+    let refused = put("If-Match", "*");
+    assert_eq!(refused.status, 412, "no settings have this URL");
+    assert!(
+        refused.text().contains("settings.json"),
+        "{}",
+        refused.text()
+    );
     assert_eq!(server.get("/feeds/a").status, 404);
     let created = put("If-None-Match", "*");
     assert_eq!(created.status, 201);
     let head = created.header("etag").to_owned();
     assert_eq!(put("If-None-Match", "*").status, 412, "it is there");
-    assert_eq!(put("If-None-Match", &head).status, 412);
-    assert_eq!(put("If-Match", &head).status, 200);
+    assert_eq!(put("If-None-Match", &head).status, 400);
+    assert_eq!(put("If-Match", &head).status, 412);
     assert_eq!(post(1, "If-None-Match", "*"), 412);
     assert_eq!(post(1, "If-None-Match", "\"other\""), 201);
     assert_eq!(
@@ -42,8 +48,58 @@ fn publishing_keeps_its_conditions() {
         200,
         "a repeat is a duplicate first"
     );
-    assert_eq!(put("If-Match", &head).status, 412, "the head has moved");
-    assert_eq!(put("If-Match", "nonsense").status, 400);
+}
+
+/// Goal: of several changes of settings that rest on the same ones, one counts, and the others are told; for feeds and for
+/// timelines.
+#[test]
+fn settings_change_under_a_tag_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let own = "/feeds/a/settings.json";
+    let put = |path: &str, title: &str, tag: Option<&str>| {
+        let request = Request::put(path, &format!("{{\"title\":\"{title}\"}}"));
+        server.send(&match tag {
+            Some(tag) => request.header("If-Match", tag),
+            None => request,
+        })
+    };
+    assert_eq!(server.get(own).status, 404);
+    for tag in [None, Some("*"), Some("\"x\"")] {
+        assert_eq!(put(own, "none", tag).status, 404, "{tag:?} creates nothing");
+    }
+    assert_eq!(server.get("/feeds/a").status, 404);
+    assert_eq!(put("/feeds/a", "a", None).status, 201);
+    let timeline = Request::put("/feeds/t", r#"{"kind":"timeline"}"#);
+    assert_eq!(server.send(&timeline).status, 201);
+    for path in [own, "/feeds/t/settings.json"] {
+        let shown = server.get(path);
+        let tag = shown.header("etag").to_owned();
+        assert_eq!(shown.header("cache-control"), "private, no-cache");
+        let titles = ["one", "two", "three"];
+        let changed = titles.map(|title| put(path, title, Some(&tag)).status);
+        assert_eq!(changed, [200, 412, 412], "{path}");
+        let shown = server.get(path);
+        assert_eq!(shown.json()["title"], "one");
+        assert_ne!(shown.header("etag"), tag);
+        // The answer to a change has the tag for the next one.
+        let changed = put(path, "four", Some(shown.header("etag")));
+        let again = server.get(path);
+        assert_eq!(changed.header("etag"), again.header("etag"));
+        assert_eq!(changed.json(), again.json());
+        let known = Request::get(path).header("If-None-Match", again.header("etag"));
+        assert_eq!(server.send(&known).status, 304);
+        assert_eq!(put(path, "four", Some("*")).status, 200);
+        assert_eq!(put(path, "five", None).status, 200);
+        assert_eq!(put(path, "six", Some("nonsense")).status, 400);
+        let created = Request::put(path, "{}").header("If-None-Match", "*");
+        assert_eq!(server.send(&created).status, 412);
+    }
+    // An entry changes no settings.
+    let tag = server.get(own).header("etag").to_owned();
+    server.publish_ids("a", ["1".to_owned()]);
+    assert_eq!(put(own, "seven", Some(&tag)).status, 200);
+    server.stop();
 }
 
 /// Numbers near 2^64 in any URL are 404.
@@ -235,4 +291,111 @@ fn what_is_only_announced_takes_no_room() {
     let answer = server.send(&Request::post("/feeds/a", "application/x-ndjson", large));
     assert_eq!(answer.status, 201, "{}", answer.text());
     drop(slow);
+}
+
+/// Sends bytes to a server, and returns the beginning of what comes back within seconds.
+fn first_of(server: &Server, bytes: &[u8]) -> String {
+    let address = server.url("");
+    let mut stream = TcpStream::connect(address.trim_start_matches("http://")).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(8)))
+        .unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = vec![0; 4_096];
+    let length = stream.read(&mut answer).unwrap();
+    answer.truncate(length);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// RFC 9112, 3.2.2: the host of an absolute target counts, and not `Host`; so for pages of other sites, too, that reach the
+/// server under a name of theirs.
+#[test]
+fn the_host_of_an_absolute_target_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    for (target, host, status) in [
+        ("/feeds", "127.0.0.1", "200"),
+        ("/feeds", "evil.example.com", "421"),
+        ("http://evil.example.com/feeds", "127.0.0.1", "421"),
+        ("http://a@evil.example.com/feeds", "127.0.0.1", "421"),
+        ("http://127.0.0.1:8080/feeds", "evil.example.com", "200"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = first_of(&server, request.as_bytes());
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&expected), "{target} {host}: {answer}");
+    }
+    server.stop();
+}
+
+/// Goal: a read is answered though it announces a body and sends none, and a question about the whole server, too; what is
+/// refused is taken for nothing else than it says.
+#[test]
+fn odd_reads_are_answered_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let waits = "GET /healthz HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n";
+    let answer = first_of(&server, waits.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(
+        answer.contains("x-content-type-options: nosniff"),
+        "{answer}"
+    );
+    let answer = first_of(&server, b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    assert!(
+        answer.contains("allow: GET, HEAD, POST, PUT, DELETE"),
+        "{answer}"
+    );
+    let long = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(20_000));
+    let answer = first_of(&server, long.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert!(
+        answer.contains("x-content-type-options: nosniff"),
+        "{answer}"
+    );
+    server.stop();
+}
+
+/// Goal: a page without entries is as old as the feed.
+#[test]
+fn an_empty_page_is_as_old_as_the_feed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    assert_eq!(server.send(&Request::put("/feeds/a", "{}")).status, 201);
+    let made = server.get("/feeds/a/page.atom").text();
+    assert!(!made.contains("<updated>1970"), "{made}");
+    server.publish_ids("a", ["1".to_owned()]);
+    let empty = server.get("/feeds/a/page.atom?limit=0").text();
+    let newest = server.get("/feeds/a/recent.atom").text();
+    let updated = |text: &str| {
+        let (_, rest) = text.split_once("<updated>").unwrap();
+        rest.split('<').next().unwrap().to_owned()
+    };
+    assert_eq!(updated(&empty), updated(&newest));
+    server.stop();
+}
+
+/// Goal: the page of another site reads no metrics under a name of its own.
+#[test]
+fn metrics_are_for_hosts_of_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let server = Server::start(folder.path(), &["--metrics-listen", &address]);
+    for (host, status) in [
+        (&*address, 200),
+        ("localhost", 200),
+        ("evil.example.com", 421),
+    ] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{host}: {answer}"
+        );
+    }
+    server.stop();
 }

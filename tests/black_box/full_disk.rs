@@ -136,6 +136,11 @@ fn a_full_disk_loses_nothing_and_can_be_emptied() {
         let ready = server.get("/readyz");
         assert_eq!(ready.status, 503);
         if String::from_utf8_lossy(&ready.body).contains("the disk is full") {
+            assert!(
+                ready.text().contains("bytes are free, and"),
+                "{}",
+                ready.text()
+            );
             // It was seen in time, and goes on by itself.
             disk.empty();
             assert_eq!(server.get("/readyz").status, 200);

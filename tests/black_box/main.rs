@@ -78,6 +78,7 @@ mod sup;
 mod surroundings;
 mod tidy;
 mod timelines;
+mod under_a_tag;
 mod upgrades;
 mod visibility;
 mod worker;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use simplefeed_server::endpoints::ALL;
+use simplefeed_server::{endpoints::ALL, http::endpoint::Needs};
 
 use crate::{
     harness::{
@@ -370,37 +370,105 @@ fn a_long_timeline_does_not_hold_up_the_feeds() {
     server.stop();
 }
 
-/// Goal: settings are changed under the tag that readers have of a timeline, and only while it is current. What a PUT does
-/// not give stays as it is.
+/// Goal: what a PUT does not give stays as it is.
 #[test]
-fn settings_change_under_the_tag_of_a_timeline() {
+fn a_timeline_keeps_what_is_not_given() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path());
-    let settings = r#"{"kind":"timeline","owner":"c","own":"include"}"#;
-    let put = |settings: &str, tag: Option<&str>| {
-        let request = Request::put("/feeds/own", settings);
-        server.send(&match tag {
-            Some(tag) => request.header("If-Match", tag),
+    let put = |settings: &str| server.send(&Request::put("/feeds/own", settings));
+    let made = put(r#"{"kind":"timeline","owner":"c","own":"include"}"#);
+    assert_eq!(made.status, 201);
+    let titled = put(r#"{"kind":"timeline","title":"Own"}"#);
+    assert_eq!(titled.status, 200);
+    assert_eq!(
+        (&titled.json()["owner"], &titled.json()["own"]),
+        (&"c".into(), &"include".into())
+    );
+    server.stop();
+}
+
+/// Goal: long lists come in parts, each of which says how long the list is and where it goes on, for readers with and
+/// without a right to closed timelines.
+#[test]
+fn lists_of_follows_come_in_parts() {
+    const FEEDS: usize = 1_005;
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let new = |name: &str, feeds: &str| {
+        let file = tokens.to_str().unwrap();
+        let args = [
+            "token", "new", name, "--right", "admin", "--feeds", feeds, "--tokens", file,
+        ];
+        let output = run("simplefeed-server", &args, b"");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).trim().to_owned()
+    };
+    let (all, some) = (new("all", "*"), new("some", "t-1*"));
+    let server = Server::start(
+        &folder.path().join("data"),
+        &["--tokens", tokens.to_str().unwrap()],
+    );
+    let ask = |request: Request, token: Option<&str>| {
+        server.send(&match token {
+            Some(token) => request.header("Authorization", &format!("Bearer {token}")),
             None => request,
         })
     };
-    assert_eq!(put(settings, None).status, 201);
+    let names: Vec<String> = (0..FEEDS).map(|n| format!("f-{n}")).collect();
+    for name in &names {
+        let made = ask(Request::put(&format!("/feeds/{name}"), "{}"), Some(&all));
+        assert_eq!(made.status, 201);
+    }
+    let follows = serde_json::json!({"kind": "timeline", "following": names}).to_string();
     assert_eq!(
-        put(r#"{"kind":"timeline","title":"Own"}"#, None).status,
-        200
+        ask(Request::put("/feeds/home", &follows), Some(&all)).status,
+        201
     );
-    let tag = server
-        .get("/feeds/own/recent.atom")
-        .header("etag")
-        .to_owned();
-    assert_eq!(put(r#"{"title":"Mine"}"#, Some(&tag)).status, 200);
-    assert_eq!(put(r#"{"title":"Yours"}"#, Some(&tag)).status, 412);
-    let tag = server
-        .get("/feeds/own/recent.atom")
-        .header("etag")
-        .to_owned();
-    server.publish_ids("c", ["c:4".to_owned()]);
-    assert_eq!(put(r#"{"title":"Yours"}"#, Some(&tag)).status, 412);
+    // Half of the followers are closed.
+    for n in 0..20 {
+        let settings = format!(
+            r#"{{"kind":"timeline","following":["f-7"],"closed":{}}}"#,
+            n % 2 == 0
+        );
+        let made = ask(
+            Request::put(&format!("/feeds/t-{n}"), &settings),
+            Some(&all),
+        );
+        assert_eq!(made.status, 201);
+    }
+    let parts = |path: &str, token: Option<&str>| {
+        let (mut listed, mut counts, mut lengths) = (vec![], vec![], vec![]);
+        let mut next = Some(path.to_owned());
+        while let Some(path) = next {
+            let part = ask(Request::get(&path), token).json();
+            let feeds = part["feeds"].as_array().unwrap();
+            listed.extend(
+                feeds
+                    .iter()
+                    .map(|feed| feed["name"].as_str().unwrap().to_owned()),
+            );
+            counts.push(part["count"].as_u64().unwrap());
+            lengths.push(feeds.len());
+            next = part["next"].as_str().map(|next| {
+                let (_, path) = next.split_once("/feeds/").unwrap();
+                format!("/feeds/{path}")
+            });
+        }
+        (listed, counts, lengths)
+    };
+    let (listed, counts, lengths) = parts("/feeds/home/following.json", None);
+    assert_eq!((listed, counts), (names, vec![1_005; 2]));
+    assert_eq!(lengths, [1_000, 5]);
+    for (token, closed) in [(None, 0), (Some(&*some), 5), (Some(&*all), 10)] {
+        let (listed, counts, _) = parts("/feeds/f-7/followers.json", token);
+        // Home, the ten open ones, and the closed ones that the token shows.
+        assert_eq!(listed.len(), 11 + closed, "{listed:?}");
+        assert_eq!(counts, [11 + u64::try_from(closed).unwrap()]);
+    }
+    for after in ["nobody", "t-0"] {
+        let path = format!("/feeds/home/following.json?after={after}");
+        assert_eq!(ask(Request::get(&path), None).status, 400, "{after}");
+    }
     server.stop();
 }
 
@@ -887,7 +955,9 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
             ("home-none", false),
         ] {
             for endpoint in ALL.iter().copied().flatten() {
-                let is_read = endpoint.verb(&"GET".parse().unwrap()).is_some();
+                // Settings are for those who publish.
+                let verb = endpoint.verb(&"GET".parse().unwrap());
+                let is_read = verb.is_some_and(|verb| !matches!(verb.needs, Needs::Right(_)));
                 // A timeline has no rates.
                 let has_one =
                     endpoint.path.starts_with("/feeds/{feed}") && endpoint.label != "rates";

@@ -44,12 +44,18 @@ pub(crate) struct AppendArgs {
     /// is made of the feed's URL and of it, so that what was published is found when the input comes again
     #[arg(long, value_name = "POINTER", requires = "wrap")]
     id_from: Option<String>,
+    /// Append only if the feed's head has this tag, and nobody else appends meanwhile: the ETag of its recent.atom
+    #[arg(long, value_name = "TAG")]
+    if_match: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
 }
 
 pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
-    let publisher = args.token.publisher(&args.url)?;
+    let mut publisher = args.token.publisher(&args.url)?;
+    if let Some(tag) = &args.if_match {
+        publisher = publisher.if_match(tag);
+    }
     let mut report = Report::new("entries published");
     let wrap = match (args.wrap, &args.id_from) {
         (false, _) => None,

@@ -1,6 +1,6 @@
 //! `ls`: the feeds of a server.
 //!
-//! Shell: stdout. One line per feed: `entries TAB title TAB URL`.
+//! Shell: stdout. One line per feed: `entries TAB title TAB URL`, with `-` for the entries of a timeline.
 
 use std::io::{self, Write as _};
 
@@ -45,7 +45,8 @@ struct Feed {
     #[serde(default)]
     kind: Kind,
     title: String,
-    entries: u64,
+    /// None in a timeline.
+    entries: Option<u64>,
     href: String,
 }
 
@@ -61,10 +62,12 @@ pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
         for feed in catalogue.feeds.iter().filter(is_wanted) {
             // A title is its publisher's: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");
+            let entries = feed
+                .entries
+                .map_or("-".into(), |entries| entries.to_string());
             writeln!(
                 out,
-                "{}\t{}\t{}",
-                feed.entries,
+                "{entries}\t{}\t{}",
                 plain(&feed.title),
                 plain(&feed.href)
             )?;

@@ -1,6 +1,6 @@
 //! Acknowledgements that do not fit what was sent.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::drops::{Hesitant, dropped};

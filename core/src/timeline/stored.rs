@@ -15,6 +15,8 @@ use crate::{
 pub struct Parts<S> {
     /// Choices of the timeline.
     pub terms: Terms<S>,
+    /// Feeds that it follows by their names, in the order of their keys.
+    pub items: Vec<S>,
     /// Patterns that it follows.
     pub patterns: Vec<FeedPattern>,
     /// Feeds that it has, or may get, entries of, in the order of their keys.
@@ -28,8 +30,6 @@ pub struct Parts<S> {
 pub struct PartOfFeed<S> {
     /// Key of the feed.
     pub feed: S,
-    /// Whether it is followed by its name.
-    pub is_item: bool,
     /// First position of the range that goes on.
     pub live: Option<Position>,
     /// Ranges that came as the feed gained them, and are over.
@@ -56,7 +56,6 @@ impl<S: Copy + Ord> Following<S> {
             let other = held.other.as_deref().cloned().unwrap_or_default();
             PartOfFeed {
                 feed: held.feed,
-                is_item: held.is_item,
                 live: held.live,
                 past: other.past,
                 brought: other.brought,
@@ -69,6 +68,7 @@ impl<S: Copy + Ord> Following<S> {
         });
         Parts {
             terms: self.terms,
+            items: self.items.clone(),
             patterns: self.patterns.clone(),
             feeds: feeds.collect(),
             batches: batches.collect(),
@@ -84,7 +84,6 @@ impl<S: Copy + Ord> Following<S> {
             let is_plain = past.is_empty() && brought.is_empty();
             Held {
                 feed: part.feed,
-                is_item: part.is_item,
                 live: part.live,
                 other: (!is_plain).then(|| Box::new(Other { past, brought })),
             }
@@ -96,6 +95,7 @@ impl<S: Copy + Ord> Following<S> {
         });
         Self {
             terms: parts.terms,
+            items: parts.items,
             patterns: parts.patterns,
             feeds,
             batches: batches.collect(),

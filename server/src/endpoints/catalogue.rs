@@ -1,15 +1,16 @@
 //! The endpoint of the catalogue: the feeds of a server, a thousand at a time.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
 use hyper::{Method, header::AUTHORIZATION};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use simplefeed_core::{
-    feed::FeedName, header::RECENT, limits::CATALOGUE_FEEDS_MAX, plan::FeedHead, settings::Settings,
+    feed::{FeedId, FeedName},
+    header::RECENT,
+    limits::CATALOGUE_FEEDS_MAX,
 };
 
-use super::{Site, may_see};
+use super::{Site, may_see_row};
 use crate::{
     access::Sight,
     http::{
@@ -17,9 +18,12 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
-    log::{LogError, Series, settings_of},
+    log::LogError,
     resource::{Resource, Validity, Visibility},
-    views::{catalogue::OpenFeeds, timelines::Timelines},
+    views::{
+        catalogue::{Catalogue, Row},
+        timelines::Timelines,
+    },
 };
 
 /// Path of the catalogue.
@@ -43,20 +47,40 @@ const SEARCHED_MAX: usize = 100_000;
 const SEARCHED_TOGETHER: usize = 1_000;
 
 #[derive(Serialize)]
-struct Catalogue {
-    feeds: Vec<CatalogueFeed>,
+struct Page<'p> {
+    feeds: Vec<Listed<'p>>,
     next: Option<String>,
 }
 
 #[derive(Serialize)]
-struct CatalogueFeed {
+struct Listed<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
-    name: String,
-    id: String,
-    title: String,
-    entries: u64,
-    href: String,
+    name: &'p str,
+    id: FeedId,
+    title: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<u64>,
+    href: Href<'p>,
+}
+
+/// URL of a feed's recent document, below a public URL.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Href<'p> {
+    pub(super) public_url: &'p str,
+    pub(super) feed: &'p FeedName,
+}
+
+impl fmt::Display for Href<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/feeds/{}/{RECENT}", self.public_url, self.feed)
+    }
+}
+
+impl Serialize for Href<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
 }
 
 /// Lists the feeds that the caller may see.
@@ -66,19 +90,21 @@ async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Probl
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let sight = exchange.access.sight(exchange.headers);
     let over = site.left_behind();
-    let (documents, open) = (Arc::clone(&site.documents), Arc::clone(&site.open));
-    let timelines = Arc::clone(&site.timelines);
+    let (catalogue, timelines) = (
+        Arc::clone(&site.shelf.catalogue),
+        Arc::clone(&site.shelf.timelines),
+    );
     let public_url = site.public_url.clone();
+    // Before the lookup, which may find more than the generation has.
+    let validity = Validity::Generation(site.shelf.catalogue.generation());
     let listing = off_thread(move || {
-        let log = &**documents.log();
-        Ok(list(
-            log,
-            &timelines,
-            &open,
-            after.as_ref(),
-            &public_url,
-            &sight,
-        )?)
+        let wanted = Search {
+            after: after.as_ref(),
+            text: "",
+        };
+        let found = search((&catalogue, &timelines), &wanted, &sight, SHOWN_AND_ONE)?;
+        let lists_closed = found.feeds.iter().any(|row| row.is_closed);
+        Ok((page(&found.feeds, &public_url), lists_closed))
     });
     let (listing, lists_closed) = listing.await?;
     // Where no token is needed, the listing may show closed feeds, too.
@@ -87,7 +113,7 @@ async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Probl
     } else {
         Visibility::Public
     };
-    let resource = Resource::of_bytes("application/json", None, Validity::Once, listing);
+    let resource = Resource::of_bytes("application/json", None, validity, listing.into());
     Ok(Outcome::Shown(Box::new(Shown {
         policy: site.lifetimes.of(&resource, visibility),
         resource,
@@ -111,24 +137,6 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     }
 }
 
-/// Returns the part of the catalogue behind a feed, as JSON: open feeds, and the closed feeds in `sight`. Returns, too,
-/// whether any of those listed is closed. Feeds that are not shown cost nothing.
-fn list(
-    log: &dyn Series,
-    timelines: &Timelines,
-    open: &OpenFeeds,
-    after: Option<&FeedName>,
-    public_url: &str,
-    sight: &Sight,
-) -> Result<(Bytes, bool), LogError> {
-    let wanted = Search { after, text: "" };
-    let found = search(log, (timelines, open), &wanted, sight, SHOWN_AND_ONE)?;
-    let lists_closed = found.feeds.iter().any(|(_, settings)| settings.is_closed());
-    let feeds = found.feeds.iter();
-    let feeds = feeds.map(|(head, settings)| listed(head, settings, public_url));
-    Ok((page(feeds.collect(), public_url), lists_closed))
-}
-
 /// Feeds that a reader looks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Search<'s> {
@@ -141,8 +149,8 @@ pub(super) struct Search<'s> {
 /// Feeds that were found.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Their ends and settings, by name.
-    pub(super) feeds: Vec<(FeedHead, Settings)>,
+    /// Their rows, by name.
+    pub(super) feeds: Vec<Arc<Row>>,
     /// Last name that was looked at, if the search ended before the last feed of all.
     pub(super) more_behind: Option<FeedName>,
 }
@@ -154,8 +162,7 @@ pub(super) struct Found {
 ///
 /// Returns why the log cannot be read.
 pub(super) fn search(
-    log: &dyn Series,
-    (timelines, open): (&Timelines, &OpenFeeds),
+    (catalogue, timelines): (&Catalogue, &Timelines),
     wanted: &Search<'_>,
     sight: &Sight,
     max: usize,
@@ -174,19 +181,14 @@ pub(super) fn search(
             SEARCHED_TOGETHER
         };
         looked += part;
-        let names = open.names(log, after.as_ref(), sight.patterns(), part, wanted.text)?;
-        if names.end.is_none() {
+        let found = catalogue.find(after.as_ref(), sight.patterns(), part, wanted.text)?;
+        if found.end.is_none() {
             break;
         }
-        after = names.end;
-        for name in names.matching {
-            // Read anew, because the names in memory have no counts.
-            let Some(head) = log.named(&name)? else {
-                continue;
-            };
-            let settings = settings_of(log, head.feed, head.revision)?;
-            if may_see(timelines, head.feed, &settings, sight)? {
-                feeds.push((head, settings));
+        after = found.end;
+        for row in found.matching {
+            if may_see_row(timelines, &row, sight)? {
+                feeds.push(row);
             }
             if feeds.len() == max {
                 break;
@@ -199,23 +201,30 @@ pub(super) fn search(
     })
 }
 
-fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {
-    CatalogueFeed {
-        kind: settings.is_timeline().then_some("timeline"),
-        name: settings.name.to_string(),
-        id: settings.id.to_string(),
-        title: settings.title().into(),
-        entries: head.next.0,
-        href: format!("{public_url}/feeds/{}/{RECENT}", settings.name),
+fn listed<'p>(row: &'p Row, public_url: &'p str) -> Listed<'p> {
+    Listed {
+        kind: row.is_timeline.then_some("timeline"),
+        name: row.name.as_str(),
+        id: row.id(),
+        title: row.title(),
+        entries: row.entries(),
+        href: Href {
+            public_url,
+            feed: &row.name,
+        },
     }
 }
 
-fn page(mut feeds: Vec<CatalogueFeed>, public_url: &str) -> Bytes {
-    let more = feeds.len() > CATALOGUE_FEEDS_MAX;
-    feeds.truncate(CATALOGUE_FEEDS_MAX);
+fn page(rows: &[Arc<Row>], public_url: &str) -> Vec<u8> {
+    let (shown, has_more) = match rows.get(..CATALOGUE_FEEDS_MAX) {
+        Some(shown) => (shown, rows.len() > shown.len()),
+        None => (rows, false),
+    };
     // The last feed shown, and only if a further one was found.
-    let last = feeds.last().filter(|_| more);
-    let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
-    let body = serde_json::to_vec(&Catalogue { feeds, next });
-    body.expect("a catalogue has a JSON form").into()
+    let last = shown.last().filter(|_| has_more);
+    let page = Page {
+        feeds: shown.iter().map(|row| listed(row, public_url)).collect(),
+        next: last.map(|last| format!("{public_url}/feeds?after={}", last.name)),
+    };
+    serde_json::to_vec(&page).expect("a catalogue has a JSON form")
 }

@@ -36,7 +36,7 @@ use tokio::{
 
 use super::{
     Site,
-    feeds::{Seen, seen, state_for},
+    feeds::{Seen, Shelf, seen, state_for},
     waits::watch,
 };
 use crate::{
@@ -49,11 +49,7 @@ use crate::{
         reply::{NO_STORE, for_sites},
     },
     resource::Visibility,
-    views::{
-        documents::reading::Documents,
-        push::{Begin, Interest, News, Past, Push, Watching},
-        timelines::Timelines,
-    },
+    views::push::{Begin, Interest, News, Past, Push, Watching},
     workers::idle,
 };
 
@@ -256,8 +252,7 @@ struct Holder {
 
 /// A stream on its way.
 struct Stream {
-    documents: Arc<Documents>,
-    timelines: Arc<Timelines>,
+    shelf: Shelf,
     push: Arc<Push>,
     past: Arc<PastRoom>,
     name: FeedName,
@@ -309,8 +304,7 @@ impl Stream {
         // First of all, so that a proxy passes the head on; and not all come back at once.
         let hello = format!("retry: {}\n\n", 1_000 + chance(2_000));
         Self {
-            documents: Arc::clone(&site.documents),
-            timelines: Arc::clone(&site.timelines),
+            shelf: site.shelf.clone(),
             push: Arc::clone(&site.push),
             past: Arc::clone(&site.past),
             name: exchange.params.feed().clone(),
@@ -406,9 +400,8 @@ impl Stream {
     /// Fails if the reader may no longer see the feed.
     async fn look_at_rights(&mut self) -> Result<(), Problem> {
         let Holder { rules, headers } = &*self.holder;
-        let shelf = (&self.documents, &self.timelines);
         let sight = || rules.now().sight(headers);
-        let (_, visibility) = state_for(shelf, &self.name, sight).await?;
+        let (_, visibility) = state_for(&self.shelf, &self.name, sight).await?;
         self.is_private = visibility == Visibility::Private;
         Ok(())
     }
@@ -431,7 +424,7 @@ impl Stream {
             From::After(id) => {
                 let (push, documents, feed) = (
                     Arc::clone(&self.push),
-                    Arc::clone(&self.documents),
+                    Arc::clone(&self.shelf.documents),
                     self.feed,
                 );
                 // The newest place is known, and a reader that was interrupted comes back with it.
@@ -493,7 +486,7 @@ impl Stream {
         let Some(turn) = self.turn().await else {
             return Ok(Step::End);
         };
-        let (push, documents) = (Arc::clone(&self.push), Arc::clone(&self.documents));
+        let (push, documents) = (Arc::clone(&self.push), Arc::clone(&self.shelf.documents));
         let (feed, at, begin) = (self.feed, self.at, self.begin);
         let past = off_thread(move || {
             let log = &**documents.log();

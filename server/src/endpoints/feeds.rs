@@ -33,6 +33,7 @@ use crate::{
     metrics::DOCUMENT,
     resource::{Resource, Validity, Visibility},
     views::{
+        catalogue::Catalogue,
         documents::{
             pages::{self, Form, Wanted},
             reading::{Address, Documents, Snapshot},
@@ -63,6 +64,23 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
                 method: Method::PUT,
                 needs: Needs::Right(Right::Admin),
                 handle: |site, exchange| Box::pin(publishing::configure(site, exchange)),
+            },
+        ],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/settings.json",
+        label: "settings",
+        query: Query::Ignored,
+        methods: &[
+            Verb {
+                method: Method::GET,
+                needs: Needs::Right(Right::Publish),
+                handle: |site, exchange| Box::pin(publishing::settings(site, exchange)),
+            },
+            Verb {
+                method: Method::PUT,
+                needs: Needs::Right(Right::Admin),
+                handle: |site, exchange| Box::pin(publishing::change_settings(site, exchange)),
             },
         ],
     },
@@ -225,8 +243,7 @@ pub(super) async fn seen_with(
 ) -> Result<Seen, Problem> {
     let over = site.left_behind();
     let feed = exchange.params.feed();
-    let shelf = (&site.documents, &site.timelines);
-    let (state, visibility) = state_for(shelf, feed, sight).await?;
+    let (state, visibility) = state_for(&site.shelf, feed, sight).await?;
     let announcement = site.announcement(&state.settings);
     Ok(Seen {
         visibility,
@@ -237,34 +254,41 @@ pub(super) async fn seen_with(
     })
 }
 
+/// Parts of a server that know a feed and who may see it.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    /// The feeds and timelines as lists show them.
+    pub catalogue: Arc<Catalogue>,
+    /// Documents of all feeds.
+    pub documents: Arc<Documents>,
+    /// What timelines follow.
+    pub timelines: Arc<Timelines>,
+}
+
 /// Returns the state of a feed, and its visibility, for a reader with the right to it.
+///
+/// The right is asked before anything else of the feed: whatever is done for a closed feed, and not for one that does not
+/// exist, takes time that tells a stranger of it.
 pub(super) async fn state_for(
-    (documents, timelines): (&Arc<Documents>, &Arc<Timelines>),
+    shelf: &Shelf,
     feed: &FeedName,
     sight: impl Fn() -> Sight,
 ) -> Result<(Arc<Snapshot>, Visibility), Problem> {
-    let mut state = documents.current(feed);
+    let sight = sight();
+    if !sight.shows(feed) && !is_open(shelf, feed).await? {
+        return Err(absent(feed));
+    }
+    let mut state = shelf.documents.current(feed);
     if state.is_none() {
-        let (documents, name) = (Arc::clone(documents), feed.clone());
-        let timelines = Arc::clone(timelines);
-        let sight = sight();
-        let look = move || {
-            // A closed timeline takes long to look at, which a stranger would notice.
-            let settings = timelines.settings_now(&name)?;
-            match settings.filter(|(_, now)| !now.is_closed() || sight.shows(&name)) {
-                Some(_) => documents.snapshot(&name),
-                None => Ok(None),
-            }
-        };
-        state = off_thread(look).await?;
+        let (documents, name) = (Arc::clone(&shelf.documents), feed.clone());
+        state = off_thread(move || documents.snapshot(&name)).await?;
     }
     let state = state.ok_or_else(|| absent(feed))?;
     if !state.settings.is_closed() {
         return Ok((state, Visibility::Public));
     }
-    let sight = sight();
     let is_seen = if state.settings.is_timeline() {
-        let (timelines, state) = (Arc::clone(timelines), Arc::clone(&state));
+        let (timelines, state) = (Arc::clone(&shelf.timelines), Arc::clone(&state));
         let look = move || {
             let key = state.head.feed;
             Ok(may_see(&timelines, key, &state.settings, &sight)?)
@@ -279,6 +303,18 @@ pub(super) async fn state_for(
         // The answer is the same as for a feed that does not exist.
         Err(absent(feed))
     }
+}
+
+/// Returns whether there is an open feed with a name.
+async fn is_open(shelf: &Shelf, feed: &FeedName) -> Result<bool, Problem> {
+    if let Some(is_open) = shelf.catalogue.is_open(feed) {
+        return Ok(is_open);
+    }
+    // Shortly after a start, the log is asked.
+    let (timelines, name) = (Arc::clone(&shelf.timelines), feed.clone());
+    let look = move || Ok(timelines.settings_now(&name)?);
+    let settings = off_thread(look).await?;
+    Ok(settings.is_some_and(|(_, now)| !now.is_closed()))
 }
 
 /// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
@@ -340,11 +376,11 @@ async fn read(
         return Err(absent(&feed));
     };
     // Only a lookup that may read from the disk leaves this thread.
-    if let Some(resource) = site.documents.at_once(&feed, &address) {
+    if let Some(resource) = site.shelf.documents.at_once(&feed, &address) {
         let seen = look_again(site, &exchange, seen).await?;
         return Ok(show(site, resource, seen, &address));
     }
-    let documents = Arc::clone(&site.documents);
+    let documents = Arc::clone(&site.shelf.documents);
     let wanted = (feed.clone(), address.clone());
     let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
     let seen = look_again(site, &exchange, seen).await?;
@@ -407,7 +443,7 @@ pub(super) async fn seen_now(site: &Site, exchange: &Exchange<'_>) -> Result<See
 /// Returns the recent document as a reader that waits sees it now.
 pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
     let seen = seen_now(site, exchange).await?;
-    let (documents, feed) = (&site.documents, exchange.params.feed());
+    let (documents, feed) = (&site.shelf.documents, exchange.params.feed());
     let mut resource = documents.at_once(feed, &Address::Recent);
     if resource.is_none() {
         let (documents, feed) = (Arc::clone(documents), feed.clone());
@@ -431,14 +467,14 @@ async fn page(site: &Site, exchange: Exchange<'_>, form: Form) -> Result<Outcome
     let seen = seen(site, &exchange).await?;
     let feed = exchange.params.feed().clone();
     let mut room = site.pages.one().await?;
-    let documents = Arc::clone(&site.documents);
+    let documents = Arc::clone(&site.shelf.documents);
     let name = feed.clone();
     let found = off_thread(move || {
         let Some(state) = documents.snapshot(&name)? else {
             return Ok(None);
         };
-        let (log, key) = (&**documents.log(), state.head.feed);
-        Ok(Some(pages::page(log, key, &state.settings, wanted, form)?))
+        let (log, feed) = (&**documents.log(), (state.head.feed, state.head.updated));
+        Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
     let seen = look_again(site, &exchange, seen).await?;
@@ -575,7 +611,7 @@ async fn renamed(
     name: DocumentName,
     seen: Seen,
 ) -> Result<Outcome, Problem> {
-    let documents = Arc::clone(&site.documents);
+    let documents = Arc::clone(&site.shelf.documents);
     let absent = absent(&feed);
     let found = off_thread(move || {
         let Some(renamed) = documents.renamed(&feed, name)? else {

@@ -23,7 +23,7 @@ use crate::{
         conditional::TagList,
         problem::{ENTRY_TYPES, Problem},
     },
-    publish::{Appended, Asked, Conditions, Configured, Heads},
+    publish::{Appended, Asked, Conditions, Expected, Heads},
 };
 
 /// Media type of a body with entries.
@@ -153,6 +153,47 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
     })
 }
 
+/// Returns what a request that creates a feed, or changes its settings, must find.
+///
+/// # Errors
+///
+/// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that it could be about; with 400 if
+/// `If-None-Match` is anything but `*`.
+pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
+    if headers.contains_key(IF_MATCH) {
+        let detail = "If-Match never holds here: the settings, and their tag, are at settings.json below this URL, and are \
+                      changed there";
+        return Err(Problem::precondition(detail));
+    }
+    match TagList::of(headers, &IF_NONE_MATCH) {
+        None => Ok(Expected::Anything),
+        Some(TagList::Any) => Ok(Expected::NoFeed),
+        Some(TagList::Tags(_) | TagList::Invalid) => {
+            let detail =
+                "the only If-None-Match of a change of settings is *, which creates a feed";
+            Err(Problem::malformed(detail))
+        }
+    }
+}
+
+/// Returns what a request that changes settings at their own URL must find.
+///
+/// # Errors
+///
+/// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`, since there are
+/// settings.
+pub fn expected_of_settings(headers: &HeaderMap) -> Result<Expected, Problem> {
+    let tags = match heads(headers, &IF_MATCH)? {
+        None | Some(Heads::Any) => None,
+        Some(Heads::Tags(tags)) => Some(tags),
+    };
+    if headers.contains_key(IF_NONE_MATCH) {
+        let detail = "If-None-Match never holds here: nothing is created at this URL";
+        return Err(Problem::precondition(detail));
+    }
+    Ok(Expected::Settings(tags))
+}
+
 fn heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, Problem> {
     match TagList::of(headers, name) {
         None => Ok(None),
@@ -242,6 +283,7 @@ struct SettingsBody {
     document_bytes: Option<u64>,
     document_period: Option<Period>,
     absolute_links: Option<bool>,
+    via_links: Option<bool>,
     alternate_links: Option<bool>,
     closed: Option<bool>,
     embed: Option<Embed>,
@@ -310,6 +352,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
         document_bytes: parsed.document_bytes,
         document_period: parsed.document_period,
         absolute_links: parsed.absolute_links,
+        via_links: parsed.via_links,
         alternate_links: parsed.alternate_links,
         closed: parsed.closed,
         embed: parsed.embed,
@@ -362,6 +405,7 @@ struct SettingsAnswer<'a> {
     document_bytes: Option<u64>,
     document_period: Period,
     absolute_links: bool,
+    via_links: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     alternate_links: Option<bool>,
     closed: bool,
@@ -374,10 +418,8 @@ struct SettingsAnswer<'a> {
     href: String,
 }
 
-/// Returns the body that answers a change of settings: all of them, as they are now, but for an owner that the sender may
-/// not see.
-pub fn settings_answer(configured: &Configured, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
-    let settings: &Settings = &configured.settings;
+/// Returns settings as their URL shows them: all of them, as they are now, but for an owner that the sender may not see.
+pub fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
     let policy = settings.cut_policy();
     let timeline = settings.timeline.as_ref();
     let owner = timeline.and_then(|kind| kind.owner.as_ref());
@@ -393,6 +435,7 @@ pub fn settings_answer(configured: &Configured, is_seen: impl Fn(&FeedName) -> b
         document_bytes: Some(policy.bytes).filter(|bytes| *bytes < u64::MAX),
         document_period: policy.period,
         absolute_links: settings.absolute_links(),
+        via_links: settings.via_links(),
         alternate_links: timeline.is_none().then(|| settings.alternate_links()),
         closed: settings.is_closed(),
         embed: timeline.map(|_| settings.embed()),

@@ -48,7 +48,7 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let log = Arc::clone(&site.log);
     // Off the thread, because the room on the disk is looked up.
     let looked = off_thread(move || Ok(log.takes_entries()));
-    let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     Ok(Outcome::Answer(match looked.await? {
         Err(Closed::Failed) => {
             unwell("the log failed: it takes no entries until the server is restarted\n")
@@ -60,7 +60,10 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
             "a document beside the log is of another one, so the log takes no entries: stop the server, and name the right \
              --www, or run `simplefeed-server recover`\n",
         ),
-        Err(Closed::Full) => unwell("the disk is full: the log takes no entries\n"),
+        Err(Closed::Full(space)) => plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the disk is full: the log takes no entries; {space}\n"),
+        ),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",
         ),

@@ -15,22 +15,31 @@ use crate::{
         answers::{Answer, failed, problem_answer, whole},
         problem::Problem,
         reply::NO_STORE,
+        request::OwnHosts,
     },
     metrics::{Metrics, form_of},
 };
 
 /// Listener's view of the metrics: one route, and nothing else.
 #[derive(Clone, Debug)]
-pub struct Scrapes(pub Arc<Metrics>);
+pub struct Scrapes {
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// Hosts that a scraper may name: the page of another site reads nothing by another name of this address.
+    pub hosts: OwnHosts,
+}
 
 impl Answers for Scrapes {
     async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
         ending.owe_answer();
+        if !self.hosts.have(&request) {
+            return problem_answer(&Problem::misdirected());
+        }
         if request.uri().path() != "/metrics" || request.method() != Method::GET {
             return problem_answer(&Problem::not_found("here is only GET /metrics"));
         }
         // Off the thread, because some metrics are measured on the disk.
-        let metrics = Arc::clone(&self.0);
+        let metrics = Arc::clone(&self.metrics);
         let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
             return failed();
         };
@@ -46,7 +55,7 @@ impl Answers for Scrapes {
     }
 
     fn connections(&self) -> Gauge {
-        self.0.connections.clone()
+        self.metrics.connections.clone()
     }
 
     fn failed(&self) -> Answer {

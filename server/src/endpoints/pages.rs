@@ -18,7 +18,7 @@ use hyper::{
 };
 use simplefeed_core::timestamp::Timestamp;
 
-use super::Site;
+use super::{Site, feeds::Shelf};
 use crate::{
     http::{
         answers::{Answer, header_value, plain, whole},
@@ -27,7 +27,7 @@ use crate::{
         reply::NO_STORE,
     },
     resource::{Resource, Validity, Visibility},
-    views::{documents::reading::Documents, error::ViewError, rates::Rates, timelines::Timelines},
+    views::{error::ViewError, rates::Rates},
 };
 
 mod content;
@@ -255,7 +255,7 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
         .strip_prefix("feeds/")
         .and_then(|rest| rest.split('/').next());
     let near = match feed {
-        Some(feed) if status == StatusCode::NOT_FOUND => site.open.near(feed),
+        Some(feed) if status == StatusCode::NOT_FOUND => site.shelf.catalogue.near(feed),
         _ => vec![],
     };
     let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
@@ -293,8 +293,7 @@ fn value(query: &str, name: &str) -> Option<String> {
 /// Log, timelines, counts and clock that pages read.
 #[derive(Clone, Debug)]
 struct Reading {
-    documents: Arc<Documents>,
-    timelines: Arc<Timelines>,
+    shelf: Shelf,
     rates: Arc<Rates>,
     now: Timestamp,
 }
@@ -302,8 +301,7 @@ struct Reading {
 impl Reading {
     fn of(site: &Site) -> Self {
         Self {
-            documents: Arc::clone(&site.documents),
-            timelines: Arc::clone(&site.timelines),
+            shelf: site.shelf.clone(),
             rates: Arc::clone(&site.rates),
             now: site.clock.now(),
         }

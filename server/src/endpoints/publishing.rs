@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::{
     StatusCode,
-    header::{ETAG, LOCATION},
+    header::{ETAG, HeaderValue, LOCATION},
 };
 use simplefeed_core::settings::Settings;
 use tracing::error;
@@ -15,14 +15,17 @@ use super::{
 };
 use crate::{
     access::Sight,
+    head_tag::SettingsTag,
     http::{
-        answers::{header_value, json, publish_error},
-        endpoint::{Exchange, Outcome},
+        answers::{Answer, document, header_value, json, publish_error},
+        endpoint::{Exchange, Outcome, Shown},
         pipeline::off_thread,
         problem::Problem,
     },
+    log::settings_of,
     metrics::Fate,
-    publish::{Append, Configure, Wanted},
+    publish::{Append, Configure, Configured, Expected, Wanted},
+    resource::{Resource, Validity, Visibility},
     workers,
 };
 
@@ -94,7 +97,7 @@ async fn sees_owner(site: &Site, settings: &Settings, sight: Sight) -> Result<bo
     let Some(owner) = owner.and_then(|kind| kind.owner.clone()) else {
         return Ok(true);
     };
-    let timelines = Arc::clone(&site.timelines);
+    let timelines = Arc::clone(&site.shelf.timelines);
     let found = off_thread(move || {
         let owner_now = timelines.settings_now(&owner)?;
         Ok(owner_now.is_some_and(|(_, now)| !now.is_closed() || sight.shows(&owner)))
@@ -102,9 +105,53 @@ async fn sees_owner(site: &Site, settings: &Settings, sight: Sight) -> Result<bo
     found.await
 }
 
+/// Policy for settings: a change must rest on those of now.
+const ASKED_AGAIN: HeaderValue = HeaderValue::from_static("private, no-cache");
+
 /// Creates a feed, or changes its settings.
 pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let conditions = forms::conditions(exchange.headers)?;
+    let expected = forms::expected_of_feed(exchange.headers)?;
+    let (configured, body) = match change(site, exchange, expected).await? {
+        Ok(changed) => changed,
+        Err(answer) => return Ok(Outcome::Answer(answer)),
+    };
+    let status = if configured.created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let mut answer = json(status, body, configured.tag.as_ref());
+    let announcement = site.announcement(&configured.settings);
+    answer.headers_mut().extend(announcement);
+    Ok(Outcome::Answer(answer))
+}
+
+/// Changes the settings of a feed at their own URL, which creates nothing.
+pub(super) async fn change_settings(
+    site: &Site,
+    exchange: Exchange<'_>,
+) -> Result<Outcome, Problem> {
+    let expected = forms::expected_of_settings(exchange.headers)?;
+    Ok(Outcome::Answer(
+        match change(site, exchange, expected).await? {
+            Ok((configured, body)) => {
+                let mut answer = document(StatusCode::OK, body);
+                // The tag of the identity coding; conditions ignore the letter.
+                let tag = format!("\"{}i\"", configured.settings_tag.as_str());
+                answer.headers_mut().insert(ETAG, header_value(&tag));
+                answer
+            }
+            Err(answer) => answer,
+        },
+    ))
+}
+
+/// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a refused request.
+async fn change(
+    site: &Site,
+    exchange: Exchange<'_>,
+    expected: Expected,
+) -> Result<Result<(Configured, Vec<u8>), Answer>, Problem> {
     let feed = exchange.params.feed().clone();
     // The memory of the body is given back with `_room`, after the commit.
     let (body, _room) = exchange.body.read().await?;
@@ -124,26 +171,45 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
         feed,
         choices,
         id,
-        conditions,
+        expected,
         kind,
         wanted,
     };
-    Ok(Outcome::Answer(
-        match site.publisher.configure(configure).await {
-            Ok(configured) => {
-                let status = if configured.created {
-                    StatusCode::CREATED
-                } else {
-                    StatusCode::OK
-                };
-                let shows_owner = sees_owner(site, &configured.settings, sight).await?;
-                let body = forms::settings_answer(&configured, |_| shows_owner);
-                let mut answer = json(status, body, configured.tag.as_ref());
-                let announcement = site.announcement(&configured.settings);
-                answer.headers_mut().extend(announcement);
-                answer
-            }
-            Err(error) => publish_error(&error),
-        },
-    ))
+    let configured = match site.publisher.configure(configure).await {
+        Ok(configured) => configured,
+        Err(error) => return Ok(Err(publish_error(&error))),
+    };
+    let shows_owner = sees_owner(site, &configured.settings, sight).await?;
+    let body = forms::settings_answer(&configured.settings, |_| shows_owner);
+    Ok(Ok((configured, body)))
+}
+
+/// Shows the settings of a feed, under a tag of their own.
+pub(super) async fn settings(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let feed = exchange.params.feed().clone();
+    let over = site.left_behind();
+    let (log, name) = (Arc::clone(&site.log), feed.clone());
+    let look = move || {
+        let Some(head) = log.named(&name)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(&*log, head.feed, head.revision)?;
+        let tag = SettingsTag::new(head.feed, head.revision, &settings);
+        Ok(Some((settings, tag)))
+    };
+    let found = off_thread(look).await?;
+    let (settings, tag) =
+        found.ok_or_else(|| Problem::not_found(format!("there is no feed {feed}")))?;
+    let sight = exchange.access.sight(exchange.headers);
+    let shows_owner = sees_owner(site, &settings, sight).await?;
+    let body = forms::settings_answer(&settings, |_| shows_owner);
+    let resource = Resource::of_bytes("application/json", None, Validity::Once, body.into());
+    Ok(Outcome::Shown(Box::new(Shown {
+        resource: resource.tagged(tag.as_str()),
+        visibility: Visibility::Private,
+        policy: ASKED_AGAIN,
+        headers: vec![],
+        over,
+        depends_on_reader: true,
+    })))
 }

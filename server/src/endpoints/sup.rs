@@ -22,9 +22,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Site, may_see, waits};
+use super::{Site, may_see_row, waits};
 use crate::{
-    access::Sight,
     clock::Clock,
     http::{
         answers::{denied_answer, header_value},
@@ -42,7 +41,6 @@ use crate::{
             updates::TimelineUpdates,
             windows::{Current, Subject, document_name, file_name},
         },
-        timelines::Timelines,
     },
     watermark::Watermark,
     workers::idle,
@@ -530,16 +528,15 @@ async fn document_for(
     } else {
         None
     };
-    let (updates, documents) = (Arc::clone(updates), Arc::clone(&site.documents));
-    let timelines = Arc::clone(&site.timelines);
-    let open = Arc::clone(&site.open);
+    let updates = Arc::clone(updates);
+    let timelines = Arc::clone(&site.shelf.timelines);
+    let catalogue = Arc::clone(&site.shelf.catalogue);
     off_thread(move || {
         // Held by the work and not by the request: the work goes on when its reader is gone.
         let _turn = turn;
-        let log = &**documents.log();
-        let shows = |feed| {
-            // Open feeds are known in memory. The log is read only for a reader with rights over closed ones.
-            Ok(open.has(log, feed)? || !sight.is_none() && shown_to(&timelines, feed, &sight)?)
+        let shows = |feed| match catalogue.row(feed)? {
+            Some(row) => may_see_row(&timelines, &row, &sight),
+            None => Ok(false),
         };
         match (visibility, window) {
             (_, Some(name)) => updates.archived(visibility, name, &shows),
@@ -550,14 +547,6 @@ async fn document_for(
         }
     })
     .await
-}
-
-/// Whether the sender of a request may see a feed's updates.
-fn shown_to(timelines: &Timelines, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
-    match timelines.settings_of_key(feed)? {
-        Some(settings) => may_see(timelines, feed, &settings, sight),
-        None => Ok(false),
-    }
 }
 
 /// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query, and a wait.

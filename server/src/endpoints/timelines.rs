@@ -12,20 +12,19 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
 };
 use simplefeed_core::{
-    feed::{FeedName, FeedPattern},
+    feed::{FeedKey, FeedName, FeedPattern},
     header::RECENT,
     limits::{CATALOGUE_FEEDS_MAX, FOLLOWED_FEEDS_MAX, FOLLOWED_PATTERNS_MAX},
     opml,
     refusal::Refusal,
     scanner::essence,
-    settings::Settings,
 };
 
 use super::{
     Site,
-    catalogue::after,
+    catalogue::{Href, after},
     forms::{check_object, check_uncoded, media_type},
-    may_see,
+    may_see_row,
 };
 use crate::{
     access::{Right, Sight},
@@ -35,10 +34,16 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
-    log::{LogError, Series},
+    log::LogError,
     publish::{Follow, PublishError, Wanted},
     resource::{Resource, Validity, Visibility},
-    views::timelines::Timelines,
+    views::{
+        catalogue::{Catalogue, Row},
+        timelines::{
+            Timelines,
+            lists::{Part, SeenClosed, Stretch},
+        },
+    },
 };
 
 /// Paths of follows and followers.
@@ -391,10 +396,10 @@ enum Subject {
 
 /// A feed in a list.
 #[derive(Debug, Serialize)]
-struct Listed {
-    name: String,
-    title: String,
-    href: String,
+struct Listed<'l> {
+    name: &'l str,
+    title: &'l str,
+    href: Href<'l>,
     /// How many followed timelines follow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed_by: Option<usize>,
@@ -402,9 +407,9 @@ struct Listed {
 
 /// A page of a list.
 #[derive(Debug, Serialize)]
-struct List {
-    count: usize,
-    feeds: Vec<Listed>,
+struct List<'l> {
+    count: u64,
+    feeds: Vec<Listed<'l>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     patterns: Vec<String>,
     next: Option<String>,
@@ -416,22 +421,31 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     let after = after(exchange.query())?;
     let seen = super::feeds::seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
-    let timelines = Arc::clone(&site.timelines);
-    let documents = Arc::clone(&site.documents);
-    let public_url = site.public_url.clone();
-    let name = feed.clone();
-    let found = off_thread(move || {
-        let lists = Lists {
-            log: &**documents.log(),
-            timelines: &timelines,
-            sight: &sight,
-            public_url: &public_url,
-        };
-        Ok(lists.show(&name, subject, after.as_ref())?)
-    });
-    let (media_type, body) = found
-        .await?
-        .ok_or_else(|| Problem::not_found(format!("feed {feed} is no timeline")))?;
+    // To count what friends follow takes long.
+    let _turn = match subject {
+        Subject::FriendsOfFriends => site.searches.acquire().await.ok(),
+        Subject::Following | Subject::Opml | Subject::Followers => None,
+    };
+    // Before the lookup, which may find more than the generation has.
+    let validity = Validity::Generation(site.shelf.catalogue.generation_of_names());
+    let lists = Lists {
+        catalogue: Arc::clone(&site.shelf.catalogue),
+        timelines: Arc::clone(&site.shelf.timelines),
+        sight,
+        public_url: site.public_url.clone(),
+        name: feed.clone(),
+        feed: seen.feed,
+    };
+    let found = off_thread(move || Ok(lists.show(subject, after.as_ref())?));
+    let body = match found.await? {
+        Shows::List(body) => body,
+        Shows::NoTimeline => {
+            return Err(Problem::not_found(format!("feed {feed} is no timeline")));
+        }
+        Shows::NoSuchPlace => {
+            return Err(Problem::malformed("after= names no feed of this server"));
+        }
+    };
     // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();
@@ -440,7 +454,11 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     } else {
         seen.visibility
     };
-    let resource = Resource::of_bytes(media_type, None, Validity::Once, body.into());
+    let media_type = match subject {
+        Subject::Opml => OPML_TYPE,
+        Subject::Following | Subject::Followers | Subject::FriendsOfFriends => "application/json",
+    };
+    let resource = Resource::of_bytes(media_type, None, validity, body.into());
     Ok(Outcome::Shown(Box::new(Shown {
         policy: site.lifetimes.of(&resource, visibility),
         resource,
@@ -451,134 +469,165 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     })))
 }
 
-/// Lists for one reader.
-struct Lists<'l> {
-    log: &'l dyn Series,
-    timelines: &'l Timelines,
-    sight: &'l Sight,
-    public_url: &'l str,
+/// Answer to a request for a list.
+enum Shows {
+    List(Vec<u8>),
+    NoTimeline,
+    /// No feed that the reader may see has the name behind which the list is to begin.
+    NoSuchPlace,
 }
 
-impl Lists<'_> {
-    fn show(
-        &self,
-        name: &FeedName,
-        subject: Subject,
-        after: Option<&FeedName>,
-    ) -> Result<Option<(&'static str, Vec<u8>)>, LogError> {
-        let Some(head) = self.log.named(name)? else {
-            return Ok(None);
+/// Lists of one feed for one reader.
+struct Lists {
+    catalogue: Arc<Catalogue>,
+    timelines: Arc<Timelines>,
+    sight: Sight,
+    public_url: String,
+    name: FeedName,
+    feed: FeedKey,
+}
+
+impl Lists {
+    fn show(&self, subject: Subject, after: Option<&FeedName>) -> Result<Shows, LogError> {
+        let mut wanted = Stretch {
+            after: None,
+            max: CATALOGUE_FEEDS_MAX,
         };
-        let url = |list: &str| format!("{}/feeds/{name}/{list}.json", self.public_url);
-        let list = match subject {
+        if let Some(after) = after {
+            let row = self.catalogue.named(after)?;
+            match row
+                .map(|row| Ok((self.shows(&row)?, row.key)))
+                .transpose()?
+            {
+                Some((true, key)) => wanted.after = Some(key),
+                Some((false, _)) | None => return Ok(Shows::NoSuchPlace),
+            }
+        }
+        match subject {
             Subject::Followers => {
-                let names = self.timelines.followers(head.feed)?;
-                self.page(names, &[], after, &url("followers"))?
+                let shelf = (&*self.catalogue, &*self.timelines);
+                let part = seen_followers(shelf, self.feed, wanted, &self.sight)?;
+                self.page(part, "followers", vec![])
             }
-            Subject::Following | Subject::Opml => {
-                let Some(items) = self.timelines.following(head.feed)? else {
-                    return Ok(None);
-                };
-                if subject == Subject::Opml {
-                    return Ok(Some((OPML_TYPE, self.opml(name, items.feeds)?)));
+            Subject::Following => match self.timelines.following(self.feed, wanted)? {
+                Some(part) => {
+                    let patterns = self.timelines.patterns(self.feed)?;
+                    let patterns = patterns.iter().map(FeedPattern::to_string);
+                    self.page(part, "following", patterns.collect())
                 }
-                self.page(items.feeds, &items.patterns, after, &url("following"))?
-            }
-            Subject::FriendsOfFriends => {
-                let is_seen = |timeline| {
-                    let settings = self.timelines.settings_of_key(timeline)?;
-                    settings.map_or(Ok(false), |settings| {
-                        may_see(self.timelines, timeline, &settings, self.sight)
-                    })
+                None => Ok(Shows::NoTimeline),
+            },
+            Subject::Opml => {
+                let all = Stretch {
+                    after: None,
+                    max: usize::MAX,
                 };
-                let found = self.timelines.friends_of_friends(head.feed, is_seen)?;
-                let Some(found) = found else {
-                    return Ok(None);
-                };
-                self.friends(found)?
+                match self.timelines.following(self.feed, all)? {
+                    Some(part) => self.opml(part),
+                    None => Ok(Shows::NoTimeline),
+                }
             }
-        };
-        let body = serde_json::to_vec(&list).expect("a list has a JSON form");
-        Ok(Some(("application/json", body)))
+            Subject::FriendsOfFriends => self.friends(),
+        }
     }
 
-    /// Returns the settings of a feed, if the reader may see it.
-    fn visible(&self, name: &FeedName) -> Result<Option<Settings>, LogError> {
-        // The raw log, because the end of each listed timeline would cost a merge.
-        let Some((key, settings)) = self.timelines.settings_now(name)? else {
-            return Ok(None);
-        };
-        let is_visible = may_see(self.timelines, key, &settings, self.sight)?;
-        Ok(is_visible.then_some(settings))
+    /// Returns whether the reader may see the feed of a row.
+    fn shows(&self, row: &Row) -> Result<bool, LogError> {
+        may_see_row(&self.timelines, row, &self.sight)
     }
 
-    fn listed(&self, settings: &Settings, followed_by: Option<usize>) -> Listed {
+    fn listed<'l>(&'l self, row: &'l Row, followed_by: Option<usize>) -> Listed<'l> {
         Listed {
-            name: settings.name.to_string(),
-            title: settings.title().into(),
-            href: format!("{}/feeds/{}/{RECENT}", self.public_url, settings.name),
+            name: row.name.as_str(),
+            title: row.title(),
+            href: self.href(row),
             followed_by,
         }
     }
 
-    /// Returns a part of a list of names, which are sorted.
-    fn page(
-        &self,
-        names: Vec<FeedName>,
-        patterns: &[FeedPattern],
-        after: Option<&FeedName>,
-        url: &str,
-    ) -> Result<List, LogError> {
-        let (mut count, mut feeds, mut has_more) = (0, vec![], false);
-        for name in names {
-            let Some(settings) = self.visible(&name)? else {
-                continue;
-            };
-            count += 1;
-            if after.is_some_and(|after| name <= *after) {
-                continue;
-            }
-            if feeds.len() < CATALOGUE_FEEDS_MAX {
-                feeds.push(self.listed(&settings, None));
-            } else {
-                has_more = true;
-            }
+    fn href<'l>(&'l self, row: &'l Row) -> Href<'l> {
+        Href {
+            public_url: &self.public_url,
+            feed: &row.name,
         }
-        let last = feeds.last().filter(|_| has_more);
-        Ok(List {
-            count,
-            next: last.map(|last| format!("{url}?after={}", last.name)),
-            feeds,
-            patterns: patterns.iter().map(FeedPattern::to_string).collect(),
-        })
     }
 
-    fn friends(&self, found: Vec<(FeedName, usize)>) -> Result<List, LogError> {
-        let mut feeds = vec![];
-        for (name, followed_by) in found {
-            if feeds.len() >= FRIENDS_MAX {
-                break;
-            }
-            if let Some(settings) = self.visible(&name)? {
-                feeds.push(self.listed(&settings, Some(followed_by)));
-            }
-        }
-        Ok(List {
-            count: feeds.len(),
+    fn page(&self, part: Part, list: &str, patterns: Vec<String>) -> Result<Shows, LogError> {
+        let rows = self.catalogue.rows(part.feeds.into_iter())?;
+        let last = rows.last().filter(|_| part.has_more);
+        let next = |last: &Arc<Row>| {
+            let (url, feed) = (&self.public_url, &self.name);
+            format!("{url}/feeds/{feed}/{list}.json?after={}", last.name)
+        };
+        Ok(Shows::List(json(&List {
+            count: part.count,
+            next: last.map(next),
+            feeds: rows.iter().map(|row| self.listed(row, None)).collect(),
+            patterns,
+        })))
+    }
+
+    fn friends(&self) -> Result<Shows, LogError> {
+        let is_seen = |timeline| match self.catalogue.row(timeline)? {
+            Some(row) => self.shows(&row),
+            None => Ok(false),
+        };
+        let shows = |name: &FeedName| self.sight.shows(name);
+        let found = self
+            .timelines
+            .friends_of_friends(self.feed, FRIENDS_MAX, is_seen, shows)?;
+        let Some(found) = found else {
+            return Ok(Shows::NoTimeline);
+        };
+        let rows = self.catalogue.rows(found.iter().map(|(feed, _)| *feed))?;
+        // A feed of this moment may have no row yet.
+        let mut found = found.iter();
+        let feeds = rows.iter().map(|row| {
+            let counted = found.find(|(feed, _)| *feed == row.key);
+            self.listed(row, counted.map(|(_, count)| *count))
+        });
+        let feeds: Vec<Listed<'_>> = feeds.collect();
+        Ok(Shows::List(json(&List {
+            count: u64::try_from(feeds.len()).unwrap_or(u64::MAX),
             feeds,
             patterns: vec![],
             next: None,
-        })
+        })))
     }
 
-    fn opml(&self, timeline: &FeedName, names: Vec<FeedName>) -> Result<Vec<u8>, LogError> {
-        let mut feeds = vec![];
-        for name in names {
-            if let Some(settings) = self.visible(&name)? {
-                let listed = self.listed(&settings, None);
-                feeds.push((listed.title, listed.href));
-            }
-        }
-        Ok(opml::list(timeline.as_str(), &feeds).into_bytes())
+    fn opml(&self, part: Part) -> Result<Shows, LogError> {
+        let rows = self.catalogue.rows(part.feeds.into_iter())?;
+        let feeds = rows.iter();
+        let feeds = feeds.map(|row| (row.title().to_owned(), self.href(row).to_string()));
+        let feeds: Vec<(String, String)> = feeds.collect();
+        let list = opml::list(self.name.as_str(), &feeds);
+        Ok(Shows::List(list.into_bytes()))
     }
+}
+
+fn json(list: &List<'_>) -> Vec<u8> {
+    serde_json::to_vec(list).expect("a list has a JSON form")
+}
+
+/// Returns a part of the timelines that take a feed's entries, of those that the reader may see.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
+pub(super) fn seen_followers(
+    (catalogue, timelines): (&Catalogue, &Timelines),
+    feed: FeedKey,
+    wanted: Stretch,
+    sight: &Sight,
+) -> Result<Part, LogError> {
+    let is_seen = |timeline| match catalogue.row(timeline)? {
+        Some(row) => may_see_row(timelines, &row, sight),
+        None => Ok(false),
+    };
+    let seen = match sight {
+        all if all.is_all() => SeenClosed::All,
+        none if none.is_none() => SeenClosed::None,
+        _ => SeenClosed::Some(&is_seen),
+    };
+    timelines.followers(feed, wanted, seen)
 }

@@ -119,7 +119,10 @@ pub(super) async fn recent(
 /// Returns the answer of now, and whether it is that the reader has the document.
 async fn look(site: &Site, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
     // The first of those that are woken together makes it ready for the others.
-    if let Some((_, answer)) = exchange.ready.answer(exchange.uri.path(), exchange.headers) {
+    if let Some((_, answer)) = exchange
+        .ready
+        .answer(exchange.uri.path(), exchange.headers, || None)
+    {
         let is_known = answer.status() == StatusCode::NOT_MODIFIED;
         return Ok((Outcome::Answer(for_once(answer)), is_known));
     }
@@ -140,7 +143,7 @@ pub(super) async fn watch(
     if let Some(watching) = site.push.join(feed, interest) {
         return Ok(watching);
     }
-    let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.documents));
+    let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.shelf.documents));
     let name = exchange.params.feed().clone();
     off_thread(move || {
         let log: &dyn Series = &**documents.log();

@@ -11,14 +11,14 @@ use hyper::{
     header::{
         ACCEPT, ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
         ACCESS_CONTROL_MAX_AGE, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER,
-        VARY, WWW_AUTHENTICATE,
+        VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
     },
 };
 
 use super::{
     conditional::Verdict,
     problem::{Accepts, ENTRY_TYPES, PROBLEM_TYPE, Problem},
-    reply::{FOR_EVERY_SITE, NO_STORE, Reply},
+    reply::{FOR_EVERY_SITE, NO_STORE, NOSNIFF, Reply},
 };
 use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
 
@@ -111,7 +111,7 @@ pub fn header_value(text: &str) -> HeaderValue {
 }
 
 /// Returns an answer of plain text that no cache may keep.
-pub fn plain(status: StatusCode, text: &'static str) -> Answer {
+pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(whole(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain;charset=utf-8");
@@ -156,7 +156,7 @@ pub fn publish_error(error: &PublishError) -> Answer {
         answer.headers_mut().insert(ALLOW, allow);
     }
     // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
-    if matches!(error, PublishError::NoSpace) {
+    if matches!(error, PublishError::NoSpace(_)) {
         let headers = answer.headers_mut();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
     }
@@ -170,6 +170,8 @@ pub fn problem_answer(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
+    // A detail repeats what the request said.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }

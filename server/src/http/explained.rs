@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use hyper::StatusCode;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
@@ -71,17 +70,15 @@ impl<S> Explained<S> {
         let max = self.head_bytes_max;
         let problem = match line.get(..3)? {
             "400" => Problem::malformed("the request cannot be read as HTTP/1.1"),
-            "414" => Problem::head_too_long(StatusCode::URI_TOO_LONG, "the URL is too long"),
-            "431" => Problem::head_too_long(
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                format!("a request's head has at most {max} bytes and 100 fields"),
-            ),
+            "431" => Problem::head_too_long(format!(
+                "a request's head, its URL included, has at most {max} bytes and 100 fields"
+            )),
             _ => return None,
         };
         let body = problem.body();
         let mut answer = format!(
             "HTTP/1.1 {line}\r\nconnection: close\r\ncache-control: no-store\r\n\
-             content-type: {PROBLEM_TYPE}\r\ncontent-length: {}\r\n\r\n",
+             content-type: {PROBLEM_TYPE}\r\nx-content-type-options: nosniff\r\ncontent-length: {}\r\n\r\n",
             body.len()
         )
         .into_bytes();

@@ -12,7 +12,7 @@ use std::{
 use hyper::{
     Method, Request, StatusCode,
     body::{Body as _, Incoming},
-    header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, VARY},
+    header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue},
 };
 use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX, timestamp::Timestamp};
 use tokio::sync::Semaphore;
@@ -33,6 +33,7 @@ use super::{
     request::{OwnHosts, check_request, drain, is_plain_read, is_reading, waits_to_send},
 };
 use crate::{
+    access::{Access, Audience},
     clock::Clock,
     config::Limits,
     log::LogError,
@@ -141,13 +142,18 @@ impl<S: Send + Sync> Pipeline<S> {
         &self.metrics
     }
 
+    /// Returns the hosts that a request may name.
+    pub fn hosts(&self) -> &OwnHosts {
+        &self.hosts
+    }
+
     /// Returns the bodies that the kernel has copies of.
     pub fn copies(&self) -> &Arc<KernelCopies> {
         self.ready.copies()
     }
 
-    /// Returns the answer to a request under the access rules of its listener, if it is ready. It is public, so it needs
-    /// neither a token nor an endpoint.
+    /// Returns the answer to a request under the access rules of its listener, if it is ready. It is the same for all who
+    /// are equal to the sender, so it needs neither a token nor an endpoint.
     pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
         // Counted as no time: a look at the clock would be a large part of it.
@@ -243,9 +249,10 @@ impl<S: Send + Sync> Pipeline<S> {
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
         // A client that waits for `100 Continue` has not sent its body, and reading would ask for it. One that stalled
-        // has had its time.
+        // has had its time. Where the answer ends the connection, a body that was announced may never come.
         let has_stalled = answer.status() == StatusCode::REQUEST_TIMEOUT;
-        if is_unread && (waits || has_stalled || !drain(body).await) {
+        let is_last = answer.headers().contains_key(CONNECTION);
+        if is_unread && (waits || has_stalled || is_last || !drain(body).await) {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
         }
@@ -269,6 +276,10 @@ impl<S: Send + Sync> Pipeline<S> {
         }
         if self.is_misled(request, rules) {
             return Err(Problem::misdirected());
+        }
+        if request.method() == Method::OPTIONS && request.uri().path() == "*" {
+            // About the server as a whole (RFC 9110, 9.3.7).
+            return Ok(options("GET, HEAD, POST, PUT, DELETE"));
         }
         let (endpoint, params) = found.ok_or_else(|| nothing_at(request.uri().path()))?;
         let Some(verb) = endpoint.verb(request.method()) else {
@@ -313,12 +324,13 @@ impl<S: Send + Sync> Pipeline<S> {
             Outcome::Answer(answer) => Ok(answer),
             Outcome::Shown(shown) => {
                 let url = endpoint.named(&uri);
-                self.send(url, endpoint.label, &headers, *shown).await
+                self.send(url, endpoint.label, (&headers, access), *shown)
+                    .await
             }
             Outcome::Waited(shown) => {
                 let url = endpoint.named(&uri);
-                let answer = self.send(url, endpoint.label, &headers, *shown).await;
-                answer.map(for_once)
+                let answer = self.send(url, endpoint.label, (&headers, access), *shown);
+                answer.await.map(for_once)
             }
         }
     }
@@ -328,7 +340,7 @@ impl<S: Send + Sync> Pipeline<S> {
         &self,
         url: Option<&str>,
         label: &'static str,
-        headers: &hyper::HeaderMap,
+        (headers, access): (&hyper::HeaderMap, &Access),
         shown: Shown,
     ) -> Result<Answer, Problem> {
         let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
@@ -343,6 +355,9 @@ impl<S: Send + Sync> Pipeline<S> {
         more.extend(for_sites(visibility));
         let now = self.clock.now();
         let mut reply = Reply::new(&resource, coding, policy, more, now, over);
+        if depends_on_reader {
+            reply.vary_by_reader();
+        }
         // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);
         let body = match verdict {
@@ -356,13 +371,14 @@ impl<S: Send + Sync> Pipeline<S> {
             }
             Verdict::NotModified | Verdict::Failed => None,
         };
-        let mut answer = answer_to(verdict, &reply, body.as_ref())?;
-        if depends_on_reader {
-            // For another reader the same URL lists other feeds.
-            let depends = HeaderValue::from_static("accept-encoding, authorization");
-            answer.headers_mut().insert(VARY, depends);
-        } else if let (Visibility::Public, Some(url)) = (visibility, url) {
-            // A ready answer is given without a look at the token, so only public ones are kept.
+        let answer = answer_to(verdict, &reply, body.as_ref())?;
+        // A ready answer is given without a look at the token.
+        let audience = if depends_on_reader {
+            access.audience(headers)
+        } else {
+            (visibility == Visibility::Public).then_some(Audience::Strangers)
+        };
+        if let (Some(audience), Some(url)) = (audience, url) {
             let ready = Ready {
                 resource,
                 label,
@@ -370,8 +386,9 @@ impl<S: Send + Sync> Pipeline<S> {
                 body,
                 copy: OnceLock::new(),
                 made: now,
+                depends_on_reader,
             };
-            self.ready.keep(url, coding, ready);
+            self.ready.keep(url, coding, audience, ready);
         }
         Ok(answer)
     }
@@ -379,7 +396,7 @@ impl<S: Send + Sync> Pipeline<S> {
     /// Returns whether a request may come from the page of another site, under whose name this server was reached: without
     /// tokens, it could do everything.
     fn is_misled(&self, request: &Request<Incoming>, rules: &Rules) -> bool {
-        !self.hosts.have(request.headers()) && !rules.now().has_tokens()
+        !self.hosts.have(request) && !rules.now().has_tokens()
     }
 
     /// Returns the answer to a read and its label, if a ready one is still right.
@@ -405,7 +422,9 @@ impl<S: Send + Sync> Pipeline<S> {
             // Only some endpoints have a query. At the others, no query may fill the memory with copies.
             url = endpoint.named(uri)?;
         }
-        self.ready.answer(url, request.headers())
+        let headers = request.headers();
+        self.ready
+            .answer(url, headers, || rules.now().audience(headers))
     }
 }
 

@@ -117,8 +117,9 @@ impl Problem {
         )
     }
 
-    /// A request whose head is too long as a whole (431) or in its first line (414).
-    pub fn head_too_long(status: StatusCode, detail: impl Into<String>) -> Self {
+    /// A request whose head is too long.
+    pub fn head_too_long(detail: impl Into<String>) -> Self {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         Self::new("head-too-long", "request head too long", status, detail)
     }
 
@@ -333,7 +334,7 @@ impl From<&PublishError> for Problem {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new("busy", "busy", status, error.to_string())
             }
-            PublishError::NoSpace => {
+            PublishError::NoSpace(_) => {
                 let status = StatusCode::INSUFFICIENT_STORAGE;
                 // The commit that filled the disk may be found after a restart.
                 let detail = format!(

@@ -8,7 +8,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -19,8 +19,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame};
 use tokio::time::{Instant, sleep_until};
 
-/// Progress of a connection. Copies share it. All are used by the task of the connection alone, so no order of memory
-/// matters.
+/// Progress of a connection. Copies share it. All but one are used by the task of the connection alone, and that one, among
+/// the open connections, looks for an idle one, which the task looks at again: so no order of memory matters.
 #[derive(Clone, Debug)]
 pub(super) struct Progress(Arc<Note>);
 
@@ -31,6 +31,8 @@ struct Note {
     began: Instant,
     /// Microseconds from the beginning to the time since when a head is waited for; [`NEVER`] while none is.
     head_since: AtomicU64,
+    /// Whether the connection is to give way to a new one.
+    gives_way: AtomicBool,
 }
 
 /// Nothing is owed, or a stream, which ends with the peer.
@@ -52,6 +54,7 @@ impl Progress {
             answer: AtomicU8::new(NOTHING),
             began: Instant::now(),
             head_since: AtomicU64::new(0),
+            gives_way: AtomicBool::new(false),
         }))
     }
 
@@ -107,6 +110,24 @@ impl Progress {
     /// Returns whether an answer is being made or written.
     pub(super) fn owes(&self) -> bool {
         self.get() >= ANSWER
+    }
+
+    /// Returns since when a head is waited for, if one is and the connection is not asked to give way already.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let since = self.0.head_since.load(Ordering::Relaxed);
+        let is_idle = since != NEVER && !self.0.gives_way.load(Ordering::Relaxed);
+        is_idle.then(|| self.0.began + Duration::from_micros(since))
+    }
+
+    /// Asks the connection to give way to a new one.
+    pub(super) fn give_way(&self) {
+        self.0.gives_way.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the connection was asked to give way, and a head has come since. It need not any more then.
+    pub(super) fn is_wanted_again(&self) -> bool {
+        self.0.head_since.load(Ordering::Relaxed) == NEVER
+            && self.0.gives_way.swap(false, Ordering::Relaxed)
     }
 
     /// Waits until a head has been waited for longer than `idle`. Looks every `idle` whether one is waited for.

@@ -20,6 +20,7 @@ use super::{
     reply::Reply,
 };
 use crate::{
+    access::Audience,
     clock::Clock,
     resource::{Coding, Resource},
 };
@@ -44,6 +45,8 @@ pub struct Ready {
     pub copy: OnceLock<Registration>,
     /// When it was made.
     pub made: Timestamp,
+    /// Whether other readers may get other bytes from the same URL.
+    pub depends_on_reader: bool,
 }
 
 impl Ready {
@@ -54,10 +57,11 @@ impl Ready {
     }
 }
 
-/// Key of a ready answer: its path, with the query where the answer depends on it, and its coding.
+/// Key of a ready answer: its path, with the query where the answer depends on it, its coding, and its readers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     coding: Coding,
+    audience: Audience,
     url: Box<str>,
 }
 
@@ -65,12 +69,13 @@ struct Key {
 #[derive(Hash)]
 struct Wanted<'a> {
     coding: Coding,
+    audience: Audience,
     url: &'a str,
 }
 
 impl Equivalent<Key> for Wanted<'_> {
     fn equivalent(&self, key: &Key) -> bool {
-        self.coding == key.coding && *self.url == *key.url
+        self.coding == key.coding && self.audience == key.audience && *self.url == *key.url
     }
 }
 
@@ -115,11 +120,22 @@ impl ReadyAnswers {
         &self.copies
     }
 
-    /// Returns the answer to a read of a URL and its label, if a ready one is still right. It is public, so it needs no
-    /// token.
-    pub fn answer(&self, url: &str, headers: &HeaderMap) -> Option<(&'static str, Answer)> {
+    /// Returns the answer to a read of a URL and its label, if a ready one is still right. `audience` says whom the reader
+    /// is equal to; it is not asked for what every reader gets.
+    pub fn answer(
+        &self,
+        url: &str,
+        headers: &HeaderMap,
+        audience: impl FnOnce() -> Option<Audience>,
+    ) -> Option<(&'static str, Answer)> {
         let coding = negotiate(headers)?;
-        let ready = self.get(url, coding)?;
+        let ready = match self.get(url, coding, Audience::Strangers) {
+            Some(ready) if !ready.depends_on_reader => ready,
+            found => match audience()? {
+                Audience::Strangers => found?,
+                Audience::Everyone => self.get(url, coding, Audience::Everyone)?,
+            },
+        };
         let verdict = ready.reply.verdict(headers);
         if verdict == Verdict::Send {
             // So far only 304s were sent, and the body was never read.
@@ -137,18 +153,27 @@ impl ReadyAnswers {
         Some((ready.label, answer))
     }
 
-    fn get(&self, url: &str, coding: Coding) -> Option<Arc<Ready>> {
-        let ready = self.kept.get(&Wanted { coding, url })?;
+    fn get(&self, url: &str, coding: Coding, audience: Audience) -> Option<Arc<Ready>> {
+        let wanted = Wanted {
+            coding,
+            audience,
+            url,
+        };
+        let ready = self.kept.get(&wanted)?;
         let is_right = ready.resource.is_current()
             && (ready.is_final() || self.clock.now().second() == ready.made.second());
         is_right.then_some(ready)
     }
 
-    /// Keeps an answer.
-    pub fn keep(&self, url: &str, coding: Coding, ready: Ready) {
+    /// Keeps an answer for readers who get the same; what depends on no reader is kept for strangers.
+    pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: Ready) {
         if ready.resource.may_be_kept() {
-            let url = url.into();
-            self.kept.insert(Key { coding, url }, Arc::new(ready));
+            let key = Key {
+                coding,
+                audience,
+                url: url.into(),
+            };
+            self.kept.insert(key, Arc::new(ready));
         }
     }
 }
@@ -180,11 +205,12 @@ mod tests {
                 body: Some(bytes),
                 copy: OnceLock::new(),
                 made: now(),
+                depends_on_reader: false,
             };
-            answers.keep(url, Coding::Identity, ready);
+            answers.keep(url, Coding::Identity, Audience::Strangers, ready);
         };
         let copies_after = |url| {
-            assert!(answers.answer(url, &HeaderMap::new()).is_some());
+            assert!(answers.answer(url, &HeaderMap::new(), || None).is_some());
             answers.copies().count()
         };
         keep("/growing", false);
@@ -228,17 +254,55 @@ mod tests {
             body: Some(bytes.clone()),
             copy: OnceLock::new(),
             made: now(),
+            depends_on_reader: false,
         };
-        let is_ready = || answers.answer("/a", &HeaderMap::new()).is_some();
+        let is_ready = || answers.answer("/a", &HeaderMap::new(), || None).is_some();
         assert!(!is_ready());
         let undated = ready(6);
         assert!(!undated.reply.is_stable());
-        answers.keep("/a", coding, undated);
+        answers.keep("/a", coding, Audience::Strangers, undated);
         assert!(is_ready());
         SECOND.store(8, Ordering::SeqCst);
         assert!(!is_ready());
-        answers.keep("/a", coding, ready(7));
+        answers.keep("/a", coding, Audience::Strangers, ready(7));
         SECOND.store(100, Ordering::SeqCst);
         assert!(is_ready());
+    }
+
+    /// Goal: an answer that depends on its reader is given to those alone who get the same, and to nobody with a token.
+    #[test]
+    fn what_depends_on_the_reader_is_for_equal_ones() {
+        let answers = ReadyAnswers::new(clock());
+        let later = std::time::Duration::from_mins(10);
+        let keep = |url: &str, audience, text: &'static str, depends_on_reader| {
+            let bytes = Bytes::from_static(text.as_bytes());
+            let resource = Resource::renewed("text/plain", bytes.clone(), later);
+            let coding = Coding::Identity;
+            let ready = Ready {
+                reply: Reply::new(&resource, coding, NO_STORE, vec![], now(), 0),
+                resource,
+                label: "list",
+                body: Some(bytes),
+                copy: OnceLock::new(),
+                made: now(),
+                depends_on_reader,
+            };
+            answers.keep(url, coding, audience, ready);
+        };
+        let length = |url, audience| {
+            let (_, answer) = answers.answer(url, &HeaderMap::new(), || audience)?;
+            hyper::body::Body::size_hint(answer.body()).exact()
+        };
+        keep("/all", Audience::Strangers, "1", false);
+        keep("/list", Audience::Strangers, "22", true);
+        keep("/list", Audience::Everyone, "333", true);
+        keep("/other", Audience::Everyone, "4444", true);
+        let each = [None, Some(Audience::Strangers), Some(Audience::Everyone)];
+        assert_eq!(each.map(|one| length("/all", one)), [Some(1); 3]);
+        assert_eq!(
+            each.map(|one| length("/list", one)),
+            [None, Some(2), Some(3)]
+        );
+        assert_eq!(each.map(|one| length("/other", one)), [None, None, Some(4)]);
     }
 }

@@ -6,7 +6,7 @@ use etag::EntityTag;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_ENCODING,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
-    VARY,
+    VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
@@ -28,6 +28,8 @@ pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
 ];
 /// Policy for the content of documents for machines: a browser that shows one runs nothing of it.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
+/// Keeps browsers from taking a body for another kind than it is.
+pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
@@ -124,10 +126,7 @@ impl Reply {
         let not_modified = headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
         // Entries may hold HTML, and no browser may take a document for a page.
-        headers.insert(
-            HeaderName::from_static("x-content-type-options"),
-            HeaderValue::from_static("nosniff"),
-        );
+        headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         // Chromium runs scripts in XML. Pages have a policy of their own.
         if !headers.contains_key(CONTENT_SECURITY_POLICY) {
             headers.insert(CONTENT_SECURITY_POLICY, SANDBOX);
@@ -140,6 +139,14 @@ impl Reply {
             tag: told,
             not_modified,
             sent: headers,
+        }
+    }
+
+    /// Tells caches that another reader may get other bytes from the same URL.
+    pub fn vary_by_reader(&mut self) {
+        for headers in [&mut self.not_modified, &mut self.sent] {
+            let depends = HeaderValue::from_static("accept-encoding, authorization");
+            headers.insert(VARY, depends);
         }
     }
 

@@ -16,6 +16,7 @@ use hyper::{
     header::{
         CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING,
     },
+    http::uri::Authority,
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
 use tokio::{sync::Semaphore, time::Instant};
@@ -40,7 +41,8 @@ pub(super) fn is_plain_read(request: &Request<Incoming>, usual: Option<&HeaderVa
         }
         name != CONTENT_LENGTH && name != TRANSFER_ENCODING && name != CONTENT_TYPE
     };
-    is_reading(request) && request.headers().iter().all(is_plain) && hosts == 1
+    let names_no_host = request.uri().authority().is_none();
+    is_reading(request) && names_no_host && request.headers().iter().all(is_plain) && hosts == 1
 }
 
 /// Checks a request where hyper is lenient.
@@ -74,7 +76,7 @@ fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
 
 /// Hosts that DNS rebinding cannot forge.
 #[derive(Clone, Debug)]
-pub(super) struct OwnHosts {
+pub struct OwnHosts {
     /// Host of the public URL, in lower case.
     public: String,
 }
@@ -91,15 +93,21 @@ impl OwnHosts {
     pub(super) fn usual(&self, public_url: &Url) -> Option<HeaderValue> {
         let host = public_url.authority();
         let host = HeaderValue::from_str(host).ok().filter(is_host)?;
-        let headers = HeaderMap::from_iter([(HOST, host.clone())]);
-        self.have(&headers).then_some(host)
+        self.has(public_url.authority()).then_some(host)
     }
 
-    /// Returns whether the Host of a request is one of them: an address, a name without a dot, or the public one.
-    pub(super) fn have(&self, headers: &HeaderMap) -> bool {
-        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
-            return true;
-        };
+    /// Returns whether the host that a request names is one of them. In an absolute target it stands there, and `Host` does
+    /// not count (RFC 9112, 3.2.2).
+    pub fn have<B>(&self, request: &Request<B>) -> bool {
+        let target = request.uri().authority().map(Authority::as_str);
+        let field = || request.headers().get(HOST)?.to_str().ok();
+        target.or_else(field).is_none_or(|host| self.has(host))
+    }
+
+    /// Returns whether a host, with its port, is an address, a name without a dot, or the public one.
+    fn has(&self, host: &str) -> bool {
+        // Browsers send no user, and a name behind one is the host.
+        let host = host.rsplit('@').next().unwrap_or(host);
         let name = match host.rfind(':').filter(|_| !host.ends_with(']')) {
             Some(colon) => host.get(..colon).unwrap_or_default(),
             None => host,

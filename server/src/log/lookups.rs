@@ -20,7 +20,7 @@ use simplefeed_core::{
 use tracing::error;
 
 use super::{
-    Commits, FeedHeads, Ids, LogError, LogHead, Room, Series,
+    Commits, FeedHeads, Ids, LogError, LogHead, Room, Series, Space,
     announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
     held::visible_path,
@@ -556,7 +556,7 @@ impl Room for SledLog {
         self.replaced_by.lock().clone()
     }
 
-    fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
+    fn room_for(&self, bytes: u64) -> Result<Space, LogError> {
         let chapters = self.chapters.read();
         let (unsettled, feeds) = (chapters.bytes(), chapters.feeds());
         drop(chapters);
@@ -566,9 +566,10 @@ impl Room for SledLog {
         // flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
         let feeds = u64::try_from(feeds).unwrap_or(u64::MAX);
-        let has_room = free >= space::needed_bytes(unsettled, feeds, wanted);
-        self.wanted
-            .store(if has_room { 0 } else { wanted }, Ordering::Release);
-        Ok(has_room)
+        let needed = space::needed_bytes(unsettled, feeds, wanted);
+        let space = Space { free, needed };
+        let refused = if space.is_enough() { 0 } else { wanted };
+        self.wanted.store(refused, Ordering::Release);
+        Ok(space)
     }
 }

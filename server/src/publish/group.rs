@@ -25,11 +25,11 @@ use tracing::error;
 use uuid::Uuid;
 
 use super::request::{
-    Append, Appended, Asked, Committed, Conditions, Configure, Configured, Heads, PublishError,
-    Reply, Request, Wanted,
+    Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
+    PublishError, Reply, Request, Wanted,
 };
 use crate::{
-    head_tag::HeadTag,
+    head_tag::{HeadTag, SettingsTag},
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, settings_of},
 };
 
@@ -194,17 +194,18 @@ impl<'w> Group<'w> {
             feed,
             choices,
             id,
-            conditions,
+            expected,
             kind,
             wanted,
         } = configure;
         choices.check()?;
         let mut follow = FollowChange::default();
         let (plan, created) = match self.state(&feed)? {
+            None if matches!(expected, Expected::Settings(_)) => {
+                return Err(PublishError::UnknownFeed(feed));
+            }
             None => {
                 let plan = self.create(&feed, choices, id, kind)?;
-                // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
-                conditions.check(false, || None)?;
                 if plan.state.settings.is_timeline() {
                     self.followed.insert(feed.clone(), Arc::default());
                     let planned = self.planned_creation(&feed, &plan, &wanted);
@@ -215,7 +216,7 @@ impl<'w> Group<'w> {
                 (plan, true)
             }
             Some(state) => {
-                conditions.check(true, || self.tag(&feed, &state))?;
+                expected.check(&state)?;
                 check_kind(&state.settings, &kind, &wanted)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
@@ -238,6 +239,7 @@ impl<'w> Group<'w> {
         Ok(Configured {
             // The end of a timeline is known to its readers only.
             tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
+            settings_tag: settings_tag(&state),
             settings: state.settings,
             created,
         })
@@ -459,6 +461,24 @@ fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(),
         return refused(detail, "following");
     }
     Ok(())
+}
+
+impl Expected {
+    /// Checks that a feed is what is expected.
+    fn check(&self, state: &FeedState) -> Result<(), Refusal> {
+        match self {
+            Self::NoFeed => Err(Refusal::precondition("the feed is there already")),
+            Self::Settings(Some(tags)) if !settings_tag(state).is_among(tags) => {
+                let detail = "the settings have changed since, or do not have the tag given";
+                Err(Refusal::precondition(detail))
+            }
+            Self::Anything | Self::Settings(_) => Ok(()),
+        }
+    }
+}
+
+fn settings_tag(state: &FeedState) -> SettingsTag {
+    SettingsTag::new(state.head.feed, state.head.revision, &state.settings)
 }
 
 impl Conditions {

@@ -14,7 +14,11 @@ use simplefeed_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::{access::Sight, head_tag::HeadTag};
+use crate::{
+    access::Sight,
+    head_tag::{HeadTag, SettingsTag},
+    log::Space,
+};
 
 /// Entries to append to a feed, which is created if need be.
 #[derive(Debug)]
@@ -62,12 +66,24 @@ pub struct Configure {
     pub choices: Choices,
     /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
     pub id: Option<FeedId>,
-    /// Conditions on the feed's head; nothing changes unless they hold.
-    pub conditions: Conditions,
+    /// What the request must find; nothing changes unless it does.
+    pub expected: Expected,
     /// Kind of the feed.
     pub kind: Asked,
     /// Items that a new timeline follows.
     pub wanted: Wanted,
+}
+
+/// What a request for settings must find (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// Anything: a feed that does not exist is created.
+    #[default]
+    Anything,
+    /// No feed: it is created.
+    NoFeed,
+    /// A feed: none is created. Its settings must have one of these tags, if there are any.
+    Settings(Option<Vec<String>>),
 }
 
 /// Kind of feed that a request asks for. A feed never changes its kind.
@@ -152,6 +168,8 @@ pub struct Configured {
     pub created: bool,
     /// Entity tags of the feed's head after the change; none of a timeline, whose entries are those of other feeds.
     pub tag: Option<HeadTag>,
+    /// Entity tag of the settings after the change.
+    pub settings_tag: SettingsTag,
 }
 
 /// Reason why a request was not carried out.
@@ -166,8 +184,8 @@ pub enum PublishError {
     Full,
     /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
     /// request filled the disk, a restart may find it stored; a repeat is safe.
-    #[error("the disk is full")]
-    NoSpace,
+    #[error("the disk is full: {0}")]
+    NoSpace(Space),
     /// There are as many timelines as there may be.
     #[error("the server has {TIMELINES_MAX} timelines, which is its limit")]
     FullOfTimelines,
@@ -229,7 +247,7 @@ pub(super) enum NotCommitted {
     /// The log takes no commits since one failed.
     Stopped,
     /// The disk is full.
-    NoSpace,
+    NoSpace(Space),
     /// The data folder is not what the server has opened.
     Displaced,
     /// A document beside the log is of another one.
@@ -242,7 +260,7 @@ impl From<NotCommitted> for PublishError {
     fn from(why: NotCommitted) -> Self {
         match why {
             NotCommitted::Stopped => Self::Unavailable,
-            NotCommitted::NoSpace => Self::NoSpace,
+            NotCommitted::NoSpace(space) => Self::NoSpace(space),
             NotCommitted::Displaced => Self::Displaced,
             NotCommitted::Replaced => Self::Replaced,
             NotCommitted::Clock => Self::Clock,

@@ -392,7 +392,7 @@ fn the_log_gets_heads_from_before_the_commit() {
             feed: FeedName::parse("a").unwrap(),
             choices,
             id: None,
-            conditions: Conditions::default(),
+            expected: Expected::Anything,
             kind: Asked::Any,
             wanted: Wanted::default(),
         };

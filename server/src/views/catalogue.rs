@@ -1,157 +1,351 @@
-//! Names of all feeds, and which of them are open to everybody.
+//! The feeds and timelines of a log, as lists show them.
 //!
-//! In memory: read from the log on first use, then kept current by commits. A catalogue therefore reads nothing
-//! of a feed that it does not show, and its timing reveals none.
+//! In memory: read from the log once, then kept current by commits. A list therefore reads nothing of a feed that it does
+//! not show, and its timing reveals none.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap},
     ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use simplefeed_core::{
     commit::{Change, Commit},
-    feed::{FeedKey, FeedName, FeedPattern},
+    feed::{FeedId, FeedKey, FeedName, FeedPattern, Position},
     limits::CATALOGUE_FEEDS_MAX,
     settings::Settings,
 };
 
-use crate::log::{LogError, Series, settings_of};
+use crate::{
+    log::{EntryLog, LogError, settings_of},
+    resource::Generation,
+};
 
 /// Characters that a name shares with those next to it.
 const NEAR_CHARS: usize = 2;
 /// Names on either side that are next to another one.
 const NEAR_MAX: usize = 3;
+/// Counter of the commits that change names, titles or follows.
+const NAMES_COUNTER: usize = 0;
+/// Counter of all commits.
+const COMMITS_COUNTER: usize = 1;
 
-/// The names of feeds, and whether they are open.
-#[derive(Debug, Default)]
-pub struct OpenFeeds {
-    known: Mutex<Known>,
+/// A feed or a timeline, as lists show it.
+#[derive(Debug)]
+pub struct Row {
+    /// Its key in the log.
+    pub key: FeedKey,
+    /// Its name.
+    pub name: FeedName,
+    /// Its permanent id, unless it is the one that the key says.
+    id: Option<FeedId>,
+    /// Whether it is a timeline.
+    pub is_timeline: bool,
+    /// Whether only those with a right to it may see it.
+    pub is_closed: bool,
+    /// `None` if the name is the title.
+    title: Option<Box<str>>,
+    /// The title in lower case, as searches compare it, where that differs.
+    lower: Option<Box<str>>,
+    /// Entries that it was given, those that were lost among them; always 0 in a timeline.
+    entries: AtomicU64,
+}
+
+impl Row {
+    fn new(key: FeedKey, settings: &Settings, entries: u64) -> Self {
+        let title = settings.title();
+        let lower = title.to_lowercase();
+        Self {
+            key,
+            name: settings.name.clone(),
+            id: Some(settings.id.clone()).filter(|id| *id != FeedId::of_uuid(key.0)),
+            is_timeline: settings.is_timeline(),
+            is_closed: settings.is_closed(),
+            lower: (lower != title).then(|| lower.into()),
+            title: (title != settings.name.as_str()).then(|| title.into()),
+            entries: AtomicU64::new(entries),
+        }
+    }
+
+    /// Returns its permanent id.
+    pub fn id(&self) -> FeedId {
+        let id = self.id.clone();
+        id.unwrap_or_else(|| FeedId::of_uuid(self.key.0))
+    }
+
+    /// Returns its title.
+    pub fn title(&self) -> &str {
+        self.title.as_deref().unwrap_or(self.name.as_str())
+    }
+
+    /// Returns the number of its entries; `None` for a timeline, whose entries nobody counts.
+    pub fn entries(&self) -> Option<u64> {
+        (!self.is_timeline).then(|| self.entries.load(Ordering::Relaxed))
+    }
+
+    fn has_text(&self, text: &str) -> bool {
+        let lower = self.lower.as_deref().unwrap_or_else(|| self.title());
+        text.is_empty() || self.name.as_str().contains(text) || lower.contains(text)
+    }
+}
+
+/// The feeds and timelines of a log.
+pub struct Catalogue {
+    log: Arc<dyn EntryLog>,
+    known: RwLock<Known>,
     /// Held while the log is read, so that one thread reads it.
     reading: Mutex<()>,
+    counters: Arc<[AtomicU64]>,
+}
+
+impl std::fmt::Debug for Catalogue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Catalogue").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 enum Known {
     #[default]
     Nothing,
-    /// The log is being read; these settings were committed meanwhile.
-    Reading(Vec<(FeedKey, Settings)>),
-    All(Feeds),
+    /// The log is being read; these changes were committed meanwhile.
+    Reading(Vec<Told>),
+    All(Rows),
+}
+
+/// Change of a row.
+#[derive(Debug)]
+enum Told {
+    Settings(FeedKey, Settings),
+    /// Position that the next entry of the feed gets.
+    Next(FeedKey, Position),
 }
 
 #[derive(Debug, Default)]
-struct Feeds {
-    open: BTreeMap<FeedName, Title>,
-    closed: BTreeMap<FeedName, Title>,
-    /// Keys of the open feeds, for `has`.
-    keys: HashSet<FeedKey>,
+struct Rows {
+    open: BTreeMap<FeedName, Arc<Row>>,
+    closed: BTreeMap<FeedName, Arc<Row>>,
+    all: HashMap<FeedKey, Arc<Row>>,
 }
 
-/// Title of a feed in lower case, as searches compare it.
+/// Feeds that were found among some that were looked at.
 #[derive(Debug)]
-struct Title(Box<str>);
-
-/// Names that were found among some that were looked at.
-#[derive(Debug)]
-pub struct Names {
-    /// Those that match.
-    pub matching: Vec<FeedName>,
-    /// The last one that was looked at; `None` if there was none.
+pub struct Found {
+    /// Those that match, by name.
+    pub matching: Vec<Arc<Row>>,
+    /// Name of the last one that was looked at; `None` if there was none.
     pub end: Option<FeedName>,
 }
 
-impl Feeds {
-    fn take(&mut self, feed: FeedKey, settings: &Settings) {
-        let name = &settings.name;
-        let title = Title(settings.title().to_lowercase().into());
-        if settings.is_closed() {
-            self.keys.remove(&feed);
-            self.open.remove(name);
-            self.closed.insert(name.clone(), title);
-        } else {
-            self.keys.insert(feed);
-            self.closed.remove(name);
-            self.open.insert(name.clone(), title);
-        }
-    }
-}
-
-impl OpenFeeds {
-    /// Applies a commit that the log holds already.
-    pub fn committed(&self, commit: &Commit) {
-        let mut known = self.known.lock();
-        for change in &commit.changes {
-            let Change::Settings { feed, settings, .. } = change else {
-                continue;
-            };
-            match &mut *known {
-                // The first reader finds this commit in the log.
-                Known::Nothing => {}
-                Known::Reading(meanwhile) => meanwhile.push((*feed, settings.clone())),
-                Known::All(feeds) => feeds.take(*feed, settings),
+impl Rows {
+    fn take(&mut self, change: &Told) {
+        match change {
+            Told::Settings(key, settings) => {
+                let entries = self.all.get(key);
+                let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
+                self.put(Arc::new(Row::new(*key, settings, entries)));
+            }
+            Told::Next(key, next) => {
+                if let Some(row) = self.all.get(key) {
+                    // Of what was read and what was committed meanwhile, whichever is more.
+                    row.entries.fetch_max(next.0, Ordering::Relaxed);
+                }
             }
         }
     }
 
-    /// Returns the names of feeds from behind `after` on, in order: of open feeds, and of those closed feeds whose names
-    /// begin with one of `closed`, or match it. Of the first `max` of them, those that `text` is a part of, by name or
-    /// title.
+    fn put(&mut self, row: Arc<Row>) {
+        let (into, other) = if row.is_closed {
+            (&mut self.closed, &mut self.open)
+        } else {
+            (&mut self.open, &mut self.closed)
+        };
+        other.remove(&row.name);
+        into.insert(row.name.clone(), Arc::clone(&row));
+        self.all.insert(row.key, row);
+    }
+}
+
+impl Catalogue {
+    /// Returns the catalogue of a log, of which nothing is read yet.
+    pub fn new(log: Arc<dyn EntryLog>) -> Self {
+        Self {
+            log,
+            known: RwLock::default(),
+            reading: Mutex::default(),
+            counters: Arc::new([AtomicU64::new(0), AtomicU64::new(0)]),
+        }
+    }
+
+    /// Applies a commit that the log holds already.
+    pub fn committed(&self, commit: &Commit) {
+        let (mut changes, mut changes_lists) = (vec![], false);
+        for change in &commit.changes {
+            match change {
+                Change::Settings { feed, settings, .. } => {
+                    changes_lists = true;
+                    changes.push(Told::Settings(*feed, settings.clone()));
+                }
+                Change::Following { .. } => changes_lists = true,
+                Change::Entry { feed, at, .. } => {
+                    let next = Position(at.0 + 1);
+                    match changes.last_mut() {
+                        Some(Told::Next(last, end)) if last == feed => *end = next,
+                        _ => changes.push(Told::Next(*feed, next)),
+                    }
+                }
+                Change::Lost { feed, next, .. } => changes.push(Told::Next(*feed, *next)),
+                Change::Opened { .. } | Change::Epoch { .. } | Change::Defaults { .. } => {}
+            }
+        }
+        self.take(changes);
+        // Behind the rows: what is read at a newer count has them.
+        for (counter, is_counted) in [(NAMES_COUNTER, changes_lists), (COMMITS_COUNTER, true)] {
+            if let Some(counter) = self.counters.get(counter).filter(|_| is_counted) {
+                counter.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    fn take(&self, changes: Vec<Told>) {
+        // Counts change under the lock of readers: most commits have nothing else.
+        if let Known::All(rows) = &*self.known.read() {
+            let mut counts = changes.iter();
+            if counts.all(|change| matches!(change, Told::Next(..))) {
+                for change in &changes {
+                    if let Told::Next(key, next) = change
+                        && let Some(row) = rows.all.get(key)
+                    {
+                        row.entries.fetch_max(next.0, Ordering::Relaxed);
+                    }
+                }
+                return;
+            }
+        }
+        match &mut *self.known.write() {
+            // The first reader finds this commit in the log.
+            Known::Nothing => {}
+            Known::Reading(meanwhile) => meanwhile.extend(changes),
+            Known::All(rows) => {
+                for change in &changes {
+                    rows.take(change);
+                }
+            }
+        }
+    }
+
+    /// Returns the generation of lists of names: it lasts until a name, a title or a follow changes. What is read after
+    /// it may be newer than it is, never older.
+    pub fn generation_of_names(&self) -> Generation {
+        Generation::of(&self.counters, NAMES_COUNTER)
+    }
+
+    /// Returns the generation of lists with counts of entries, which lasts until the next commit.
+    pub fn generation(&self) -> Generation {
+        Generation::of(&self.counters, COMMITS_COUNTER)
+    }
+
+    /// Returns the rows of some feeds, in their order.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn rows(&self, keys: impl Iterator<Item = FeedKey>) -> Result<Vec<Arc<Row>>, LogError> {
+        self.with_rows(|rows| keys.filter_map(|key| rows.all.get(&key).cloned()).collect())
+    }
+
+    /// Returns the row of a feed.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn row(&self, feed: FeedKey) -> Result<Option<Arc<Row>>, LogError> {
+        self.with_rows(|rows| rows.all.get(&feed).cloned())
+    }
+
+    /// Returns the row of the feed with a name.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn named(&self, name: &FeedName) -> Result<Option<Arc<Row>>, LogError> {
+        self.with_rows(|rows| {
+            let found = rows.open.get(name).or_else(|| rows.closed.get(name));
+            found.cloned()
+        })
+    }
+
+    /// Returns whether there is an open feed with a name. Takes the same time for a closed feed as for none. `None` as long
+    /// as the log is not read.
+    pub fn is_open(&self, name: &FeedName) -> Option<bool> {
+        match &*self.known.read() {
+            Known::All(rows) => Some(rows.open.contains_key(name)),
+            Known::Nothing | Known::Reading(_) => None,
+        }
+    }
+
+    /// Returns feeds from behind `after` on, by name: open ones, and those closed ones that match one of `closed`. Of the
+    /// first `max` of them, those that `text` is a part of, by name or title.
     ///
     /// Feeds that are not returned cost nothing.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn names(
+    pub fn find(
         &self,
-        log: &dyn Series,
         after: Option<&FeedName>,
         closed: &[FeedPattern],
         max: usize,
         text: &str,
-    ) -> Result<Names, LogError> {
+    ) -> Result<Found, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
-        self.with_feeds(log, |feeds| {
-            let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
+        self.with_rows(|all| {
+            let open = all.open.range::<str, _>((from, Bound::Unbounded)).take(max);
             // No name behind the first `max` of each set can be among the first `max` of all.
-            let mut names: BTreeMap<&FeedName, &Title> = open.take(max).collect();
+            let mut rows: Vec<&Arc<Row>> = open.map(|(_, row)| row).collect();
             for pattern in closed {
                 let beginning = pattern.beginning();
                 let from = match after {
                     Some(after) if after.as_str() >= beginning => from,
                     _ => Bound::Included(beginning),
                 };
-                let found = feeds.closed.range::<str, _>((from, Bound::Unbounded));
+                let found = all.closed.range::<str, _>((from, Bound::Unbounded));
                 let found = found.take_while(|(name, _)| name.as_str().starts_with(beginning));
-                names.extend(found.filter(|(name, _)| pattern.matches(name)).take(max));
+                let found = found.filter(|(name, _)| pattern.matches(name)).take(max);
+                rows.extend(found.map(|(_, row)| row));
             }
-            let mut end = None;
-            let mut matching = vec![];
-            for (name, title) in names.into_iter().take(max) {
-                end = Some(name);
-                if text.is_empty() || name.as_str().contains(text) || title.0.contains(text) {
-                    matching.push(name.clone());
-                }
+            if !closed.is_empty() {
+                rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+                rows.dedup_by(|one, other| one.key == other.key);
+                rows.truncate(max);
             }
-            Names {
-                matching,
-                end: end.cloned(),
+            Found {
+                end: rows.last().map(|row| row.name.clone()),
+                matching: rows
+                    .into_iter()
+                    .filter(|row| row.has_text(text))
+                    .cloned()
+                    .collect(),
             }
         })
     }
 
     /// Returns the open feeds whose names are next to a text that may be a name with a mistake. Never reads the log.
     pub fn near(&self, text: &str) -> Vec<FeedName> {
-        let Known::All(feeds) = &*self.known.lock() else {
+        let Known::All(rows) = &*self.known.read() else {
             return vec![];
         };
         let beginning: String = text.chars().take(NEAR_CHARS).collect();
         let is_near = |name: &&FeedName| name.as_str().starts_with(&beginning);
-        let before = feeds
+        let before = rows
             .open
             .range::<str, _>((Bound::Unbounded, Bound::Excluded(text)));
-        let behind = feeds
+        let behind = rows
             .open
             .range::<str, _>((Bound::Included(text), Bound::Unbounded));
         let before = before
@@ -168,69 +362,64 @@ impl OpenFeeds {
         near
     }
 
-    /// Returns whether a feed is open.
+    /// Reads the log, if nobody has yet, as long as `goes_on` says so.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn has(&self, log: &dyn Series, feed: FeedKey) -> Result<bool, LogError> {
-        self.with_feeds(log, |feeds| feeds.keys.contains(&feed))
+    pub fn read(&self, goes_on: impl Fn() -> bool) -> Result<(), LogError> {
+        let _reading = self.reading.lock();
+        // Another thread may have read the log while this one waited.
+        if matches!(*self.known.read(), Known::All(_)) {
+            return Ok(());
+        }
+        *self.known.write() = Known::Reading(vec![]);
+        // Unlocked while the log is read: the writer takes this lock for each commit.
+        let read = read(&*self.log, goes_on);
+        let mut known = self.known.write();
+        // Taken before an error returns, so the next caller begins again.
+        let meanwhile = std::mem::take(&mut *known);
+        if let (Some(mut rows), Known::Reading(changes)) = (read?, meanwhile) {
+            for change in &changes {
+                rows.take(change);
+            }
+            *known = Known::All(rows);
+        }
+        Ok(())
     }
 
-    fn with_feeds<T>(
-        &self,
-        log: &dyn Series,
-        look: impl FnOnce(&Feeds) -> T,
-    ) -> Result<T, LogError> {
-        if let Known::All(feeds) = &*self.known.lock() {
-            return Ok(look(feeds));
-        }
-        let _reading = self.reading.lock();
-        let mut known = self.known.lock();
-        // Another thread may have read the log while this one waited.
-        if !matches!(*known, Known::All(_)) {
-            *known = Known::Reading(vec![]);
-            // Unlocked while the log is read: the writer takes this lock for each commit.
-            drop(known);
-            let read = read(log);
-            known = self.known.lock();
-            // Taken before an error returns, so the next caller begins again.
-            let meanwhile = std::mem::take(&mut *known);
-            let mut feeds = read?;
-            if let Known::Reading(changes) = meanwhile {
-                for (feed, settings) in changes {
-                    feeds.take(feed, &settings);
-                }
+    fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> Result<T, LogError> {
+        loop {
+            if let Known::All(rows) = &*self.known.read() {
+                return Ok(look(rows));
             }
-            *known = Known::All(feeds);
-        }
-        match &*known {
-            Known::All(feeds) => Ok(look(feeds)),
-            Known::Nothing | Known::Reading(_) => unreachable!("it was read just now"),
+            self.read(|| true)?;
         }
     }
 }
 
-fn read(log: &dyn Series) -> Result<Feeds, LogError> {
-    let mut feeds = Feeds::default();
+/// Returns the rows of all feeds of a log, or `None` if it does not go on.
+fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
+    let mut rows = Rows::default();
     let mut after: Option<FeedName> = None;
-    loop {
+    while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
-            return Ok(feeds);
+            return Ok(Some(rows));
         };
         after = Some(last.clone());
         for (_, head) in &found {
-            feeds.take(head.feed, &settings_of(log, head.feed, head.revision)?);
+            let settings = settings_of(log, head.feed, head.revision)?;
+            rows.put(Arc::new(Row::new(head.feed, &settings, head.next.0)));
         }
     }
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
-
     use simplefeed_core::{
-        feed::{CommitNumber, DocumentNumber, FeedId, Position, Revision},
+        feed::{CommitNumber, DocumentNumber, Revision},
         settings::{Choices, Defaults},
         timestamp::Timestamp,
     };
@@ -247,7 +436,7 @@ mod tests {
         let settings = Settings {
             name: FeedName::parse("f").unwrap(),
             id: FeedId::parse("urn:f").unwrap(),
-            choices: std::sync::Arc::new(Choices {
+            choices: Arc::new(Choices {
                 closed: Some(closed),
                 ..Choices::default()
             }),
@@ -276,34 +465,34 @@ mod tests {
         }
     }
 
-    fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
-        open.names(log, None, &[], 10, "").unwrap().matching.len()
+    fn names(catalogue: &Catalogue, closed: &[FeedPattern]) -> usize {
+        let found = catalogue.find(None, closed, 10, "").unwrap();
+        found.matching.len()
     }
 
     /// A closed feed is never listed, whether the log is read before, between or after the commits.
     #[test]
     fn what_is_open_follows_the_commits() {
+        let name = FeedName::parse("f").unwrap();
         for asked in 0..3 {
-            let (log, open) = (MemoryLog::default(), OpenFeeds::default());
+            let log = Arc::new(MemoryLog::default());
+            let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+            assert_eq!(catalogue.is_open(&name), None);
             for (number, closed) in [(1, true), (2, false)] {
                 if asked < number {
-                    assert_eq!(names(&open, &log), 0);
-                    assert!(!open.has(&log, feed()).unwrap());
+                    assert_eq!(names(&catalogue, &[]), 0);
+                    assert_eq!(catalogue.is_open(&name), Some(false));
                 }
+                let generation = catalogue.generation_of_names();
                 let commit = commit(number, closed);
                 log.append(&commit).unwrap();
-                open.committed(&commit);
+                catalogue.committed(&commit);
+                assert!(!generation.is_current());
             }
-            assert_eq!(names(&open, &log), 1);
-            let all = FeedPattern::parse("*").unwrap();
-            assert_eq!(
-                open.names(&log, None, &[all], 10, "")
-                    .unwrap()
-                    .matching
-                    .len(),
-                1
-            );
-            assert!(open.has(&log, feed()).unwrap());
+            assert_eq!(names(&catalogue, &[]), 1);
+            assert_eq!(names(&catalogue, &[FeedPattern::all()]), 1);
+            assert_eq!(catalogue.is_open(&name), Some(true));
+            assert_eq!(catalogue.row(feed()).unwrap().unwrap().name, name);
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
     let (reading, wanted, top) = (Reading::of(site), name.clone(), Top::of(&exchange, 2));
     let made = off_thread(move || {
-        let state = reading.documents.snapshot(&wanted)?;
+        let state = reading.shelf.documents.snapshot(&wanted)?;
         let page = state.map(|state| make(&reading, &wanted, &state.head, before, top));
         Ok(page.transpose()?.map(|page| rendered(&page)))
     });
@@ -73,7 +73,7 @@ fn make(
     before: Option<u64>,
     top: Top,
 ) -> Result<DocumentsPage, ViewError> {
-    let log = &**reading.documents.log();
+    let log = &**reading.shelf.documents.log();
     let open = head.open.opening;
     let newest = open.name.number.get();
     let before = before.filter(|before| (1..=newest).contains(before));
@@ -102,7 +102,7 @@ fn make(
             break;
         };
         // One whose record is damaged has no size here; `verify` says why.
-        let size = reading.documents.size(name, wanted).ok().flatten();
+        let size = reading.shelf.documents.size(name, wanted).ok().flatten();
         rows.push(Row {
             name: opening.name.to_string(),
             is_open,

@@ -76,7 +76,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let reading = Reading::of(site);
     let (wanted, top) = (name.clone(), Top::of(&exchange, 2));
     let made = off_thread(move || {
-        let Some(state) = reading.documents.snapshot(&wanted)? else {
+        let Some(state) = reading.shelf.documents.snapshot(&wanted)? else {
             return Ok(None);
         };
         let page = number.map_or(Ok(None), |number| {
@@ -98,7 +98,7 @@ fn make(
     number: Numbered,
     top: Top,
 ) -> Result<Option<EntryPage>, LogError> {
-    let log = &**reading.documents.log();
+    let log = &**reading.shelf.documents.log();
     let position = Position(number.number);
     if position >= head.next {
         return Ok(None);

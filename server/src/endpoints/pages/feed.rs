@@ -7,7 +7,7 @@ use hyper::{StatusCode, header::LOCATION};
 use simplefeed_core::{
     entry::Entry,
     event::Event,
-    feed::{EntryId, FeedKey, FeedName, Numbered, Position},
+    feed::{EntryId, FeedKey, Numbered, Position},
     plan::FeedHead,
     push::{Mark, PlaceId},
     rates::Unit,
@@ -26,7 +26,7 @@ use crate::{
     endpoints::{
         Site,
         feeds::{look_again, seen},
-        may_see,
+        timelines::seen_followers,
     },
     http::{
         answers::{header_value, plain},
@@ -35,7 +35,11 @@ use crate::{
         problem::Problem,
     },
     log::{EntryLog, LogError, Series},
-    views::{error::ViewError, rates::Read},
+    views::{
+        error::ViewError,
+        rates::Read,
+        timelines::lists::{Part, Stretch},
+    },
 };
 
 /// Entries of a page.
@@ -158,10 +162,10 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let goal = (!go.is_empty()).then(|| Goal::of(&go));
     let wanted = name.clone();
     let made = off_thread(move || {
-        let Some(state) = reading.documents.snapshot(&wanted)? else {
+        let Some(state) = reading.shelf.documents.snapshot(&wanted)? else {
             return Ok(None);
         };
-        let series = &**reading.documents.log();
+        let series = &**reading.shelf.documents.log();
         let mut notice = None;
         if let Some(goal) = goal {
             let feed = (&state.head, state.settings.is_timeline());
@@ -351,7 +355,7 @@ fn make(
     sight: &Sight,
     (top, url): (Top, String),
 ) -> Result<FeedPage, LogError> {
-    let log = &**reading.documents.log();
+    let log = &**reading.shelf.documents.log();
     let end = head.next.0;
     let before = before.filter(|before| *before < end);
     let (rows, first) = rows(log, head, before.unwrap_or(end), reading.now)?;
@@ -363,7 +367,7 @@ fn make(
     };
     let after = newest.map(|position| PlaceId { position, mark }.to_string());
     let follows = if settings.is_timeline() {
-        follows(reading, head, sight)?
+        follows(reading, head)?
     } else {
         None
     };
@@ -391,10 +395,7 @@ fn make(
         older: (first > 0).then_some(first),
         oldest: ROWS_MAX.min(end),
         follows,
-        followers: {
-            let some = reading.timelines.some_followers(head.feed, NAMES_MAX)?;
-            visible(reading, some, sight)?
-        },
+        followers: followers(reading, head.feed, sight)?,
         top,
     })
 }
@@ -432,35 +433,34 @@ fn title(fragment: &[u8]) -> Option<String> {
     (!title.is_empty()).then(|| short(title))
 }
 
-/// Returns those of the first of some feeds that the reader may see. Never how many there are: some may be closed to the
-/// reader.
-fn visible(
-    reading: &Reading,
-    feeds: Vec<FeedName>,
-    sight: &Sight,
-) -> Result<Vec<String>, LogError> {
-    let mut names = vec![];
-    for feed in feeds.into_iter().take(NAMES_MAX) {
-        let settings = reading.timelines.settings_now(&feed)?;
-        if let Some((key, settings)) = settings
-            && may_see(&reading.timelines, key, &settings, sight)?
-        {
-            names.push(feed.to_string());
-        }
-    }
-    Ok(names)
+/// First feeds of a list.
+const FIRST: Stretch = Stretch {
+    after: None,
+    max: NAMES_MAX,
+};
+
+/// Returns the first timelines that take a feed's entries, of those that the reader may see. Never how many there are.
+fn followers(reading: &Reading, feed: FeedKey, sight: &Sight) -> Result<Vec<String>, LogError> {
+    let shelf = (&*reading.shelf.catalogue, &*reading.shelf.timelines);
+    names(reading, seen_followers(shelf, feed, FIRST, sight)?)
 }
 
 /// Returns what a timeline follows.
-fn follows(reading: &Reading, head: &FeedHead, sight: &Sight) -> Result<Option<Names>, LogError> {
-    let Some(items) = reading.timelines.following(head.feed)? else {
+fn follows(reading: &Reading, head: &FeedHead) -> Result<Option<Names>, LogError> {
+    let Some(part) = reading.shelf.timelines.following(head.feed, FIRST)? else {
         return Ok(None);
     };
-    let patterns = items.patterns.iter().take(NAMES_MAX);
+    let patterns = reading.shelf.timelines.patterns(head.feed)?;
+    let patterns = patterns.iter().take(NAMES_MAX);
     Ok(Some(Names {
-        feeds: visible(reading, items.feeds, sight)?,
+        feeds: names(reading, part)?,
         patterns: patterns.map(ToString::to_string).collect(),
     }))
+}
+
+fn names(reading: &Reading, part: Part) -> Result<Vec<String>, LogError> {
+    let rows = reading.shelf.catalogue.rows(part.feeds.into_iter())?;
+    Ok(rows.iter().map(|row| row.name.to_string()).collect())
 }
 
 fn rust(url: &str) -> String {

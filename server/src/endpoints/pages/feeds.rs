@@ -23,6 +23,8 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
+    log::{LogError, settings_of},
+    views::catalogue::Row as Listed,
 };
 
 /// Feeds of a page.
@@ -101,7 +103,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     } = wanted(exchange.query())?;
     let sight = exchange.access.sight(exchange.headers);
     let is_limited = !sight.covers(&FeedPattern::all());
-    let (reading, open) = (Reading::of(site), Arc::clone(&site.open));
+    let reading = Reading::of(site);
     let (lower, behind) = (text.to_lowercase(), after.clone());
     let _turn = site.searches.acquire().await;
     let (ranking, log) = (Arc::clone(&site.ranking), Arc::clone(&site.log));
@@ -111,10 +113,9 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             text: &lower,
         };
         let (feeds, more_behind) = if order == Order::Name {
-            let series = &**reading.documents.log();
-            let shelf = (&*reading.timelines, &*open);
-            let found = search(series, shelf, &wanted, &sight, ROWS_MAX + 1)?;
-            (found.feeds, found.more_behind)
+            let shelf = (&*reading.shelf.catalogue, &*reading.shelf.timelines);
+            let found = search(shelf, &wanted, &sight, ROWS_MAX + 1)?;
+            (looked_up(&reading, &found.feeds)?, found.more_behind)
         } else {
             let wanted = (order, &*lower);
             (
@@ -154,6 +155,22 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         url: site.public_url.clone(),
     };
     Ok(shown(rendered(&page)?))
+}
+
+/// Returns the ends and settings of some feeds.
+fn looked_up(
+    reading: &Reading,
+    rows: &[Arc<Listed>],
+) -> Result<Vec<(FeedHead, Settings)>, LogError> {
+    let log = &**reading.shelf.documents.log();
+    let mut feeds = vec![];
+    for row in rows {
+        if let Some(head) = log.feed(row.key)? {
+            let settings = settings_of(log, row.key, head.revision)?;
+            feeds.push((head, settings));
+        }
+    }
+    Ok(feeds)
 }
 
 /// Returns the rows of some feeds.

@@ -7,6 +7,8 @@ use simplefeed_core::timestamp::Timestamp;
 /// A time: exactly, and from now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
+    /// RFC 3339, in UTC, in milliseconds: HTML has no more digits.
+    pub(super) datetime: String,
     /// RFC 3339, in UTC.
     pub(super) exact: String,
     /// Such as `5 min ago`.
@@ -30,7 +32,19 @@ impl Moment {
             },
             2_592_000.. => day(&exact).into(),
         };
-        Self { exact, ago }
+        Self {
+            datetime: in_millis(&exact),
+            exact,
+            ago,
+        }
+    }
+}
+
+/// Returns a time without the digits behind its milliseconds.
+fn in_millis(exact: &str) -> String {
+    match exact.split_once('.') {
+        Some((seconds, fraction)) => format!("{seconds}.{:.3}Z", fraction.trim_end_matches('Z')),
+        None => exact.into(),
     }
 }
 

@@ -136,7 +136,7 @@ impl Ranking {
             Order::Busiest | Order::Name => vec![],
         };
         let (mut found, mut skipped, mut seen) = (vec![], 0, HashSet::new());
-        let series = &**reading.documents.log();
+        let series = &**reading.shelf.documents.log();
         for &feed in first.iter().chain(&*ranked) {
             if !seen.insert(feed) {
                 continue;
@@ -147,7 +147,7 @@ impl Ranking {
             let settings = settings_of(series, feed, head.revision)?;
             let has_text = settings.name.as_str().contains(text)
                 || settings.title().to_lowercase().contains(text);
-            if has_text && may_see(&reading.timelines, feed, &settings, sight)? {
+            if has_text && may_see(&reading.shelf.timelines, feed, &settings, sight)? {
                 if skipped < skip {
                     skipped += 1;
                 } else {

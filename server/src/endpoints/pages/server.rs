@@ -22,7 +22,7 @@ use crate::{
 struct ServerPage {
     top: Top,
     is_ready: bool,
-    reason: &'static str,
+    reason: String,
     /// Trouble with the system clock; empty if there is none.
     clock: &'static str,
     url: String,
@@ -47,13 +47,13 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let clock = site.clock.standing();
     let takes = match (takes, clock) {
         (Ok(()), Standing::Refused { .. }) => {
-            Err("the system clock is more than five years ahead of the last entry")
+            Err("the system clock is more than five years ahead of the last entry".into())
         }
         (Ok(()), _) => Ok(()),
-        (Err(Closed::Full), _) => Err("the disk is full"),
-        (Err(Closed::Failed), _) => Err("a write failed, restart it"),
-        (Err(Closed::Replaced), _) => Err("a document beside its log is of another one"),
-        (Err(Closed::Displaced), _) => Err("its data folder is not what it opened"),
+        (Err(Closed::Full(space)), _) => Err(format!("the disk is full: {space}")),
+        (Err(Closed::Failed), _) => Err("a write failed, restart it".into()),
+        (Err(Closed::Replaced), _) => Err("a document beside its log is of another one".into()),
+        (Err(Closed::Displaced), _) => Err("its data folder is not what it opened".into()),
     };
     let head = site.log.head();
     let views = site.views.iter().map(|(view, progress)| {
@@ -76,7 +76,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         },
         url: site.public_url.clone(),
         feeds: head.feeds,
-        timelines: Follows::timelines(&*site.timelines),
+        timelines: Follows::timelines(&*site.shelf.timelines),
         commits: head.number.0,
         newest: (head.number.0 > 0).then(|| Moment::of(head.last, site.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {

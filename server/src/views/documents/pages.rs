@@ -13,6 +13,7 @@ use simplefeed_core::{
     limits::PAGE_ENTRIES_MAX,
     settings::Settings,
     timeline::Place,
+    timestamp::Timestamp,
 };
 
 use crate::log::{LogError, Series, pages::PlacedEntry};
@@ -62,14 +63,14 @@ struct Item {
     event: Event,
 }
 
-/// Returns a page of a feed.
+/// Returns a page of a feed that was last `updated` then.
 ///
 /// # Errors
 ///
 /// Returns why the log cannot be read.
 pub fn page(
     log: &dyn Series,
-    feed: FeedKey,
+    (feed, updated): (FeedKey, Timestamp),
     settings: &Settings,
     wanted: Wanted,
     form: Form,
@@ -104,7 +105,9 @@ pub fn page(
     };
     match form {
         Form::Atom => {
-            let updated = entries.first().map(|newest| newest.place.instant());
+            let newest = entries.first().map(|newest| newest.place.instant());
+            // A page without entries is as old as the feed's newest one, or as the feed.
+            let updated = newest.unwrap_or(updated);
             let fragments = entries.iter().rev().map(|entry| &entry.entry.fragment);
             let header = paged_header(settings, updated, &links);
             Ok(feed_document(&header, &fragments.collect::<Vec<_>>()))

@@ -81,6 +81,38 @@ impl Followers {
             Self::Many(all) => all.range(first..).take(max).collect(),
         }
     }
+
+    /// Returns at most `max` timelines from a number on, sorted, that are in none of some sets: without a look at each that
+    /// is.
+    pub(super) fn outside(
+        &self,
+        without: [&Self; 2],
+        first: Timeline,
+        max: usize,
+    ) -> Vec<Timeline> {
+        match self {
+            Self::Few(all) => {
+                let begin = all.partition_point(|timeline| *timeline < first);
+                let rest = all.iter().skip(begin).copied();
+                rest.filter(|one| without.iter().all(|set| !set.has(*one)))
+                    .take(max)
+                    .collect()
+            }
+            Self::Many(all) if without.iter().all(|set| set.len() == 0) => {
+                all.range(first..).take(max).collect()
+            }
+            Self::Many(all) => {
+                let mut left = RoaringBitmap::clone(all);
+                for set in without {
+                    match set {
+                        Self::Few(few) => left -= few.iter().copied().collect::<RoaringBitmap>(),
+                        Self::Many(many) => left -= &**many,
+                    }
+                }
+                left.range(first..).take(max).collect()
+            }
+        }
+    }
 }
 
 impl PartialEq for Followers {
@@ -119,6 +151,28 @@ mod tests {
         assert!(found.iter().eq(expected.iter()));
         let few: Vec<u32> = expected.range(777..).take(10).copied().collect();
         assert_eq!(set.from(777, 10), few);
+        let (mut odd, mut third) = (Followers::default(), Followers::default());
+        for one in &expected {
+            odd.set(*one, one % 2 == 1);
+            third.set(*one, one % 3 == 0 && *one < 1_000);
+        }
+        assert!(matches!(
+            (&odd, &third),
+            (Followers::Many(_), Followers::Few(_))
+        ));
+        let left = expected
+            .range(777..)
+            .filter(|one| *one % 2 == 0 && (*one % 3 != 0 || **one >= 1_000));
+        let left: Vec<u32> = left.take(500).copied().collect();
+        assert_eq!(set.outside([&odd, &third], 777, 500), left);
+        let few_left = expected
+            .range(..1_000)
+            .filter(|one| *one % 3 == 0 && *one % 2 == 0);
+        let few_left: Vec<u32> = few_left.copied().collect();
+        assert_eq!(
+            third.outside([&odd, &Followers::default()], 0, usize::MAX),
+            few_left
+        );
         for timeline in found.iter().skip(100) {
             set.set(*timeline, false);
         }

@@ -329,7 +329,7 @@ impl Gathering {
             self.replace(run.map_err(failed("merge lists of", folder))?);
             return Ok(());
         }
-        if !may_write || !log.has_room_for(bytes)? {
+        if !may_write || !log.room_for(bytes)?.is_enough() {
             return Ok(());
         }
         let to = folder.to_path_buf();

@@ -100,16 +100,65 @@ pub(super) struct Sources {
 pub(super) struct FollowersOf {
     /// Timelines that have entries of the feed which came as the feed gained them.
     pub(super) all: Followers,
-    /// Those of them that take no more. There are few.
-    ended: Followers,
+    /// Parts of them, which most feeds have not.
+    parts: Option<Box<Parts>>,
     /// Position of the feed's next entry when a timeline began or ended to take its entries, or later. From there on each
     /// entry is in all timelines that have not ended, and none needs to be looked at.
     changed: Position,
 }
 
+/// Parts of a feed's followers. No timeline is in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Parts {
+    /// Those that take no more.
+    ended: Followers,
+    /// Those that take more, and are closed.
+    closed: Followers,
+}
+
+static NONE: Followers = Followers::Few(Vec::new());
+
+impl FollowersOf {
+    /// Returns those that take no more.
+    pub(super) fn ended(&self) -> &Followers {
+        self.parts.as_ref().map_or(&NONE, |parts| &parts.ended)
+    }
+
+    /// Returns the closed timelines among those that take more.
+    pub(super) fn closed(&self) -> &Followers {
+        self.parts.as_ref().map_or(&NONE, |parts| &parts.closed)
+    }
+
+    /// Returns how many take more.
+    pub(super) fn taking(&self) -> u64 {
+        self.all.len() - self.ended().len()
+    }
+
+    /// Returns at most `max` of those that take more from a timeline on, sorted: all, or the open ones.
+    pub(super) fn taking_from(
+        &self,
+        first: Timeline,
+        max: usize,
+        with_closed: bool,
+    ) -> Vec<Timeline> {
+        let closed = if with_closed { &NONE } else { self.closed() };
+        self.all.outside([self.ended(), closed], first, max)
+    }
+
+    fn set(&mut self, timeline: Timeline, gains: bool, takes: bool, is_closed: bool) {
+        self.all.set(timeline, gains);
+        let (has_ended, is_closed) = (gains && !takes, gains && takes && is_closed);
+        if has_ended || is_closed || self.parts.is_some() {
+            let parts = self.parts.get_or_insert_default();
+            parts.ended.set(timeline, has_ended);
+            parts.closed.set(timeline, is_closed);
+        }
+    }
+}
+
 impl PartialEq for FollowersOf {
     fn eq(&self, other: &Self) -> bool {
-        (&self.all, &self.ended) == (&other.all, &other.ended)
+        (&self.all, self.ended(), self.closed()) == (&other.all, other.ended(), other.closed())
     }
 }
 
@@ -166,11 +215,8 @@ impl Sources {
         let next = self.get(source).map_or(Position(0), |feed| feed.next);
         let index = usize::try_from(source).unwrap_or(usize::MAX);
         if let Some(followers) = self.followers.get_mut(index) {
-            let gains = following.gains(source);
-            followers.all.set(timeline, gains);
-            followers
-                .ended
-                .set(timeline, gains && !following.takes(source));
+            let (gains, takes) = (following.gains(source), following.takes(source));
+            followers.set(timeline, gains, takes, following.terms().is_closed);
             followers.changed = followers.changed.max(next);
         }
     }
@@ -213,7 +259,7 @@ pub(super) fn each_gain(
             };
             if have_all {
                 // The follows of a timeline are elsewhere in memory: to look at them would cost most of a delivery.
-                if !followers.ended.has(*timeline) {
+                if !followers.ended().has(*timeline) {
                     tell(*timeline, state, range.clone());
                 }
                 continue;
@@ -260,15 +306,6 @@ impl Graph {
             Node::Feed(source) => Some(*source),
             Node::Timeline(_) => None,
         }
-    }
-
-    /// Returns the names of the feeds among items.
-    pub(super) fn names(&self, items: impl Iterator<Item = Item<Source>>) -> Vec<FeedName> {
-        let feeds = items.filter_map(|item| match item {
-            Item::Feed(source) => self.feeds.get(source),
-            Item::Pattern(_) => None,
-        });
-        feeds.map(|feed| feed.name.clone()).collect()
     }
 
     /// Returns the timelines of an owner.

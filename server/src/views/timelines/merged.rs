@@ -21,7 +21,7 @@ use simplefeed_core::{
 
 use super::{Timelines, fan_out::Keeping};
 use crate::log::{
-    Commits, EntryLog, Identity, Ids, LogError, LogHead, Room, Series, Sources,
+    Commits, EntryLog, Identity, Ids, LogError, LogHead, Room, Series, Sources, Space,
     announcements::Announcements, pages::PlacedEntry,
 };
 
@@ -208,7 +208,7 @@ impl Room for Merged {
         self.log.replaced_by()
     }
 
-    fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
-        self.log.has_room_for(bytes)
+    fn room_for(&self, bytes: u64) -> Result<Space, LogError> {
+        self.log.room_for(bytes)
     }
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// First bytes of the file; they hold the version of its layout.
-const MAGIC: &[u8] = b"simplefeed graph 3\n";
+const MAGIC: &[u8] = b"simplefeed graph 4\n";
 
 /// Writes the bytes of a graph to its file.
 ///
@@ -163,6 +163,10 @@ fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
     write_optional(parts.terms.own.map(|(own, _)| u64::from(own)), out);
     out.number(u64::from(parts.terms.own.is_some_and(|(_, is_had)| is_had)));
     out.number(u64::from(parts.terms.is_closed));
+    out.length(parts.items.len());
+    for item in &parts.items {
+        out.number(u64::from(*item));
+    }
     out.length(parts.patterns.len());
     for pattern in &parts.patterns {
         write_text(&pattern.to_string(), out);
@@ -170,7 +174,6 @@ fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
     out.length(parts.feeds.len());
     for feed in &parts.feeds {
         out.number(u64::from(feed.feed));
-        out.number(u64::from(feed.is_item));
         write_optional(feed.live.map(|live| live.0), out);
         write_ranges(&feed.past, out);
         write_ranges(&feed.brought, out);
@@ -198,17 +201,20 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
             own: own.map(|own| (own, is_had)),
             is_closed,
         },
+        items: vec![],
         patterns: vec![],
         feeds: vec![],
         batches: vec![],
     };
+    for _ in 0..from.length()? {
+        parts.items.push(from.small()?);
+    }
     for _ in 0..from.length()? {
         parts.patterns.push(FeedPattern::parse(read_text(from)?)?);
     }
     for _ in 0..from.length()? {
         parts.feeds.push(PartOfFeed {
             feed: from.small()?,
-            is_item: from.number()? == 1,
             live: from.number()?.checked_sub(1).map(Position),
             past: read_ranges(from)?,
             brought: read_ranges(from)?,

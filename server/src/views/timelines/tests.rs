@@ -15,7 +15,11 @@ use simplefeed_core::{
 };
 use uuid::Uuid;
 
-use super::{merged::Merged, *};
+use super::{
+    lists::{Part, SeenClosed, Stretch},
+    merged::Merged,
+    *,
+};
 use crate::log::{Commits as _, Series as _, memory::MemoryLog};
 
 mod gathering;
@@ -607,28 +611,38 @@ impl Kept {
         self.compare_lists(world, steps);
     }
 
-    /// Compares the lists of follows and followers.
+    /// Compares the lists of follows and followers, for readers of no closed timeline, of all, and of some.
     fn compare_lists(&self, world: &World, steps: &[Step]) {
         for (timeline, naive) in world.timelines.iter().enumerate() {
-            let followed: BTreeSet<&FeedName> = naive
-                .followed
-                .iter()
-                .filter_map(|item| match item {
-                    Item::Feed(feed) => Some(&world.feeds[feed].settings.name),
-                    Item::Pattern(_) => None,
-                })
-                .collect();
-            let items = self.timelines.following(timeline_key(timeline)).unwrap();
-            assert!(items.unwrap().feeds.iter().eq(followed), "{steps:?}");
+            let named = naive.followed.iter().filter_map(|item| match item {
+                Item::Feed(feed) => Some(*feed),
+                Item::Pattern(_) => None,
+            });
+            let listed = all_parts(|wanted| {
+                let part = self.timelines.following(timeline_key(timeline), wanted);
+                part.unwrap().unwrap()
+            });
+            assert_eq!(listed, named.collect(), "{steps:?}");
         }
+        let takers = |feed, sees_closed: &dyn Fn(FeedKey) -> bool| -> BTreeSet<FeedKey> {
+            let all = world.timelines.iter().enumerate();
+            let takers = all.filter(|(_, naive)| world.takes(naive, feed));
+            let seen = takers.filter(|(timeline, naive)| {
+                !naive.settings.is_closed() || sees_closed(timeline_key(*timeline))
+            });
+            seen.map(|(timeline, _)| timeline_key(timeline)).collect()
+        };
+        let is_odd = |timeline: FeedKey| timeline.0.as_u128() % 2 == 1;
+        let sees_odd = |timeline| Ok(is_odd(timeline));
         for feed in world.feeds.keys() {
-            let takers = world
-                .timelines
-                .iter()
-                .filter(|naive| world.takes(naive, *feed));
-            let takers: BTreeSet<&FeedName> = takers.map(|naive| &naive.settings.name).collect();
-            let followers = self.timelines.followers(*feed).unwrap();
-            assert!(followers.iter().eq(takers), "{steps:?}");
+            let listed =
+                |seen| all_parts(|wanted| self.timelines.followers(*feed, wanted, seen).unwrap());
+            let of_none = listed(SeenClosed::None);
+            assert_eq!(of_none, takers(*feed, &|_| false), "{steps:?}");
+            let of_all = listed(SeenClosed::All);
+            assert_eq!(of_all, takers(*feed, &|_| true), "{steps:?}");
+            let of_some = listed(SeenClosed::Some(&sees_odd));
+            assert_eq!(of_some, takers(*feed, &is_odd), "{steps:?}");
         }
     }
 
@@ -637,6 +651,30 @@ impl Kept {
         self.keeping.fan_out = fan_out;
         self.timelines = open(world, Some(self.folder.path()), self.keeping);
     }
+}
+
+/// Returns the feeds of a list that is read in parts, each once, and checks what each part says of the whole.
+fn all_parts(part: impl Fn(Stretch) -> Part) -> BTreeSet<FeedKey> {
+    let (mut all, mut after, mut said) = (vec![], None, vec![]);
+    loop {
+        let part = part(Stretch { after, max: 2 });
+        assert!(part.feeds.len() <= 2);
+        all.extend(part.feeds.iter().copied());
+        said.push(part.count);
+        after = part.feeds.last().copied();
+        if !part.has_more {
+            break;
+        }
+        assert!(after.is_some());
+    }
+    let feeds: BTreeSet<FeedKey> = all.iter().copied().collect();
+    assert_eq!(feeds.len(), all.len(), "a feed stands in two parts");
+    let count = u64::try_from(all.len()).unwrap();
+    assert!(
+        said.iter().all(|said| *said == count),
+        "{said:?} of {count}"
+    );
+    feeds
 }
 
 fn open(world: &World, folder: Option<&Path>, keeping: Keeping) -> Arc<Timelines> {

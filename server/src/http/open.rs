@@ -1,0 +1,59 @@
+//! Open connections of a listener, of which the one longest idle gives way to a new one.
+//!
+//! Shell: a lock, which is taken when a connection begins or ends, and when there is no room for another one.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::progress::Progress;
+
+/// The open connections.
+#[derive(Debug, Default)]
+pub struct OpenConnections {
+    all: Mutex<HashMap<u64, (Progress, Arc<Notify>)>>,
+    next: AtomicU64,
+}
+
+impl OpenConnections {
+    /// Adds a connection, which stays until the guard is dropped.
+    pub(super) fn enter(self: &Arc<Self>, progress: Progress, cut: Arc<Notify>) -> Entered {
+        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.all.lock().insert(number, (progress, cut));
+        Entered {
+            number,
+            open: Arc::clone(self),
+        }
+    }
+
+    /// Asks the connection that is longest idle to end. Returns whether there is one.
+    pub(super) fn end_idlest(&self) -> bool {
+        let all = self.all.lock();
+        let idle = all
+            .values()
+            .filter_map(|(progress, cut)| Some((progress.idle_since()?, progress, cut)));
+        let Some((_, progress, cut)) = idle.min_by_key(|(since, ..)| *since) else {
+            return false;
+        };
+        progress.give_way();
+        cut.notify_one();
+        true
+    }
+}
+
+/// Place of a connection among the open ones.
+#[derive(Debug)]
+pub(super) struct Entered {
+    number: u64,
+    open: Arc<OpenConnections>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.open.all.lock().remove(&self.number);
+    }
+}
