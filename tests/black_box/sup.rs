@@ -462,6 +462,7 @@ fn sup_can_be_left_out() {
 struct Watcher {
     child: Child,
     lines: Arc<Mutex<Vec<serde_json::Value>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Watcher {
@@ -479,7 +480,7 @@ impl Watcher {
         let stdout = std::io::BufReader::new(child.stdout.take().unwrap());
         let lines = Arc::<Mutex<Vec<serde_json::Value>>>::default();
         let kept = Arc::clone(&lines);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in std::io::BufRead::lines(stdout).map_while(Result::ok) {
                 // A kill may cut the last line.
                 if let Ok(event) = serde_json::from_str(&line) {
@@ -487,7 +488,11 @@ impl Watcher {
                 }
             }
         });
-        Self { child, lines }
+        Self {
+            child,
+            lines,
+            reader: Some(reader),
+        }
     }
 
     /// Returns the ids of each feed's entries, in the order they came in.
@@ -509,9 +514,11 @@ impl Watcher {
         peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    fn kill(mut self) {
+    /// Kills it. All that it had written is in `lines` afterwards: what is left in the pipe counts as handed over.
+    fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
     }
 
     /// Ends it as an operator does. Returns what it said.
@@ -557,7 +564,7 @@ fn a_watcher_that_is_killed_loses_nothing() {
     };
     let mut number = 0;
     for life in 0..12 {
-        let watcher = Watcher::start(&list, &state, &["--since", "oldest"]);
+        let mut watcher = Watcher::start(&list, &state, &["--since", "oldest"]);
         for _ in 0..15 {
             number += 1;
             publish(
@@ -568,8 +575,8 @@ fn a_watcher_that_is_killed_loses_nothing() {
             pause(Duration::from_millis(20 + life * 17));
         }
         pause(Duration::from_millis(300 * (life % 3)));
-        add(&watcher);
         watcher.kill();
+        add(&watcher);
     }
     let watcher = Watcher::start(&list, &state, &[]);
     let mut before = 0;
