@@ -167,6 +167,12 @@ fn is_list(endpoint: &Endpoint<Site>) -> bool {
         .any(|verb| verb.needs == Needs::KnownCaller)
 }
 
+/// Whether an endpoint is read by holders of a right only.
+fn needs_a_right(endpoint: &Endpoint<Site>) -> bool {
+    let read = endpoint.verb(&Method::GET);
+    read.is_some_and(|verb| matches!(verb.needs, Needs::Right(_)))
+}
+
 /// Goal: the table of endpoints is true: of `Allow`, of the labels of metrics, and of the protocol's page.
 #[test]
 fn the_table_of_endpoints_holds() {
@@ -791,6 +797,11 @@ fn nginx_shows_nothing_that_is_closed() {
                         "/ui/server" => status == 401 || status == 403,
                         // The server says this of every name.
                         _ if endpoint.verb(&"GET".parse().unwrap()).is_none() => status == 405,
+                        // Whoever has not the right is told the same of a feed that does not exist.
+                        _ if needs_a_right(endpoint) => {
+                            let none = Request::new(method, &path.replace("shut", "none"));
+                            (status == 401 || status == 403) && ask(none, token).status == status
+                        }
                         // A list of what one may see is for nobody that is not known.
                         _ if is_list(endpoint) && token == Some("wrong") => status == 401,
                         _ if shows(endpoint)
