@@ -160,11 +160,8 @@ fn a_feed_that_is_made_again_overwrites_nothing() {
     ];
     let output = run("simplefeed-server", &[&listen[..], &options].concat(), b"");
     assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
-    let arguments = ["recover", "--data", again.to_str().unwrap(), "--www"];
-    let more = [www.to_str().unwrap(), "--to", recovered.to_str().unwrap()];
-    let output = run("simplefeed-server", &[&arguments[..], &more].concat(), b"");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(15), "{said}");
+    let (code, said) = recovered_with(&again, &www, &recovered);
+    assert_eq!(code, Some(15), "{said}");
     for document in ["1.atom", "2.atom"] {
         let named = format!("{document} is of another feed that had this name");
         let line = said.lines().find(|line| line.contains(&named));
@@ -444,7 +441,7 @@ fn an_older_log_overwrites_no_copy_that_is_left() {
                 fs::write(&*path, bytes).unwrap();
             }
         }
-        // Twins that were put there are not what was shown.
+        // These twins were not shown.
         served.retain(|(path, _)| {
             let is_twin = path.extension().is_some_and(|end| end == "gz");
             path.exists() && !(is_twin && damage.ends_with("twin"))
@@ -477,10 +474,19 @@ fn a_sidecar_excuses_no_whole_document() {
     }
 }
 
-/// Returns the exit code of a recovery, and what it says.
+/// Returns the exit code and the messages of a recovery.
 pub(crate) fn recovered(data: &Path, to: &Path) -> (Option<i32>, String) {
+    recovery(data, to, &[])
+}
+
+/// Returns the exit code and the messages of a recovery from a log, and from documents elsewhere.
+pub(crate) fn recovered_with(data: &Path, www: &Path, to: &Path) -> (Option<i32>, String) {
+    recovery(data, to, &["--www", www.to_str().unwrap()])
+}
+
+fn recovery(data: &Path, to: &Path, more: &[&str]) -> (Option<i32>, String) {
     let paths = [data, to].map(|path| path.to_str().unwrap());
-    let arguments = ["recover", "--data", paths[0], "--to", paths[1]];
+    let arguments = [&["recover", "--data", paths[0], "--to", paths[1]], more].concat();
     let output = run("simplefeed-server", &arguments, b"");
     let said = text(&output.stdout) + &text(&output.stderr);
     (output.status.code(), said)
@@ -604,13 +610,8 @@ fn the_second_name_of_a_closed_document_gives_way() {
             fs::remove_dir_all(closed.join("views")).unwrap();
         }
         let to = folder.path().join(format!("to-{has_views}"));
-        let paths = [&closed, &www, &to].map(|path| path.to_str().unwrap());
-        let arguments = [
-            "recover", "--data", paths[0], "--www", paths[1], "--to", paths[2],
-        ];
-        let output = run("simplefeed-server", &arguments, b"");
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(15), "{said}");
+        let (code, said) = recovered_with(&closed, &www, &to);
+        assert_eq!(code, Some(15), "{said}");
         for told in [
             "3.atom is of the time before a restoration",
             "has 3.atom with other contents",

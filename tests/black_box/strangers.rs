@@ -12,7 +12,7 @@ use std::{
 use crate::{
     displaced::{DOCUMENTS, begun, publish},
     harness::{Server, check_folder, copy_folder, files, ids, pause, program, run, text, wait_for},
-    replaced::{ONE_URL, recovered},
+    replaced::{ONE_URL, recovered, recovered_with},
 };
 
 /// Makes a log of eight entries and its later state of fifteen, in the folders `older` and `later`.
@@ -84,7 +84,7 @@ fn a_recovery_takes_documents_without_a_second_copy() {
     server.stop();
 }
 
-/// Goal: what a later log has recorded beside an older one hides no entry of the older one, and its documents are found.
+/// Goal: records of a later log beside an older one hide no entry of the older one, and its documents are found.
 /// Method: a copy of an older folder over the later one, of which a feed had no document yet.
 #[test]
 fn records_of_a_later_log_hide_nothing() {
@@ -194,13 +194,8 @@ fn a_recovery_takes_the_own_documents_first() {
             }
             fs::remove_file(old.join("witness")).unwrap();
         }
-        let paths = [&old, &www, &to].map(|path| path.to_str().unwrap());
-        let arguments = [
-            "recover", "--data", paths[0], "--www", paths[1], "--to", paths[2],
-        ];
-        let output = run("simplefeed-server", &arguments, b"");
-        let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(15), "{said}");
+        let (code, said) = recovered_with(&old, &www, &to);
+        assert_eq!(code, Some(15), "{said}");
         assert!(
             said.contains("2-") && said.contains("is left out"),
             "{said}"
