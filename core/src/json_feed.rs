@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(read(atom).unwrap(), expected);
     }
 
-    /// Goal: what a reader of JSON Feed puts into a page of its own runs no script there.
+    /// Goal: a URL of JSON Feed runs no script in the page of a program that shows it.
     #[test]
     fn no_url_of_another_scheme_is_passed_on() {
         let entry = |href: &str| {

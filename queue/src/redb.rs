@@ -154,7 +154,7 @@ impl QueueFile {
         Err(io::Error::new(io::ErrorKind::NotFound, why))
     }
 
-    /// Looks at the file every so often, and closes the queue if it is not what it was.
+    /// Looks at the file each second, and closes the queue if another file, or none, has its name.
     #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
     fn watch(&self, writes: &mpsc::WeakSender<Write>) {
         loop {
@@ -607,7 +607,7 @@ mod tests {
             };
             schedule("a").await.unwrap();
             damage(&path).unwrap();
-            // Nobody asks: those who wait are told.
+            // No call is made: the change of the queue ends the wait.
             let mut changes = queue.changes();
             let told = tokio::time::timeout(Duration::from_secs(30), changes.changed());
             told.await.unwrap().unwrap();

@@ -137,8 +137,7 @@ impl Tokens {
 
     /// Returns the grants of a token, or `None` if it is no token of ours.
     ///
-    /// The time of the lookup tells how much of a digest is known, and nothing of a token: nobody can choose one by the
-    /// digest it is to have.
+    /// The time of the lookup depends on the digest alone. A sender cannot choose a token by its digest.
     fn caller(&self, token: &str) -> Option<Caller<'_>> {
         let today = Day::today();
         let grants = self.0.get(&Digest::of(token.as_bytes()))?;
@@ -279,7 +278,7 @@ impl Sight {
     }
 }
 
-/// Readers to whom a URL shows the same, whoever they are.
+/// Group of readers with equal rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Audience {
     /// Those without a token: they see open feeds.

@@ -77,7 +77,7 @@ pub fn table(has_pages: bool) -> Table<Site> {
 pub struct Site {
     /// The log.
     pub log: Arc<dyn EntryLog>,
-    /// What knows a feed and who may see it.
+    /// Feeds, and the rights to them.
     pub shelf: feeds::Shelf,
     /// Way to the writer.
     pub publisher: Publisher,

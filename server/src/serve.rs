@@ -268,7 +268,7 @@ fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError
         || Folders::new(config.data(), config.www.as_deref()),
         |held| Folders::held(&held, config.www.as_deref()),
     );
-    // Made before it is locked, if it can be; without it nothing is archived, which is told then.
+    // A folder that cannot be made is reported by the archive, which needs it.
     let _unmade = create_folders(&[&folders.www]).is_err();
     let locked = folders.locked();
     locked.map_err(|error| ServeError::Folder(error.into()))

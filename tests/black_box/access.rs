@@ -311,7 +311,7 @@ fn every_route_asks_for_the_right_token() {
                             let answers = endpoint.methods.iter().any(|verb| verb.method == "GET");
                             assert_eq!(status, if answers { 404 } else { 405 }, "{what}");
                         }
-                        // Settings are for those who publish.
+                        // Settings need the right to publish.
                         "GET" | "HEAD" if publishes("GET") => {
                             let holds = who == "admin" || feed == "shut" && who == "publisher";
                             let expected = match who {
@@ -797,7 +797,7 @@ fn nginx_shows_nothing_that_is_closed() {
                         "/ui/server" => status == 401 || status == 403,
                         // The server says this of every name.
                         _ if endpoint.verb(&"GET".parse().unwrap()).is_none() => status == 405,
-                        // Whoever has not the right is told the same of a feed that does not exist.
+                        // A feed that does not exist gets the same answer.
                         _ if needs_a_right(endpoint) => {
                             let none = Request::new(method, &path.replace("shut", "none"));
                             (status == 401 || status == 403) && ask(none, token).status == status

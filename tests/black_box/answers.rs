@@ -50,8 +50,7 @@ fn publishing_keeps_its_conditions() {
     );
 }
 
-/// Goal: of several changes of settings that rest on the same ones, one counts, and the others are told; for feeds and for
-/// timelines.
+/// Goal: of several changes of settings under one tag, one counts, and the others get 412; for feeds and for timelines.
 #[test]
 fn settings_change_under_a_tag_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -328,8 +327,7 @@ fn the_host_of_an_absolute_target_counts() {
     server.stop();
 }
 
-/// Goal: a read is answered though it announces a body and sends none, and a question about the whole server, too; what is
-/// refused is taken for nothing else than it says.
+/// Goal: a GET that announces a body and sends none is answered, and `OPTIONS *`, too; refusals say nosniff.
 #[test]
 fn odd_reads_are_answered_at_once() {
     let folder = tempfile::tempdir().unwrap();

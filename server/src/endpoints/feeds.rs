@@ -254,7 +254,7 @@ pub(super) async fn seen_with(
     })
 }
 
-/// Parts of a server that know a feed and who may see it.
+/// Feeds, and the rights to them.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     /// The feeds and timelines as lists show them.
@@ -267,8 +267,7 @@ pub struct Shelf {
 
 /// Returns the state of a feed, and its visibility, for a reader with the right to it.
 ///
-/// The right is asked before anything else of the feed: whatever is done for a closed feed, and not for one that does not
-/// exist, takes time that tells a stranger of it.
+/// The right is checked first. Work that is done for a closed feed, and not for an absent one, would reveal it by its time.
 pub(super) async fn state_for(
     shelf: &Shelf,
     feed: &FeedName,

@@ -153,7 +153,7 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
     })
 }
 
-/// Returns what a request that creates a feed, or changes its settings, must find.
+/// Returns the condition of a request that creates a feed or changes its settings.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
     }
 }
 
-/// Returns what a request that changes settings at their own URL must find.
+/// Returns the condition of a request that changes settings at their own URL.
 ///
 /// # Errors
 ///

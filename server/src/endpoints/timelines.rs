@@ -421,7 +421,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     let after = after(exchange.query())?;
     let seen = super::feeds::seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
-    // To count what friends follow takes long.
+    // Follows of friends take long to count.
     let _turn = match subject {
         Subject::FriendsOfFriends => site.searches.acquire().await.ok(),
         Subject::Following | Subject::Opml | Subject::Followers => None,

@@ -152,8 +152,8 @@ impl<S: Send + Sync> Pipeline<S> {
         self.ready.copies()
     }
 
-    /// Returns the answer to a request under the access rules of its listener, if it is ready. It is the same for all who
-    /// are equal to the sender, so it needs neither a token nor an endpoint.
+    /// Returns the answer to a request under the access rules of its listener, if it is ready. All readers with the rights
+    /// of the sender get it, so it needs neither a token nor an endpoint.
     pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
         // Counted as no time: a look at the clock would be a large part of it.

@@ -165,7 +165,7 @@ impl ReadyAnswers {
         is_right.then_some(ready)
     }
 
-    /// Keeps an answer for readers who get the same; what depends on no reader is kept for strangers.
+    /// Keeps an answer for an audience. One that depends on no reader is kept for strangers.
     pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: Ready) {
         if ready.resource.may_be_kept() {
             let key = Key {
@@ -269,7 +269,7 @@ mod tests {
         assert!(is_ready());
     }
 
-    /// Goal: an answer that depends on its reader is given to those alone who get the same, and to nobody with a token.
+    /// Goal: an answer that depends on its reader goes to readers of its audience only, and to no holder of a token.
     #[test]
     fn what_depends_on_the_reader_is_for_equal_ones() {
         let answers = ReadyAnswers::new(clock());

@@ -464,7 +464,7 @@ fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(),
 }
 
 impl Expected {
-    /// Checks that a feed is what is expected.
+    /// Checks that a feed meets the condition.
     fn check(&self, state: &FeedState) -> Result<(), Refusal> {
         match self {
             Self::NoFeed => Err(Refusal::precondition("the feed is there already")),

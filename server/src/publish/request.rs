@@ -66,7 +66,7 @@ pub struct Configure {
     pub choices: Choices,
     /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
     pub id: Option<FeedId>,
-    /// What the request must find; nothing changes unless it does.
+    /// Condition of the request; nothing changes unless it holds.
     pub expected: Expected,
     /// Kind of the feed.
     pub kind: Asked,
@@ -74,7 +74,7 @@ pub struct Configure {
     pub wanted: Wanted,
 }
 
-/// What a request for settings must find (RFC 9110, 13.1.1 and 13.1.2).
+/// Condition of a request for settings (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
     /// Anything: a feed that does not exist is created.

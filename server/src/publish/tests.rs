@@ -427,7 +427,7 @@ fn the_log_gets_heads_from_before_the_commit() {
     assert_eq!(known, [vec![], vec![feed], vec![], vec![feed]]);
 }
 
-/// Goal: where files of the log were cut, publishers are told so by whatever finds it out first.
+/// Goal: publishers get the reason of cut log files, whichever part of the server finds them first.
 #[test]
 fn a_lookup_in_cut_files_names_the_cause() {
     let log = Arc::new(Gated::default());

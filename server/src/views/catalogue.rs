@@ -151,7 +151,7 @@ impl Rows {
             }
             Told::Next(key, next) => {
                 if let Some(row) = self.all.get(key) {
-                    // Of what was read and what was committed meanwhile, whichever is more.
+                    // A commit during the reading may be in the number that was read.
                     row.entries.fetch_max(next.0, Ordering::Relaxed);
                 }
             }
@@ -238,8 +238,8 @@ impl Catalogue {
         }
     }
 
-    /// Returns the generation of lists of names: it lasts until a name, a title or a follow changes. What is read after
-    /// it may be newer than it is, never older.
+    /// Returns the generation of lists of names: it lasts until a name, a title or a follow changes. Rows that
+    /// are read after it may be newer, never older.
     pub fn generation_of_names(&self) -> Generation {
         Generation::of(&self.counters, NAMES_COUNTER)
     }

@@ -107,7 +107,7 @@ impl Folders {
         if lock.as_ref().is_some_and(is_held) {
             return Ok(());
         }
-        // Whoever writes there reports what is wrong with it.
+        // The writer of the folder reports the error.
         let Ok(tree) = regular::open_folder(&self.www) else {
             return Ok(());
         };

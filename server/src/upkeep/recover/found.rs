@@ -362,8 +362,8 @@ impl Sources {
         });
     }
 
-    /// Of two documents with one number, takes the one that is of this log as it is, else the one that more is told of, else
-    /// the one of the later epoch.
+    /// Of two documents with one number, takes the one of this log, else the one with more evidence, else the one of the
+    /// later epoch.
     fn choose(&mut self, file: Archived) {
         let rank = |file: &Archived| {
             let document = file.document.as_ref();

@@ -52,7 +52,7 @@ pub const NAME: &str = "archive-files";
 /// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What is known of a document's bytes.
+/// Evidence for a document's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
     /// Nothing: they may be damaged.
@@ -68,7 +68,7 @@ pub enum Evidence {
 pub struct Salvaged {
     /// Bytes of its file, or of its decoded twin.
     pub bytes: Option<Bytes>,
-    /// What proves the bytes. Nothing contradicts unproven ones.
+    /// Evidence for the bytes. Nothing contradicts bytes without one.
     pub evidence: Evidence,
     /// Its sidecar, unless that is missing or damaged.
     pub sidecar: Option<Sidecar<'static>>,
@@ -636,7 +636,7 @@ impl Archive {
             let is_own = match Frozen::render(log, feed, number) {
                 Ok(Some(frozen)) => record.identity.digest == Digest::of(&frozen.bytes),
                 Ok(None) => record.is_lost(),
-                // Nothing tells.
+                // The log cannot contradict the document.
                 Err(LogError::Damaged { .. }) => true,
                 Err(error) => return Err(error.into()),
             };

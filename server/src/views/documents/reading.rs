@@ -382,7 +382,7 @@ impl Documents {
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        // What cannot be compared has a digest all the same.
+        // A document that cannot be compared has a digest all the same.
         let _unknown = self
             .archive
             .check_records(&*self.log, state.head.feed, feed);

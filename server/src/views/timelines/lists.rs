@@ -70,8 +70,8 @@ pub struct ClosedSources {
 impl Timelines {
     /// Returns a part of the feeds that a timeline follows by their names; `None` if there is no such timeline.
     ///
-    /// Whoever may see the timeline may see each of them: an open one follows no closed feed, and a closed one is for those
-    /// who may see all that it follows.
+    /// Each of them is shown to all readers of the timeline: an open timeline follows no closed feed, and a closed one needs
+    /// the right to all that it follows.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Timelines {
             return Ok(None);
         };
         let named = state.following.named();
-        // What is no feed has no place among them: the list begins.
+        // A feed without a number in the graph is followed by no timeline.
         let behind = wanted.after.and_then(|after| graph.source(after));
         let begin = behind.map_or(0, |behind| named.partition_point(|feed| *feed <= behind));
         let rest = named.get(begin..).unwrap_or_default();
@@ -107,7 +107,7 @@ impl Timelines {
         Ok(found.map_or_else(Vec::new, |(_, state)| state.following.patterns().to_vec()))
     }
 
-    /// Returns what a reader of a closed timeline has to have a right to; `None` if there is no such timeline.
+    /// Returns the feeds that a reader of a closed timeline needs a right to; `None` if there is no such timeline.
     ///
     /// # Errors
     ///
