@@ -370,6 +370,8 @@ impl Settings {
             let detail = "a feed that was public cannot be closed: caches have it";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
+        // A change of the server's defaults may have left them apart, which is no fault of a change of something else.
+        let changes_links = choices.via_links.is_some() || choices.absolute_links.is_some();
         let choices = choices.over(&self.choices);
         if choices == *self.choices {
             return Ok(None);
@@ -379,7 +381,11 @@ impl Settings {
             choices: choices.into(),
             ..self.clone()
         };
-        changed.check()?;
+        if changes_links {
+            changed.check()?;
+        } else {
+            kind::check(&changed)?;
+        }
         Ok(Some(changed))
     }
 
@@ -497,6 +503,33 @@ mod tests {
         let owner = settings().with(chosen).unwrap().unwrap();
         assert_eq!(owner.under(&defaults), None);
         assert_eq!(owner.cut_policy().entries, 3);
+    }
+
+    /// Goal: a feed with `via_links` can be changed after the server's default of `absolute_links` was taken away, and only
+    /// a change of links has to make them fit.
+    #[test]
+    fn via_links_outlive_the_default_that_they_need() {
+        let absolute = Defaults {
+            absolute_links: true,
+            ..Defaults::new("http://h/sub")
+        };
+        let via = |via| Choices {
+            via_links: Some(via),
+            ..Choices::default()
+        };
+        let titled = Choices {
+            title: Some("Orders".into()),
+            ..Choices::default()
+        };
+        let fits = settings().under(&absolute.into()).unwrap();
+        let has_via = fits.with(via(true)).unwrap().unwrap();
+        assert!(has_via.via_links());
+        let apart = has_via.under(&settings().defaults).unwrap();
+        assert!(!apart.via_links());
+        assert_eq!(apart.with(titled).unwrap().unwrap().title(), "Orders");
+        assert!(apart.with(via(false)).unwrap().is_some());
+        let refused = settings().with(via(true)).unwrap_err();
+        assert_eq!(refused.element.as_deref(), Some("via_links"));
     }
 
     #[test]
