@@ -141,17 +141,22 @@ impl QueueFile {
 
     /// Checks that the file is where it was, and as long as the last commit left it.
     fn check(&self, length: u64) -> io::Result<()> {
-        let is_it = |found: fs::Metadata| {
+        use io::ErrorKind::{NotADirectory, NotFound};
+
+        let is_it = |found: &fs::Metadata| {
             (found.dev(), found.ino()) == (self.device, self.inode) && found.len() >= length
         };
-        if fs::metadata(&self.path).is_ok_and(is_it) {
-            return Ok(());
+        match fs::metadata(&self.path) {
+            Ok(found) if is_it(&found) => return Ok(()),
+            // A folder that is not readable for a moment leaves the file as it is.
+            Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => return Ok(()),
+            Ok(_) | Err(_) => {}
         }
         let why = format!(
             "{} was removed, replaced or cut: what the queue had since is lost with it",
             self.path.display()
         );
-        Err(io::Error::new(io::ErrorKind::NotFound, why))
+        Err(io::Error::new(NotFound, why))
     }
 
     /// Looks at the file each second, and closes the queue if another file, or none, has its name.
@@ -582,6 +587,30 @@ impl Queue for Redb {
 mod tests {
     use super::*;
     use crate::job::Due;
+
+    /// Goal: a queue outlives a time in which its folder cannot be read.
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "files of a test")]
+    async fn a_folder_that_cannot_be_read_for_a_moment_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let [shown, away] = ["shown", "away"].map(|name| folder.path().join(name));
+        fs::create_dir(&shown).unwrap();
+        let queue = Redb::open(&shown.join("queue"), Clock::Real).unwrap();
+        let name = Namespace::new("things").unwrap();
+        let schedule = |key: &str| {
+            let job = NewJob::new(&name, key, Due::After(Duration::ZERO));
+            queue.schedule(vec![job], Existing::Keep)
+        };
+        fs::rename(&shown, &away).unwrap();
+        // A link to itself is an error that is not "not found", for root as well.
+        std::os::unix::fs::symlink(&shown, &shown).unwrap();
+        tokio::time::sleep(2 * LOOK).await;
+        schedule("a").await.unwrap();
+        fs::remove_file(&shown).unwrap();
+        fs::rename(&away, &shown).unwrap();
+        schedule("b").await.unwrap();
+        assert_eq!(queue.stats(&name).await.unwrap().due, 2);
+    }
 
     /// Goal: a queue whose file is removed, replaced or cut under it is closed within seconds, whether somebody asks or not.
     #[tokio::test]
