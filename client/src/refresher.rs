@@ -42,6 +42,9 @@ const BUFFER: Duration = Duration::from_secs(2);
 /// Pause after an error of the queue or of the feed.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// A lease that ends later was set by a wrong clock. Items that are put off for a credential are leased, too, for longer than
+/// a batch.
+const LEASE_AHEAD: Duration = Duration::from_mins(2);
 /// Time between two looks at the queue's clock.
 const CLOCK_LOOK: Duration = Duration::from_secs(10);
 /// Time by which the queue's clock may go back unnoticed.
@@ -429,7 +432,7 @@ impl<Q: Queue> Refresher<Q> {
 
     /// Makes items due that are further ahead than their intervals, unless a floor wants it so ([`Batch::put_back`]).
     async fn bring_forward(&self) -> Result<(), QueueError> {
-        let (due, lease) = (self.intervals.longest(), LEASE * 2);
+        let (due, lease) = (self.intervals.longest(), LEASE_AHEAD);
         let stats = self.queue.stats(&self.name).await?;
         // Workers put items back meanwhile, which are not to be brought forward again.
         let jobs = stats.waiting.saturating_add(stats.leased);

@@ -29,7 +29,7 @@ use crate::{error::error_text, publisher::PublishError};
 /// Time for which a batch is leased. What a killed worker had is refreshed so much later, at most.
 pub(super) const LEASE: Duration = Duration::from_secs(9);
 /// Time after which a worker that waits extends its leases.
-const EXTEND: Duration = Duration::from_secs(3);
+const EXTEND: Duration = Duration::from_secs(2);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
 /// Time for what is under way when the worker is asked to stop.
@@ -175,6 +175,10 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 match reserved.await? {
                     Reserved::Now => {
                         refresher.counters.wait(Duration::ZERO);
+                        // The request begins with nearly all of the lease.
+                        if held.elapsed() >= EXTEND / 2 {
+                            self.hold().await?;
+                        }
                         return Ok(Some(credential));
                     }
                     Reserved::After(after) => least = least.min(after),
@@ -340,11 +344,16 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             }
             None => return Ok(false),
         }
-        if pause(PAUSE, &mut self.stop).await {
-            self.give_back().await?;
-            return Ok(false);
-        }
-        let lost = self.hold().await?;
+        let mut stop = self.stop.clone();
+        let mut pauses = pin!(pause(PAUSE, &mut stop));
+        let lost = loop {
+            let lost = self.hold().await?;
+            match tokio::time::timeout(EXTEND, &mut pauses).await {
+                Ok(true) => return self.give_back().await.map(|()| false),
+                Ok(false) => break lost,
+                Err(_elapsed) => {}
+            }
+        };
         round.noted(&lost);
         Ok(true)
     }

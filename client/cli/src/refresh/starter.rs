@@ -28,6 +28,8 @@ use crate::{
 
 /// Time for which the right to read lasts without a sign of life.
 const LEASE: Duration = Duration::from_secs(9);
+/// A lease that ends later was set by a wrong clock.
+const LEASE_AHEAD: Duration = Duration::from_mins(2);
 /// Time after which a reader that waits extends its lease.
 const EXTEND: Duration = Duration::from_secs(3);
 /// Pause after an error of the queue.
@@ -135,7 +137,7 @@ impl<Q: Queue> Starter<Q> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
         // The bookmark is always due. A wrong clock has set any other due time, and any longer lease.
-        let (due, lease) = (Duration::ZERO, LEASE * 2);
+        let (due, lease) = (Duration::ZERO, LEASE_AHEAD);
         self.queue.bring_forward(&self.name, due, lease).await?;
         let want = Want {
             max: 1,
@@ -231,7 +233,9 @@ impl<Q: Queue> Starter<Q> {
         };
         let is_held = self.queue.extend(vec![extension]).await? == [Held::Yes];
         if !is_held {
-            say::warning("another process reads the items now: this one was slow for a minute");
+            say::warning(
+                "another process reads the items now: this one was too slow to keep its turn",
+            );
         }
         Ok(is_held)
     }
