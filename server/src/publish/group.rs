@@ -216,7 +216,14 @@ impl<'w> Group<'w> {
                 (plan, true)
             }
             Some(state) => {
-                expected.check(&state)?;
+                if let Err(refusal) = expected.check(&state) {
+                    // A repeat of a change that was made (RFC 9110, 13.1.1): its sender may not have got the answer.
+                    let is_made = matches!(expected, Expected::Settings(_))
+                        && choices.clone().over(&state.settings.choices) == *state.settings.choices;
+                    if !is_made {
+                        return Err(refusal.into());
+                    }
+                }
                 check_kind(&state.settings, &kind, &wanted)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
