@@ -114,7 +114,7 @@ pub struct Site {
     /// Feeds in the order of their entries.
     pub ranking: Arc<pages::Ranking>,
     /// One permit for each search through all names at the same time.
-    pub searches: Semaphore,
+    pub searches: Arc<Semaphore>,
     /// The accepted clock.
     pub clock: Clock,
 }

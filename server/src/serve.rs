@@ -352,7 +352,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         past: Arc::default(),
         pages: endpoints::feeds::PageRoom::default(),
         ranking: Arc::default(),
-        searches: tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX),
+        searches: Arc::new(tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX)),
         clock: clock.clone(),
     };
     let table = endpoints::table(config.ui == Ui::On);

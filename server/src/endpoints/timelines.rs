@@ -422,8 +422,8 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     let seen = super::feeds::seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
     // Follows of friends take long to count.
-    let _turn = match subject {
-        Subject::FriendsOfFriends => site.searches.acquire().await.ok(),
+    let turn = match subject {
+        Subject::FriendsOfFriends => Arc::clone(&site.searches).acquire_owned().await.ok(),
         Subject::Following | Subject::Opml | Subject::Followers => None,
     };
     // Before the lookup, which may find more than the generation has.
@@ -436,7 +436,11 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
         name: feed.clone(),
         feed: seen.feed,
     };
-    let found = off_thread(move || Ok(lists.show(subject, after.as_ref())?));
+    // The turn is held by the work, which goes on after its reader has gone.
+    let found = off_thread(move || {
+        let _turn = turn;
+        Ok(lists.show(subject, after.as_ref())?)
+    });
     let body = match found.await? {
         Shows::List(body) => body,
         Shows::NoTimeline => {
@@ -446,6 +450,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
             return Err(Problem::malformed("after= names no feed of this server"));
         }
     };
+    let seen = super::feeds::look_again(site, &exchange, seen).await?;
     // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();

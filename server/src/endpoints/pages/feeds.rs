@@ -105,9 +105,11 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let is_limited = !sight.covers(&FeedPattern::all());
     let reading = Reading::of(site);
     let (lower, behind) = (text.to_lowercase(), after.clone());
-    let _turn = site.searches.acquire().await;
+    let turn = Arc::clone(&site.searches).acquire_owned().await;
     let (ranking, log) = (Arc::clone(&site.ranking), Arc::clone(&site.log));
     let found = off_thread(move || {
+        // Held by the work, which goes on after its reader has gone.
+        let _turn = turn;
         let wanted = Search {
             after: behind.as_ref(),
             text: &lower,

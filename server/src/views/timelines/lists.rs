@@ -245,22 +245,23 @@ impl Timelines {
             };
             let owners = state.following.named().iter();
             let theirs = owners.flat_map(|owner| graph.owned_by(*owner));
-            let mut left = FRIENDS_FOLLOWS_MAX;
-            let friends = theirs.filter_map(|one| graph.at(*one)).take_while(|one| {
-                let is_counted = left > 0;
-                left = left.saturating_sub(one.following.named().len().max(1));
-                is_counted
-            });
-            let friends: Vec<TimelineState> = friends.cloned().collect();
+            let friends = theirs.filter_map(|one| graph.at(*one));
+            let friends: Vec<TimelineState> = friends.take(FRIENDS_FOLLOWS_MAX).cloned().collect();
             (state.clone(), friends)
         };
         let mut counts: HashMap<Source, usize> = HashMap::new();
+        let mut left = FRIENDS_FOLLOWS_MAX;
         for theirs in friends {
+            // First, because the bound on follows would tell how many a hidden timeline has.
             if theirs.is_closed && !is_seen(theirs.key)? {
                 continue;
             }
             for feed in theirs.following.named() {
                 *counts.entry(*feed).or_default() += 1;
+            }
+            left = left.saturating_sub(theirs.following.named().len().max(1));
+            if left == 0 {
+                break;
             }
         }
         let graph = self.graph()?;
