@@ -47,6 +47,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
+        if !is_end {
+            self.progress.received();
+        }
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
         if is_end && self.progress.may_owe() && is_first {
             // In this turn, the handler of a complete request notes that it is complete.

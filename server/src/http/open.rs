@@ -36,7 +36,7 @@ impl OpenConnections {
         let idle = all
             .values()
             .filter_map(|(progress, cut)| Some((progress.idle_since()?, progress, cut)));
-        let Some((_, progress, cut)) = idle.min_by_key(|(since, ..)| *since) else {
+        let Some((_, progress, cut)) = idle.min_by_key(|(rank, ..)| *rank) else {
             return false;
         };
         progress.give_way();

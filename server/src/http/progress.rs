@@ -31,8 +31,10 @@ struct Note {
     began: Instant,
     /// Microseconds from the beginning to the time since when a head is waited for; [`NEVER`] while none is.
     head_since: AtomicU64,
-    /// Whether the connection is to give way to a new one.
-    gives_way: AtomicBool,
+    /// Whether bytes of that head have come.
+    has_bytes: AtomicBool,
+    /// Whether the connection is to give way to a new one: one of the three values below.
+    gives_way: AtomicU8,
 }
 
 /// Nothing is owed, or a stream, which ends with the peer.
@@ -44,6 +46,13 @@ const ANSWER: u8 = 2;
 /// An answer is complete, and is being written.
 const WRITING: u8 = 3;
 
+/// No connection needs the place.
+const STAYS: u8 = 0;
+/// It gives way unless bytes come.
+const IS_SILENT: u8 = 1;
+/// It gives way unless its head comes.
+const IS_SLOW: u8 = 2;
+
 /// Value of `head_since` while no head is waited for.
 const NEVER: u64 = u64::MAX;
 
@@ -54,14 +63,23 @@ impl Progress {
             answer: AtomicU8::new(NOTHING),
             began: Instant::now(),
             head_since: AtomicU64::new(0),
-            gives_way: AtomicBool::new(false),
+            has_bytes: AtomicBool::new(false),
+            gives_way: AtomicU8::new(STAYS),
         }))
     }
 
     /// Notes that the head of a request has come.
     pub(super) fn begin(&self) {
         self.0.head_since.store(NEVER, Ordering::Relaxed);
+        self.0.has_bytes.store(false, Ordering::Relaxed);
         self.set(PERHAPS);
+    }
+
+    /// Notes that bytes have come, of a head if one is waited for.
+    pub(super) fn received(&self) {
+        if self.0.head_since.load(Ordering::Relaxed) != NEVER {
+            self.0.has_bytes.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the request is complete and asks for no wait.
@@ -112,22 +130,33 @@ impl Progress {
         self.get() >= ANSWER
     }
 
-    /// Returns since when a head is waited for, if one is and the connection is not asked to give way already.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    /// Returns since when a head is waited for, if one is and the connection is not asked to give way already; before the
+    /// time, whether bytes of the head have come. The least of several connections is the first to give way.
+    pub(super) fn idle_since(&self) -> Option<(bool, Instant)> {
         let since = self.0.head_since.load(Ordering::Relaxed);
-        let is_idle = since != NEVER && !self.0.gives_way.load(Ordering::Relaxed);
-        is_idle.then(|| self.0.began + Duration::from_micros(since))
+        let is_idle = since != NEVER && self.0.gives_way.load(Ordering::Relaxed) == STAYS;
+        let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
+        is_idle.then(|| (has_bytes, self.0.began + Duration::from_micros(since)))
     }
 
     /// Asks the connection to give way to a new one.
     pub(super) fn give_way(&self) {
-        self.0.gives_way.store(true, Ordering::Relaxed);
+        let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
+        let state = if has_bytes { IS_SLOW } else { IS_SILENT };
+        self.0.gives_way.store(state, Ordering::Relaxed);
     }
 
-    /// Returns whether the connection was asked to give way, and a head has come since. It need not any more then.
+    /// Returns whether the connection was asked to give way, and what it lacked has come since. It need not any more then.
     pub(super) fn is_wanted_again(&self) -> bool {
-        self.0.head_since.load(Ordering::Relaxed) == NEVER
-            && self.0.gives_way.swap(false, Ordering::Relaxed)
+        let has_head = self.0.head_since.load(Ordering::Relaxed) == NEVER;
+        let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
+        match self.0.gives_way.load(Ordering::Relaxed) {
+            IS_SILENT if has_head || has_bytes => {}
+            IS_SLOW if has_head => {}
+            _ => return false,
+        }
+        self.0.gives_way.store(STAYS, Ordering::Relaxed);
+        true
     }
 
     /// Waits until a head has been waited for longer than `idle`. Looks every `idle` whether one is waited for.
@@ -180,5 +209,35 @@ impl Drop for Streamed {
     fn drop(&mut self) {
         // hyper drops a body before it writes the last bytes.
         self.progress.write();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a connection on which a head has begun to come gives way after all silent ones, and not for the sake of a
+    /// silence that has ended.
+    #[test]
+    fn a_head_that_has_begun_gives_way_last() {
+        let (begun, silent) = (Progress::new(), Progress::new());
+        begun.received();
+        assert!(silent.idle_since().unwrap() < begun.idle_since().unwrap());
+        silent.give_way();
+        assert_eq!(silent.idle_since(), None, "it is asked once");
+        assert!(!silent.is_wanted_again());
+        silent.received();
+        assert!(silent.is_wanted_again());
+        begun.give_way();
+        begun.received();
+        assert!(!begun.is_wanted_again(), "one byte a second keeps no place");
+        begun.begin();
+        assert!(begun.is_wanted_again());
+        assert_eq!(begun.idle_since(), None);
+        // Bytes of a body are none of a head.
+        begun.received();
+        begun.write();
+        assert!(begun.written());
+        assert!(!begun.idle_since().unwrap().0);
     }
 }
