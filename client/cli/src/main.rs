@@ -74,7 +74,7 @@ Examples:
 Exit codes:
   0 ok, 1 other, 2 usage, 3 some entries could not be handled (they are skipped or parked),
   10 not found, 11 the state is used by another process, 12 not authorised, 13 gap,
-  14 unavailable after retries (or nothing but an old copy), 15 integrity (history changed),
+  14 unavailable after retries (or nothing but an old copy), 15 integrity (history changed, or --if-match does not hold),
   16 another feed, 130 interrupted. status has its own.";
 
 #[derive(Debug, Subcommand)]
