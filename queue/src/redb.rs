@@ -182,7 +182,7 @@ impl QueueFile {
 /// State that leasing calls share with the thread that changes the file.
 #[derive(Debug)]
 struct Shared {
-    database: Database,
+    database: Arc<Database>,
     leases: Mutex<Leases>,
     /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
     /// before a commit: until it ends, the leases must name the jobs of that commit.
@@ -228,6 +228,19 @@ impl Redb {
             doing: format!("opening the queue {}", path.display()),
             why: Box::new(why),
         };
+        // redb panics at some pages that are no pages.
+        let opened = std::panic::catch_unwind(|| Self::open_whole(path, clock));
+        opened.unwrap_or_else(|_panic| {
+            let why = io::Error::new(io::ErrorKind::InvalidData, "the file is damaged");
+            Err(refused(StorageError::Io(why)))
+        })
+    }
+
+    fn open_whole(path: &Path, clock: Clock) -> Result<Self, QueueError> {
+        let refused = |why: StorageError| QueueError::Storage {
+            doing: format!("opening the queue {}", path.display()),
+            why: Box::new(why),
+        };
         begin(path).map_err(|why| match why {
             redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
             why => refused(why.into()),
@@ -265,7 +278,7 @@ impl Redb {
         let (writes, received) = mpsc::channel(WRITES_MAX);
         let changes = Arc::new(watch::Sender::new(()));
         let shared = Arc::new(Shared {
-            database,
+            database: Arc::new(database),
             leases: Mutex::new(Leases::of_opening(opening)),
             still: Mutex::new(()),
             failure: OnceLock::new(),
@@ -405,7 +418,10 @@ impl Thread {
         let done = self.make(writes, &mut deliveries).map_err(Arc::new);
         if let Err(why) = &done {
             // Before the answers, which may make callers ask again.
-            drop(self.shared.failure.set(Arc::clone(why)));
+            if self.shared.failure.set(Arc::clone(why)).is_ok() {
+                // redb writes to its file when it is dropped. Behind a cut, that would look like a whole file again.
+                std::mem::forget(Arc::clone(&self.shared.database));
+            }
             for deliver in deliveries.drain(..) {
                 deliver(Err(Arc::clone(why)));
             }
@@ -588,6 +604,37 @@ mod tests {
     use super::*;
     use crate::job::Due;
 
+    /// Goal: a file whose pages are lost behind a whole header is refused with an error, and without a panic.
+    /// Method: redb, which is dropped after a cut, writes such a file.
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "files of a test")]
+    async fn a_file_without_its_pages_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue");
+        let name = Namespace::new("things").unwrap();
+        let queue = Redb::open(&path, Clock::Real).unwrap();
+        let job = NewJob::new(&name, "a", Due::After(Duration::ZERO));
+        queue.schedule(vec![job], Existing::Keep).await.unwrap();
+        drop(queue);
+        // The threads of the queue end after it.
+        let database = loop {
+            match redb::Builder::new().create(&path) {
+                Err(redb::DatabaseError::DatabaseAlreadyOpen) => tokio::task::yield_now().await,
+                opened => break opened.unwrap(),
+            }
+        };
+        let cut = File::options().write(true).open(&path).unwrap();
+        cut.set_len(0).unwrap();
+        let write = database.begin_write();
+        drop(write.map(redb::WriteTransaction::commit));
+        drop(database);
+        let refused = Redb::open(&path, Clock::Real).map(drop);
+        assert!(
+            matches!(refused, Err(QueueError::Storage { .. })),
+            "{refused:?}"
+        );
+    }
+
     /// Goal: a queue outlives a time in which its folder cannot be read.
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "files of a test")]
@@ -647,6 +694,9 @@ mod tests {
                     "{refused:?}"
                 );
             }
+            let left = fs::read(&path).ok();
+            drop(queue);
+            assert!(fs::read(&path).ok() == left, "it is left as it is");
         }
     }
 }
