@@ -607,7 +607,6 @@ mod tests {
     /// Goal: a file whose pages are lost behind a whole header is refused with an error, and without a panic.
     /// Method: redb, which is dropped after a cut, writes such a file.
     #[tokio::test]
-    #[expect(clippy::disallowed_methods, reason = "files of a test")]
     async fn a_file_without_its_pages_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue");
