@@ -12,8 +12,12 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use rand::{SeedableRng as _, rngs::StdRng};
 
 use crate::process::{Program, installed};
+
+/// Threads that make worlds.
+const MAKERS: u32 = 16;
 
 /// What one measurement gave.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +61,30 @@ pub(crate) fn read(
         more.extend(["-H".to_owned(), format!("{name}: {value}")]);
     }
     wrk(program, path, 64, seconds, &more)
+}
+
+/// Reads a path at many places for some seconds, over few connections: most answers are none that are ready. `place` is a
+/// Lua expression over the number `n` of the request, which gives the query.
+pub(crate) fn read_places(
+    program: &Program,
+    path: &str,
+    place: &str,
+    seconds: u64,
+) -> anyhow::Result<Load> {
+    let lua = format!(
+        r#"
+        local n = 0
+        function request()
+            n = n + 1
+            return wrk.format("GET", "{path}" .. {place})
+        end
+        "#
+    );
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("places.lua");
+    fs::write(&script, lua)?;
+    let script = ["-s".to_owned(), script.display().to_string()];
+    wrk(program, path, 4, seconds, &script)
 }
 
 /// Publishes over some connections for some seconds, `batch` entries a request, to the feeds that `feed`
@@ -242,6 +270,32 @@ impl Connection {
         self.answer(request.as_bytes())
     }
 
+    /// Sends a request with a body of JSON, or with none. Returns status and head of the answer.
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> anyhow::Result<(u16, String)> {
+        let fields = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"));
+        let fields = fields.collect::<String>();
+        let kind = if body.is_empty() {
+            ""
+        } else {
+            "Content-Type: application/json\r\n"
+        };
+        let length = body.len();
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: bench\r\n{fields}{kind}Content-Length: {length}\r\n\r\n{body}"
+        );
+        let (head, _) = self.answer(request.as_bytes())?;
+        let status = head.split(' ').nth(1).context("an answer has a status")?;
+        Ok((status.parse()?, head))
+    }
+
     /// Asks for a resource to be deleted.
     pub(crate) fn delete(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
         let request = format!("DELETE {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host()?);
@@ -363,4 +417,34 @@ pub(crate) fn wait_until_frozen(program: &Program, path: &str) -> anyhow::Result
         thread::park_timeout(std::time::Duration::from_millis(20));
     }
     bail!("{path} never became a file")
+}
+
+/// Lets makers do numbered things, each with numbers of its own at random.
+pub(crate) fn at_once(
+    count: u32,
+    address: &str,
+    make: impl Fn(u32, &mut StdRng, &mut Connection) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let next = AtomicU32::new(0);
+    let (next, make) = (&next, &make);
+    thread::scope(|threads| {
+        let makers: Vec<_> = (0..MAKERS)
+            .map(|maker| {
+                threads.spawn(move || -> anyhow::Result<()> {
+                    let mut random = StdRng::seed_from_u64(maker.into());
+                    let mut connection = Connection::open(address)?;
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= count {
+                            return Ok(());
+                        }
+                        make(number, &mut random, &mut connection)?;
+                    }
+                })
+            })
+            .collect();
+        makers
+            .into_iter()
+            .try_for_each(|maker| maker.join().ok().context("a maker panicked")?)
+    })
 }

@@ -19,8 +19,10 @@ use clap::{Parser, Subcommand};
 
 mod append;
 mod catch_up;
+mod closed;
 mod delay;
 mod growth;
+mod lists;
 mod load;
 mod pages;
 mod plots;
@@ -89,6 +91,10 @@ enum Command {
     Timelines(timelines::Scale),
     /// The first look at a thousand plain feeds, against one consumer after the other
     Watch,
+    /// Whether the time of a 404 tells a closed feed from one that is not there
+    Closed,
+    /// Pages of lists of names, from ten names to a million
+    Lists(lists::Names),
     /// Replay a feed with the library, for `replay`
     #[command(hide = true)]
     LibraryReplay { url: String },
@@ -113,7 +119,9 @@ fn main() -> anyhow::Result<()> {
         Command::Append => append::measure(table, rounds, seconds),
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
+        Command::Closed => closed::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Lists(size) => lists::measure(table, rounds, seconds, &size),
         Command::Pages(size) => pages::measure(table, rounds, seconds, &size),
         Command::Push => push::measure(table, rounds, seconds),
         Command::Refresh(plots) => refresh::measure(table, rounds, seconds, &plots),

@@ -77,28 +77,6 @@ fn against(
     }
 }
 
-/// Returns a share of sorted values, such as 0.99 of them.
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    // The nearest rank: the smallest value that is not less than the share of all.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        clippy::as_conversions,
-        reason = "there are far fewer than 2^52 values"
-    )]
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    let value = sorted.get(rank.saturating_sub(1));
-    value.copied().unwrap_or(f64::NAN)
-}
-
-/// Returns the median of values.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    percentile(&sorted, 0.5)
-}
-
 /// Returns the bytes of all files below a folder.
 fn bytes_below(folder: &Path) -> anyhow::Result<f64> {
     let mut bytes = 0.0;
@@ -116,21 +94,4 @@ fn bytes_below(folder: &Path) -> anyhow::Result<f64> {
         };
     }
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a percentile is a value that was measured, and no less than the share of all (SPECS 2.10 item 14).
-    #[test]
-    fn percentiles_are_the_nearest_rank() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(percentile(&values, 0.5).to_string(), "50");
-        assert_eq!(percentile(&values, 0.99).to_string(), "99");
-        assert_eq!(percentile(&values, 1.0).to_string(), "100");
-        assert_eq!(percentile(&[7.0], 0.5).to_string(), "7");
-        assert!(percentile(&[], 0.5).is_nan());
-        assert_eq!(median(&[3.0, 1.0, 2.0]).to_string(), "2");
-    }
 }

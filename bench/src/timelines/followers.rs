@@ -5,7 +5,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -15,20 +15,18 @@ use rand_distr::{Distribution as _, Zipf};
 use simplefeed_core::timestamp::Timestamp;
 
 use super::{
-    Scale, against, alone, bytes_below, median,
+    Scale, against, alone, bytes_below,
     peers::{FanOut, connect, postgres_fan_out, postgres_followers, redis_fan_out},
 };
 use crate::{
-    load::{Connection, event},
+    load::{Connection, at_once, event},
     plots::{Axes, Line, draw},
     process::{ANY_PORT, Program, folder, free_port},
-    table::{Must, Table},
+    table::{Must, Table, median},
 };
 
 /// Follows of each timeline, besides the popular feeds.
 const FOLLOWS: usize = 10;
-/// Publishers of the world.
-const MAKERS: u32 = 16;
 /// Deliveries of a round. The CPU's clock shows 10 ms, which is to be little beside them.
 const DELIVERIES: u64 = 4_000_000;
 /// Entries of a request, and most requests, where the cost of a delivery is compared from few followers to many. The cost
@@ -179,36 +177,6 @@ fn make_world(
     let what = format!("timelines with {FOLLOWS} follows or more");
     table.add(alone(what, "created/s", vec![rate]));
     Ok(())
-}
-
-/// Lets makers do numbered things, each with numbers of its own at random.
-pub(super) fn at_once(
-    count: u32,
-    address: &str,
-    make: impl Fn(u32, &mut StdRng, &mut Connection) -> anyhow::Result<()> + Sync,
-) -> anyhow::Result<()> {
-    let next = AtomicU32::new(0);
-    let (next, make) = (&next, &make);
-    std::thread::scope(|threads| {
-        let makers: Vec<_> = (0..MAKERS)
-            .map(|maker| {
-                threads.spawn(move || -> anyhow::Result<()> {
-                    let mut random = StdRng::seed_from_u64(maker.into());
-                    let mut connection = Connection::open(address)?;
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        if number >= count {
-                            return Ok(());
-                        }
-                        make(number, &mut random, &mut connection)?;
-                    }
-                })
-            })
-            .collect();
-        makers
-            .into_iter()
-            .try_for_each(|maker| maker.join().ok().context("a maker panicked")?)
-    })
 }
 
 /// Serial numbers of events that no other stage uses.

@@ -9,16 +9,14 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
     Scale, against, alone,
-    followers::{Served, at_once},
-    median,
+    followers::Served,
     peers::{connect, postgres_feeds, postgres_reads},
-    percentile,
 };
 use crate::{
-    load::{Connection, event, read},
+    load::{Connection, at_once, event, read},
     plots::{Axes, Line, draw},
     process::{Program, folder},
-    table::{Must, Table},
+    table::{Must, Table, median, percentile},
 };
 
 const FEEDS: u32 = 2_048;

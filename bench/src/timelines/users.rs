@@ -13,12 +13,12 @@ use anyhow::{Context as _, bail};
 use rand::{RngExt as _, SeedableRng as _, distr::Alphanumeric, rngs::StdRng};
 use rand_distr::{Distribution as _, Geometric, Zipf, weighted::WeightedIndex};
 
-use super::{
-    Scale, alone,
-    followers::{Served, at_once},
-    percentile,
+use super::{Scale, alone, followers::Served};
+use crate::{
+    load::{Connection, at_once},
+    process::folder,
+    table::{Table, percentile},
 };
-use crate::{load::Connection, process::folder, table::Table};
 
 /// Virtual users.
 const AT_ONCE: u64 = 16;

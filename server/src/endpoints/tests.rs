@@ -1,6 +1,17 @@
-use crate::http::pipeline::find;
+use hyper::HeaderMap;
 
 use super::*;
+use crate::{
+    access::Access,
+    http::pipeline::find,
+    log::{Commits as _, memory::MemoryLog},
+    views::{
+        catalogue::{Catalogue, tests::commit},
+        documents::{archive::Archive, reading::Documents},
+        folders::Folders,
+        timelines::fan_out::Keeping,
+    },
+};
 
 #[track_caller]
 fn check(path: &str, want: Option<&str>) {
@@ -96,4 +107,36 @@ fn recent_documents_link_to_what_wakes_their_readers() {
         feeds::RATES_LINK,
         format!("<rates.json>; rel=\"{RATES_REL}\"")
     );
+}
+
+/// Goal: the right to a feed is asked before its documents are: what they have, they have for nobody who may not see it.
+/// Method: the documents are of a log in which the feed is open. Asked first, they would show it.
+#[tokio::test]
+async fn the_right_to_a_feed_is_asked_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let log_of = |closed| {
+        let log = Arc::new(MemoryLog::default());
+        log.append(&commit(1, closed)).unwrap();
+        log
+    };
+    let closed: Arc<dyn EntryLog> = log_of(true);
+    let shelf = feeds::Shelf {
+        catalogue: Arc::new(Catalogue::new(Arc::clone(&closed))),
+        documents: Arc::new(Documents::new(
+            log_of(false),
+            Archive::new(&Folders::new(folder.path(), None)),
+        )),
+        timelines: Arc::new(Timelines::new(closed, None, Keeping::default()).unwrap()),
+    };
+    let name = FeedName::parse("f").unwrap();
+    for catalogue_is_read in [false, true] {
+        if catalogue_is_read {
+            assert!(shelf.catalogue.near(name.as_str()).is_empty());
+        }
+        let refused = feeds::state_for(&shelf, &name, Sight::default).await;
+        assert_eq!(refused.unwrap_err().status(), 404);
+        let all = || Access::Anyone.sight(&HeaderMap::new());
+        let shown = feeds::state_for(&shelf, &name, all).await;
+        assert!(shown.is_ok());
+    }
 }

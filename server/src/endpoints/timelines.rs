@@ -421,10 +421,16 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     let after = after(exchange.query())?;
     let seen = super::feeds::seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
-    // Follows of friends take long to count.
-    let turn = match subject {
-        Subject::FriendsOfFriends => Arc::clone(&site.searches).acquire_owned().await.ok(),
-        Subject::Following | Subject::Opml | Subject::Followers => None,
+    // Follows of friends, and closed followers for a reader of some, may be many to look at.
+    let takes_long = match subject {
+        Subject::FriendsOfFriends => true,
+        Subject::Followers => !sight.is_all() && !sight.is_none(),
+        Subject::Following | Subject::Opml => false,
+    };
+    let turn = if takes_long {
+        Arc::clone(&site.searches).acquire_owned().await.ok()
+    } else {
+        None
     };
     // Before the lookup, which may find more than the generation has.
     let validity = Validity::Generation(site.shelf.catalogue.generation_of_names());

@@ -417,7 +417,7 @@ fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use simplefeed_core::{
         feed::{CommitNumber, DocumentNumber, Revision},
         settings::{Choices, Defaults},
@@ -431,8 +431,8 @@ mod tests {
         FeedId::parse("urn:f").unwrap().key()
     }
 
-    /// A commit that makes a feed, or opens it.
-    fn commit(number: u64, closed: bool) -> Commit {
+    /// A commit that makes a feed `f`, or opens it.
+    pub(crate) fn commit(number: u64, closed: bool) -> Commit {
         let settings = Settings {
             name: FeedName::parse("f").unwrap(),
             id: FeedId::parse("urn:f").unwrap(),
