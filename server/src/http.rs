@@ -346,7 +346,11 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
                 let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
-            Turn::IsCut if ending.progress.is_wanted_again() => turns.push(is_cut()),
+            Turn::IsCut if ending.progress.is_wanted_again() => {
+                // The newcomer gets the place of the next one.
+                open.end_idlest();
+                turns.push(is_cut());
+            }
             Turn::IsCut => {
                 return debug!("a connection is cut: it was idle, or its peer is too slow");
             }
@@ -543,6 +547,7 @@ mod tests {
             open: Arc::default(),
             stopping,
         };
+        let open = Arc::clone(&service.open);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let workers = Workers::start().unwrap();
@@ -551,12 +556,14 @@ mod tests {
             let (mut first, mut second) = (connect().await, connect().await);
             for stream in [&mut first, &mut second] {
                 assert_eq!(ask(stream, "/").await, "HTTP/1.1 200 OK");
+                open.until_idle(SLOTS).await;
             }
             let mut third = connect().await;
             assert_eq!(ask(&mut third, "/").await, "HTTP/1.1 200 OK");
             let closed = first.read(&mut [0; 8]).await.unwrap();
             assert_eq!(closed, 0, "the first one");
             assert_eq!(ask(&mut second, "/").await, "HTTP/1.1 200 OK");
+            open.until_idle(SLOTS).await;
             // The third one is longer idle now, but gets work.
             let slow = b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n";
             third.write_all(slow).await.unwrap();
@@ -583,6 +590,46 @@ mod tests {
         };
         tokio::join!(serve(Listener::Tcp(listener), service, &workers), told);
         workers.end(Duration::ZERO);
+    }
+
+    /// Goal: a connection that is used in the moment in which it is to give way stays, and the next one gives way instead.
+    #[tokio::test]
+    async fn a_connection_that_is_used_again_passes_its_end_on() {
+        let work = Semaphore::new(0);
+        let work: &'static Semaphore = Box::leak(Box::new(work));
+        let answers = By(move |_, _| async move {
+            work.acquire().await.unwrap().forget();
+            Response::new(answers::whole("made;"))
+        });
+        // Only a connection that is asked to ends.
+        let limits = Limits {
+            idle: Duration::from_secs(1_000),
+            ..LONG_LIVED
+        };
+        let (stop, stopping) = watch::channel(false);
+        let open = Arc::<OpenConnections>::default();
+        let serve = |stream| converse(stream, limits, stopping.clone(), &open, &answers);
+        let (mut longest, first) = tokio::io::duplex(1_000);
+        let (mut other, second) = tokio::io::duplex(1_000);
+        let used = async {
+            open.until_idle(2).await;
+            let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+            longest.write_all(request).await.unwrap();
+            assert!(open.end_idlest());
+            assert_eq!(other.read(&mut [0; 1]).await.unwrap(), 0, "it gives way");
+            work.add_permits(1);
+            let mut answer = [0; 15];
+            longest.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 200 OK");
+            stop.send_replace(true);
+        };
+        // The first one begins before the other, and so it is longer idle.
+        let second = async {
+            open.until_idle(1).await;
+            std::thread::sleep(Duration::from_millis(1));
+            serve(second).await;
+        };
+        tokio::join!(serve(first), second, used);
     }
 
     #[test]

@@ -30,6 +30,15 @@ impl OpenConnections {
         }
     }
 
+    /// Waits until so many are idle: an answer may come before the server has noted that it is written.
+    #[cfg(test)]
+    pub(super) async fn until_idle(&self, count: usize) {
+        let is_idle = |(progress, _): &&(Progress, _)| progress.idle_since().is_some();
+        while self.all.lock().values().filter(is_idle).count() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Asks the connection that is longest idle to end. Returns whether there is one.
     pub(super) fn end_idlest(&self) -> bool {
         let all = self.all.lock();
