@@ -24,8 +24,27 @@ const PAIRS: usize = 200;
 const REQUESTS: usize = 15;
 /// Chance at which a server that tells nothing may fail, over all routes.
 const CHANCE: f64 = 0.01;
-/// Timeline whose follows the stranger may change.
+/// Timeline that the stranger may change.
 const OWN: &str = "own";
+/// Requests of the stranger that name a feed in their bodies. `own-new` is not there, and never created.
+const BODIES: [(&str, &str, &str); 4] = [
+    ("POST", "/feeds/own/following", "{\"follow\":[\"{name}\"]}"),
+    (
+        "POST",
+        "/feeds/own/following",
+        "{\"unfollow\":[\"{name}\"]}",
+    ),
+    (
+        "PUT",
+        "/feeds/own-new",
+        "{\"kind\":\"timeline\",\"following\":[\"{name}\"]}",
+    ),
+    (
+        "PUT",
+        "/feeds/own-new",
+        "{\"kind\":\"timeline\",\"owner\":\"{name}\"}",
+    ),
+];
 
 /// A way to ask for a feed by its name.
 struct Way {
@@ -34,6 +53,7 @@ struct Way {
     /// Path and query, with `{name}` where the name stands.
     target: String,
     token: Option<String>,
+    body: &'static str,
 }
 
 /// Names of a closed feed and of none.
@@ -46,7 +66,7 @@ pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let folder = folder()?;
     let tokens = folder.path().join("tokens");
     let admin = token(&tokens, "admin", "*")?;
-    let stranger = token(&tokens, "admin", OWN)?;
+    let stranger = token(&tokens, "admin", &format!("{OWN}*"))?;
     let file = tokens.to_str().context("a folder has a name in UTF-8")?;
     let data = folder.path().join("data");
     let ours = Program::simplefeed_at(ANY_PORT, &data, &["--tokens", file])?;
@@ -126,11 +146,19 @@ fn ways(stranger: &str) -> Vec<Way> {
                         method: method.to_owned(),
                         target: target.clone(),
                         token: token.map(ToOwned::to_owned),
+                        body: "",
                     });
                 }
             }
         }
     }
+    ways.extend(BODIES.map(|(method, target, body)| Way {
+        what: format!("{method} {target} {body}"),
+        method: method.to_owned(),
+        target: target.to_owned(),
+        token: Some(stranger.to_owned()),
+        body,
+    }));
     ways
 }
 
@@ -151,8 +179,9 @@ fn targets(endpoint: &Endpoint<Site>) -> Vec<String> {
     if endpoint.path.contains("{feed}") {
         targets.push(numbered(&endpoint.path.replace("{feed}", "{name}")));
     }
-    if endpoint.query == Query::Named && !endpoint.path.contains('{') {
-        targets.push(format!("{}?after={{name}}", endpoint.path));
+    if endpoint.query == Query::Named {
+        let path = numbered(&endpoint.path.replace("{feed}", OWN));
+        targets.push(format!("{path}?after={{name}}"));
     }
     targets
 }
@@ -189,14 +218,14 @@ fn guesses(
 impl Way {
     /// Asks for a name. Returns the microseconds until the answer.
     fn ask(&self, connection: &mut Connection, name: &str, ours: &Program) -> anyhow::Result<f64> {
-        let target = self.target.replace("{name}", name);
+        let [target, body] = [&*self.target, self.body].map(|text| text.replace("{name}", name));
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let headers: Vec<(&str, &str)> = bearer
             .iter()
             .map(|bearer| ("Authorization", &**bearer))
             .collect();
         let began = Instant::now();
-        let answer = connection.request(&self.method, &target, &headers, "");
+        let answer = connection.request(&self.method, &target, &headers, &body);
         let took = began.elapsed().as_secs_f64() * 1e6;
         let (status, head) = answer.with_context(|| self.what.clone())?;
         ensure!(status < 500, "{}: {head}", self.what);

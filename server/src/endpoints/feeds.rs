@@ -274,7 +274,7 @@ pub(super) async fn state_for(
     sight: impl Fn() -> Sight,
 ) -> Result<(Arc<Snapshot>, Visibility), Problem> {
     let sight = sight();
-    if !sight.shows(feed) && !is_open(shelf, feed).await? {
+    if is_hidden(shelf, feed, &sight).await? {
         return Err(absent(feed));
     }
     let mut state = shelf.documents.current(feed);
@@ -302,6 +302,15 @@ pub(super) async fn state_for(
         // The answer is the same as for a feed that does not exist.
         Err(absent(feed))
     }
+}
+
+/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes the same time for both.
+pub(super) async fn is_hidden(
+    shelf: &Shelf,
+    feed: &FeedName,
+    sight: &Sight,
+) -> Result<bool, Problem> {
+    Ok(!sight.shows(feed) && !is_open(shelf, feed).await?)
 }
 
 /// Returns whether there is an open feed with a name.

@@ -11,7 +11,9 @@ use tracing::error;
 
 use super::{
     Site,
+    feeds::is_hidden,
     forms::{self, EntryMedia, SettingsForm},
+    timelines::hide,
 };
 use crate::{
     access::Sight,
@@ -24,7 +26,7 @@ use crate::{
     },
     log::settings_of,
     metrics::Fate,
-    publish::{Append, Configure, Configured, Expected, Wanted},
+    publish::{Append, Asked, Configure, Configured, Expected, PublishError, Wanted},
     resource::{Resource, Validity, Visibility},
     workers,
 };
@@ -162,11 +164,22 @@ async fn change(
         following,
     } = forms::settings_body(exchange.headers, &body)?;
     let sight = exchange.access.sight(exchange.headers);
-    let wanted = Wanted {
+    let mut wanted = Wanted {
         follow: following,
         sight: sight.clone(),
         ..Wanted::default()
     };
+    let mut hidden = hide(&site.shelf, &mut wanted).await?;
+    if let Asked::Timeline {
+        owner: Some(owner), ..
+    } = &kind
+        && is_hidden(&site.shelf, owner, &sight).await?
+    {
+        hidden.get_or_insert_with(|| owner.clone());
+    }
+    if let Some(hidden) = hidden {
+        return Ok(Err(publish_error(&PublishError::UnknownFeed(hidden))));
+    }
     let configure = Configure {
         feed,
         choices,

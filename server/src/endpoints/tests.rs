@@ -1,10 +1,12 @@
 use hyper::HeaderMap;
+use simplefeed_core::feed::FeedPattern;
 
 use super::*;
 use crate::{
     access::Access,
     http::pipeline::find,
     log::{Commits as _, memory::MemoryLog},
+    publish::Wanted,
     views::{
         catalogue::{Catalogue, tests::commit},
         documents::{archive::Archive, reading::Documents},
@@ -138,5 +140,25 @@ async fn the_right_to_a_feed_is_asked_first() {
         let all = || Access::Anyone.sight(&HeaderMap::new());
         let shown = feeds::state_for(&shelf, &name, all).await;
         assert!(shown.is_ok());
+        // What the writer would look up, it is not asked for.
+        let pattern = FeedPattern::of(&name);
+        let follow = Wanted {
+            follow: vec![pattern.clone()],
+            ..Wanted::default()
+        };
+        let unfollow = Wanted {
+            unfollow: vec![pattern],
+            ..Wanted::default()
+        };
+        for (sight, hidden) in [(Sight::default(), Some(name.clone())), (all(), None)] {
+            let is_hidden = hidden.is_some();
+            let [mut follow, mut unfollow] = [&follow, &unfollow].map(|wanted| Wanted {
+                sight: sight.clone(),
+                ..wanted.clone()
+            });
+            assert_eq!(timelines::hide(&shelf, &mut follow).await.unwrap(), hidden);
+            assert_eq!(timelines::hide(&shelf, &mut unfollow).await.unwrap(), None);
+            assert_eq!(unfollow.unfollow.is_empty(), is_hidden);
+        }
     }
 }

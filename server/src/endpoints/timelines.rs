@@ -23,6 +23,7 @@ use simplefeed_core::{
 use super::{
     Site,
     catalogue::{Href, after},
+    feeds::{Shelf, is_hidden},
     forms::{check_object, check_uncoded, media_type},
     may_see_row,
 };
@@ -35,7 +36,7 @@ use crate::{
         problem::Problem,
     },
     log::LogError,
-    publish::{Follow, PublishError, Wanted},
+    publish::{Follow, Followed, PublishError, Wanted},
     resource::{Resource, Validity, Visibility},
     views::{
         catalogue::{Catalogue, Row},
@@ -245,18 +246,52 @@ async fn change_one(
     followed: bool,
     wanted: Wanted,
 ) -> Result<Outcome, Problem> {
+    Ok(Outcome::Answer(
+        match changed(site, timeline, wanted).await? {
+            Ok(outcome) => told(&ItemAnswer {
+                timeline: timeline.as_str(),
+                item: item.to_string(),
+                followed,
+                changed: outcome.followed + outcome.unfollowed > 0,
+                note: (!followed).then_some("entries that came before stay in the timeline"),
+            }),
+            Err(error) => publish_error(&error),
+        },
+    ))
+}
+
+/// Changes what a timeline follows.
+async fn changed(
+    site: &Site,
+    timeline: &FeedName,
+    mut wanted: Wanted,
+) -> Result<Result<Followed, PublishError>, Problem> {
+    if let Some(hidden) = hide(&site.shelf, &mut wanted).await? {
+        return Ok(Err(PublishError::UnknownFeed(hidden)));
+    }
     let feed = timeline.clone();
-    let follow = Follow { feed, wanted };
-    Ok(Outcome::Answer(match site.publisher.follow(follow).await {
-        Ok(outcome) => told(&ItemAnswer {
-            timeline: timeline.as_str(),
-            item: item.to_string(),
-            followed,
-            changed: outcome.followed + outcome.unfollowed > 0,
-            note: (!followed).then_some("entries that came before stay in the timeline"),
-        }),
-        Err(error) => publish_error(&error),
-    }))
+    Ok(site.publisher.follow(Follow { feed, wanted }).await)
+}
+
+/// Returns the first name to follow that is hidden from the sender, because there is no such feed or a closed one. Takes
+/// hidden names from those to follow no longer, which they would not change.
+///
+/// The writer would look such a name up, and would reveal a closed feed by the time of that.
+pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<FeedName>, Problem> {
+    for name in wanted.follow.iter().filter_map(FeedPattern::exact) {
+        if is_hidden(shelf, &name, &wanted.sight).await? {
+            return Ok(Some(name));
+        }
+    }
+    let mut unfollow = vec![];
+    for pattern in std::mem::take(&mut wanted.unfollow) {
+        match pattern.exact() {
+            Some(name) if is_hidden(shelf, &name, &wanted.sight).await? => {}
+            _ => unfollow.push(pattern),
+        }
+    }
+    wanted.unfollow = unfollow;
+    Ok(None)
 }
 
 /// Changes many items at once.
@@ -282,22 +317,22 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
         }
     };
     wanted.sight = exchange.access.sight(exchange.headers);
-    let feed = timeline.clone();
-    let outcome = site.publisher.follow(Follow { feed, wanted }).await;
-    Ok(Outcome::Answer(match outcome {
-        Ok(outcome) => told(&ChangeAnswer {
-            timeline: timeline.as_str(),
-            followed: outcome.followed,
-            unfollowed: outcome.unfollowed,
-        }),
-        // One of many is wrong, and the URL is right.
-        Err(PublishError::UnknownFeed(feed)) => {
-            let detail = format!("there is no feed {feed}");
-            let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
-            publish_error(&refusal.at_element(feed.as_str()).into())
-        }
-        Err(error) => publish_error(&error),
-    }))
+    Ok(Outcome::Answer(
+        match changed(site, &timeline, wanted).await? {
+            Ok(outcome) => told(&ChangeAnswer {
+                timeline: timeline.as_str(),
+                followed: outcome.followed,
+                unfollowed: outcome.unfollowed,
+            }),
+            // One of many is wrong, and the URL is right.
+            Err(PublishError::UnknownFeed(feed)) => {
+                let detail = format!("there is no feed {feed}");
+                let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
+                publish_error(&refusal.at_element(feed.as_str()).into())
+            }
+            Err(error) => publish_error(&error),
+        },
+    ))
 }
 
 fn told(answer: &impl Serialize) -> Answer {
