@@ -84,6 +84,11 @@ fn metrics_tell_what_happened_and_name_no_feed() {
     server.get("/feeds/secret/recent.atom");
     server.get("/nothing");
     assert_eq!(server.get("/metrics").status, 404);
+    let elsewhere = Request::get("/feeds").send(&address).unwrap();
+    assert_eq!(elsewhere.status, 404);
+    let posted = Request::post("/metrics", "text/plain", "").send(&address);
+    let posted = posted.unwrap();
+    assert_eq!((posted.status, posted.header("allow")), (405, "GET"));
     let told = || Request::get("/metrics").send(&address).unwrap().text();
     let mut metrics = told();
     for _ in 0..500 {

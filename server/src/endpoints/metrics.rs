@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hyper::{
     Method, Request, Response,
     body::Incoming,
-    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
+    header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
 };
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -35,8 +35,14 @@ impl Answers for Scrapes {
         if !self.hosts.have(&request) {
             return problem_answer(&Problem::misdirected());
         }
-        if request.uri().path() != "/metrics" || request.method() != Method::GET {
-            return problem_answer(&Problem::not_found("here is only GET /metrics"));
+        if request.uri().path() != "/metrics" {
+            return problem_answer(&Problem::not_found("here is only /metrics"));
+        }
+        if request.method() != Method::GET {
+            let mut answer = problem_answer(&Problem::method("GET"));
+            let headers = answer.headers_mut();
+            headers.insert(ALLOW, HeaderValue::from_static("GET"));
+            return answer;
         }
         // Off the thread, because some metrics are measured on the disk.
         let metrics = Arc::clone(&self.metrics);
