@@ -392,6 +392,28 @@ fn the_proxies_know_every_url_with_a_query() {
     }
 }
 
+/// Goal: a query changes nothing where the table says that it means nothing; else an answer that is kept ready would
+/// hide a refusal.
+#[test]
+fn a_query_that_means_nothing_changes_nothing() {
+    let guarded = Guarded::start(&[]);
+    let line = "{\"kind\":\"timeline\",\"following\":[\"open\"]}";
+    let line = guarded.ask(Request::put("/feeds/line", line), Some(&guarded.admin));
+    assert_eq!(line.status, 201);
+    let mut asked = 0;
+    for (path, endpoint) in ["open", "line"].into_iter().flat_map(paths) {
+        if endpoint.query == Query::Ignored && endpoint.verb(&Method::GET).is_some() {
+            let ask = |path: &str| guarded.ask(Request::get(path), Some(&guarded.admin));
+            let (plain, queried) = (ask(&path), ask(&format!("{path}?x=1")));
+            assert_eq!(queried.status, plain.status, "{path}");
+            let location = plain.maybe("location");
+            assert_eq!(queried.maybe("location"), location, "{path}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 20, "{asked}");
+}
+
 /// Goal: a closed feed is as one that is not there, to all who may not read it.
 #[test]
 fn a_closed_feed_is_as_one_that_is_not_there() {

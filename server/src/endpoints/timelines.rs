@@ -453,7 +453,11 @@ struct List<'l> {
 /// Handles a GET of a list of follows or followers.
 async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
-    let after = after(exchange.query())?;
+    let after = match subject {
+        Subject::Following | Subject::Followers => after(exchange.query())?,
+        // They are whole. A query that was refused would get 200 where the answer is kept ready.
+        Subject::Opml | Subject::FriendsOfFriends => None,
+    };
     let seen = super::feeds::seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
     // Follows of friends, and closed followers for a reader of some, may be many to look at.
