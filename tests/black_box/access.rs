@@ -358,18 +358,26 @@ fn every_route_asks_for_the_right_token() {
 #[test]
 fn the_proxies_know_every_url_with_a_query() {
     let docs = workspace().join("docs");
-    for (file, before, has_mark) in [
-        ("nginx/cache.conf", "if ($uri !~ \"", false),
-        ("nginx/archives.conf", "if ($uri !~ \"", false),
-        ("varnish/simplefeed.vcl", "if (req.url !~ \"", true),
+    for (file, before, after, has_mark) in [
+        ("nginx/cache.conf", "if ($uri !~ \"", "\") {", false),
+        ("nginx/archives.conf", "if ($uri !~ \"", "\") {", false),
+        ("varnish/simplefeed.vcl", "if (req.url !~ \"", "\") {", true),
+        ("haproxy/haproxy.cfg", "unless { path_reg '", "' }", false),
+        (
+            "apache/simplefeed.conf",
+            "RewriteCond %{REQUEST_URI} !",
+            "\n",
+            false,
+        ),
+        ("squid/squid.conf", "acl named urlpath_regex ", "\n", true),
     ] {
         let config = fs::read_to_string(docs.join(file)).unwrap();
         let (_, rest) = config.split_once(before).unwrap();
-        let (expression, _) = rest.split_once("\") {").unwrap();
+        let (expression, _) = rest.split_once(after).unwrap();
         let expression = Regex::new(expression).unwrap();
         let mut asked = 0;
         for (path, endpoint) in paths("f") {
-            // Streams, like waits, are passed on before; Varnish passes pages, too.
+            // Streams, like waits, are passed on before; Varnish and Squid pass pages, too.
             let is_passed_before =
                 endpoint.label == "events" || has_mark && path.starts_with("/ui");
             if endpoint.verb(&Method::GET).is_none() || is_passed_before {
@@ -812,10 +820,10 @@ fn nginx_shows_nothing_that_is_closed() {
                 for token in [None, Some("wrong"), Some(&*guarded.stranger)] {
                     let status = ask(Request::new(method, &path), token).status;
                     let hidden = match endpoint.path {
-                        // nginx, or the server, says this of every name.
-                        "/feeds/{feed}" | "/feeds/{feed}/entries/{position}" | "/" | "/ui" => {
-                            status == 307
-                        }
+                        // nginx says this of every name; with a token, the server answers.
+                        "/feeds/{feed}" => status == if token.is_some() { 404 } else { 307 },
+                        // The server says this of every name.
+                        "/feeds/{feed}/entries/{position}" | "/" | "/ui" => status == 307,
                         "/ui/server" => status == 401 || status == 403,
                         // The server says this of every name.
                         _ if endpoint.verb(&"GET".parse().unwrap()).is_none() => status == 405,

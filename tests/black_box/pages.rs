@@ -315,7 +315,7 @@ fn pages_can_be_left_out() {
     assert_eq!((entry.status, entry.header("location")), (307, "0.atom"));
 }
 
-fn sign_in(server: &Server, token: &str, origin: Option<&str>) -> Response {
+pub(crate) fn sign_in(server: &Server, token: &str, origin: Option<&str>) -> Response {
     let mut request = Request::post("/ui/sign-in", FORM, format!("token={token}"));
     if let Some(origin) = origin {
         request = request.header("Origin", origin);

@@ -15,6 +15,7 @@ use crate::{
     harness::{Server, events, pause, program, run, simplefeed, text, workspace},
     http::Request,
     nginx::{Counter, Nginx, replace},
+    proxies::{Kind, Proxy},
 };
 
 const CONSUMERS: usize = 50;
@@ -255,6 +256,43 @@ fn a_server_that_is_down_is_still_read() {
             said.contains("answered with status 502"),
             "{config}: {said}"
         );
+    }
+}
+
+/// Goal: with the server down, the other proxies show what docs/operations.md says, and a consumer notices old copies.
+#[test]
+#[ignore = "needs varnishd, caddy, haproxy, apache2 and squid"]
+fn what_other_proxies_show_without_a_server() {
+    for kind in Kind::ALL {
+        if matches!(kind, Kind::Nginx | Kind::NginxWithFiles) {
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let server = served(&data);
+        let proxy = Proxy::start(kind, folder.path(), &server.address, &data.join("www"));
+        let feed = format!("http://{}/feeds/a/recent.atom", proxy.address);
+        let before = replay(&feed);
+        assert_eq!(text(&before.stdout), ids(103), "{kind:?}");
+        server.kill();
+        // The copy of the recent document must be past its time to be noticed as such.
+        pause(Duration::from_millis(2_500));
+        if matches!(kind, Kind::Caddy | Kind::Haproxy) {
+            let recent = Request::get("/feeds/a/recent.atom").send(&proxy.address);
+            assert!(recent.unwrap().status >= 500, "{kind:?}");
+        } else {
+            let after = replay(&feed);
+            let said = text(&after.stderr);
+            let whole = (Some(0), ids(103));
+            assert_eq!((after.status.code(), text(&after.stdout)), whole, "{said}");
+            assert!(
+                said.contains("could not ask the server"),
+                "{kind:?}: {said}"
+            );
+        }
+        let frozen = Request::get("/feeds/a/7.atom").header("Accept-Encoding", "gzip");
+        let frozen = frozen.send(&proxy.address).unwrap();
+        assert!(frozen.is_immutable(), "{kind:?}");
     }
 }
 

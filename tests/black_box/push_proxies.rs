@@ -16,6 +16,7 @@ use crate::{
     http::Request,
     nginx::Nginx,
     packaging::Varnish,
+    proxies::{Kind, Proxy},
 };
 
 /// Longest time for an event to pass a proxy. One that keeps answers back until its buffer is full never passes it on.
@@ -180,4 +181,34 @@ fn push_passes_caddy() {
     let www = guarded.data().join("www");
     let caddy = Caddy::start(guarded.folder.path(), &guarded.server.address, &www);
     check(guarded, &caddy.address, "caddy");
+}
+
+#[test]
+#[ignore = "needs haproxy"]
+fn push_passes_haproxy() {
+    let (guarded, haproxy) = behind(Kind::Haproxy);
+    check(guarded, &haproxy.address, "haproxy");
+}
+
+/// Without a server, its answer is an error: it has no other one for a path.
+#[test]
+#[ignore = "needs apache2"]
+fn push_passes_apache() {
+    let (guarded, apache) = behind(Kind::Apache);
+    check_before(&guarded, &apache.address, "apache");
+}
+
+/// As for Apache.
+#[test]
+#[ignore = "needs squid"]
+fn push_passes_squid() {
+    let (guarded, squid) = behind(Kind::Squid);
+    check_before(&guarded, &squid.address, "squid");
+}
+
+fn behind(kind: Kind) -> (Guarded, Proxy) {
+    let guarded = Guarded::start(&[]);
+    let (folder, www) = (guarded.folder.path(), guarded.data().join("www"));
+    let proxy = Proxy::start(kind, folder, &guarded.server.address, &www);
+    (guarded, proxy)
 }

@@ -9,6 +9,7 @@ use crate::{
     http::{Request, Response},
     nginx::Nginx,
     packaging::Varnish,
+    proxies::{Kind, Proxy},
 };
 
 /// Whether a browser lets a script of another site see an answer to a request without credentials.
@@ -147,4 +148,15 @@ fn scripts_read_through_caddy() {
     let www = guarded.data().join("www");
     let caddy = Caddy::start(guarded.folder.path(), &guarded.server.address, &www);
     check(&caddy.address, "caddy");
+}
+
+#[test]
+#[ignore = "needs haproxy, apache2 and squid"]
+fn scripts_read_through_other_proxies() {
+    for kind in [Kind::Haproxy, Kind::Apache, Kind::Squid] {
+        let guarded = Guarded::start(&[]);
+        let (folder, www) = (guarded.folder.path(), guarded.data().join("www"));
+        let proxy = Proxy::start(kind, folder, &guarded.server.address, &www);
+        check(&proxy.address, &format!("{kind:?}"));
+    }
 }
