@@ -17,6 +17,10 @@ backend simplefeed {
 }
 
 sub vcl_recv {
+    # A body is passed on once it is whole: one that breaks off in the middle, Varnish would end as if it were.
+    if (req.restarts == 0 && !std.cache_req_body(16MB)) {
+        return (synth(400, "Bad Request"));
+    }
     # Before a script of another site sends other than plain header fields, its browser asks the server.
     if (req.method == "OPTIONS") {
         return (pass);

@@ -51,7 +51,7 @@ fn converse_raw(address: &str, bytes: &[u8], ends: bool) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn statuses(answers: &str) -> Vec<u16> {
+pub(crate) fn statuses(answers: &str) -> Vec<u16> {
     let mut found = vec![];
     for part in answers.split("HTTP/1.1 ").skip(1) {
         found.extend(part.get(..3).and_then(|status| status.parse::<u16>().ok()));
@@ -60,12 +60,12 @@ fn statuses(answers: &str) -> Vec<u16> {
 }
 
 /// What somebody wants to slip in behind another request.
-const SMUGGLED: &str = "POST /feeds/victim HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+pub(crate) const SMUGGLED: &str = "POST /feeds/victim HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
     Content-Length: 2\r\n\r\n{}";
 
 /// The head of a request that publishes, and its body; `~` stands for what is to be slipped in. The answer is
 /// to be one, and of this status.
-const PROBES: &[(&str, u16, &str)] = &[
+pub(crate) const PROBES: &[(&str, u16, &str)] = &[
     (
         "two lengths",
         400,

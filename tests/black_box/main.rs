@@ -69,6 +69,7 @@ mod recover;
 mod refresher;
 mod refusals;
 mod replaced;
+mod smuggling;
 mod strangers;
 mod restoration;
 mod routes;

@@ -9,7 +9,10 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -132,6 +135,7 @@ pub(crate) struct Counter {
     /// Where it listens.
     pub(crate) address: String,
     asked: Asked,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Counter {
@@ -146,9 +150,12 @@ impl Counter {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let asked = Arc::new(Mutex::new(BTreeMap::new()));
+        let connections = Arc::<AtomicUsize>::default();
         let (counted, server) = (Arc::clone(&asked), server.to_owned());
+        let opened = Arc::clone(&connections);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                opened.fetch_add(1, Ordering::SeqCst);
                 let (counted, server) = (Arc::clone(&counted), server.clone());
                 // Without a server the connection just closes.
                 if let Ok(server) = TcpStream::connect(server) {
@@ -156,7 +163,16 @@ impl Counter {
                 }
             }
         });
-        Self { address, asked }
+        Self {
+            address,
+            asked,
+            connections,
+        }
+    }
+
+    /// Returns how many connections were opened.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// Returns how often each path was asked for.
