@@ -173,6 +173,8 @@ fn follow(ours: &Program, lengths: &[u32]) -> anyhow::Result<()> {
         let body = format!("{{\"kind\":\"timeline\",\"following\":[{names}]{owner}}}");
         put(&format!("/feeds/t{number}"), &body, connection)
     })?;
+    // The one above has been idle for long.
+    let mut connection = Connection::open(&ours.address)?;
     for length in LENGTHS {
         let names: Vec<String> = (0..length).map(|number| format!("\"f{number}\"")).collect();
         let names = names.join(",");

@@ -16,10 +16,28 @@ backend simplefeed {
     }
 }
 
-sub vcl_recv {
-    # A body is passed on once it is whole: one that breaks off in the middle, Varnish would end as if it were.
-    if (req.restarts == 0 && !std.cache_req_body(16MB)) {
+# A body is passed on once it is whole: one that breaks off in the middle, Varnish would end as if it were. Until then it
+# waits in memory, which `-s Transient=malloc,256m` bounds.
+sub wait_for_body {
+    if (std.integer(req.http.Content-Length, 0) > 16777216) {
+        return (synth(413, "Content Too Large"));
+    }
+    if (req.method ~ "^(POST|PUT|DELETE)$" && req.url !~ "^/ui/") {
+        if (!std.cache_req_body(16MB)) {
+            return (synth(400, "Bad Request"));
+        }
+    } else if (!std.cache_req_body(64KB)) {
         return (synth(400, "Bad Request"));
+    }
+}
+
+sub vcl_recv {
+    # Publishers with a token are let through; the server asks for it if it has --tokens.
+    if (req.method !~ "^(GET|HEAD|OPTIONS)$" && !req.http.Authorization && req.url !~ "^/ui/") {
+        return (synth(403, "Forbidden"));
+    }
+    if (req.restarts == 0) {
+        call wait_for_body;
     }
     # Before a script of another site sends other than plain header fields, its browser asks the server.
     if (req.method == "OPTIONS") {
@@ -29,11 +47,7 @@ sub vcl_recv {
     if (req.url ~ "^/(ui(/[^?]*)?)?(\?|$)") {
         return (pass);
     }
-    # Publishers with a token are let through; the server asks for it.
     if (req.method != "GET" && req.method != "HEAD") {
-        if (!req.http.Authorization) {
-            return (synth(403, "Forbidden"));
-        }
         return (pass);
     }
     # Reads that wait, and streams of events: nobody waits behind them, and nothing of them is kept.

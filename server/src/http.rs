@@ -347,7 +347,7 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
                 turns.push(last.boxed());
             }
             Turn::IsCut if ending.progress.is_wanted_again() => {
-                // The newcomer gets the place of the next one.
+                // The newcomer, if it still waits, gets the place of the next one.
                 open.end_idlest();
                 turns.push(is_cut());
             }

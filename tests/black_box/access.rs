@@ -820,10 +820,10 @@ fn nginx_shows_nothing_that_is_closed() {
                 for token in [None, Some("wrong"), Some(&*guarded.stranger)] {
                     let status = ask(Request::new(method, &path), token).status;
                     let hidden = match endpoint.path {
-                        // nginx says this of every name; with a token, the server answers.
-                        "/feeds/{feed}" => status == if token.is_some() { 404 } else { 307 },
-                        // The server says this of every name.
-                        "/feeds/{feed}/entries/{position}" | "/" | "/ui" => status == 307,
+                        // nginx, or the server, says this of every name.
+                        "/feeds/{feed}" | "/feeds/{feed}/entries/{position}" | "/" | "/ui" => {
+                            status == 307
+                        }
                         "/ui/server" => status == 401 || status == 403,
                         // The server says this of every name.
                         _ if endpoint.verb(&"GET".parse().unwrap()).is_none() => status == 405,

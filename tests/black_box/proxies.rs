@@ -54,6 +54,11 @@ impl Kind {
         matches!(self, Self::NginxWithFiles | Self::Caddy)
     }
 
+    /// Whether it passes each write on, as nginx does where publishers are let through.
+    pub(crate) fn lets_all_writes_through(self) -> bool {
+        matches!(self, Self::Nginx | Self::NginxWithFiles)
+    }
+
     /// Whether it keeps answers.
     pub(crate) fn is_cache(self) -> bool {
         self != Self::Caddy

@@ -381,3 +381,47 @@ fn a_naive_server_is_found_through_each_proxy() {
         assert!(!attack.found.is_empty(), "{kind:?}");
     }
 }
+
+/// Goal: a body without a right costs a proxy no memory, and is refused at its first byte. A body that is too large is told,
+/// since its sender would otherwise send it again.
+#[test]
+#[ignore = "needs all proxies"]
+fn bodies_that_are_not_taken_are_told() {
+    let guarded = Guarded::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let www = guarded.data().join("www");
+    let token = format!("Authorization: Bearer {}\r\n", guarded.admin);
+    for kind in Kind::ALL {
+        let proxy = Proxy::start(kind, folder.path(), &guarded.server.address, &www);
+        let status = |token: &str, announced: usize, sent: usize| {
+            let mut stream = TcpStream::connect(&proxy.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let head = format!(
+                "POST /feeds/open HTTP/1.1\r\nHost: {}\r\n{token}Content-Type: application/json\r\n\
+                 Content-Length: {announced}\r\n\r\n",
+                proxy.address
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut line = String::new();
+            let read = std::thread::scope(|threads| {
+                let mut body = stream.try_clone().unwrap();
+                // Whoever has answered may read no more of it.
+                threads.spawn(move || body.write_all(&vec![b' '; sent]));
+                BufReader::new(&stream).read_line(&mut line)
+            });
+            assert!(read.is_ok(), "{kind:?}, {sent} of {announced}: {read:?}");
+            line
+        };
+        // nginx passes on what nobody sends, too, once it is whole.
+        if !kind.lets_all_writes_through() {
+            let announced = 1_000_000;
+            // Apache reads it first, and keeps nothing of it.
+            let sent = if kind == Kind::Apache { announced } else { 1 };
+            let refused = status("", announced, sent);
+            assert!(refused.contains(" 403 "), "{kind:?}: {refused}");
+        }
+        let size = (16 << 20) + 1;
+        let large = status(&token, size, size);
+        assert!(large.contains(" 413 "), "{kind:?}: {large}");
+    }
+}

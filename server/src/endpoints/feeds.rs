@@ -304,7 +304,8 @@ pub(super) async fn state_for(
     }
 }
 
-/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes the same time for both.
+/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes the same
+/// time for both, but for the moment after a start in which the catalogue is read.
 pub(super) async fn is_hidden(
     shelf: &Shelf,
     feed: &FeedName,
