@@ -141,6 +141,8 @@ fn a_full_disk_loses_nothing_and_can_be_emptied() {
                 "{}",
                 ready.text()
             );
+            let page = server.get("/ui/server").text();
+            assert!(page.contains("bytes are free, and"), "{page}");
             // It was seen in time, and goes on by itself.
             disk.empty();
             assert_eq!(server.get("/readyz").status, 200);
