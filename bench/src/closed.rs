@@ -1,7 +1,7 @@
 //! `closed`: whether the time of a 404 tells a closed feed from one that is not there.
 //!
-//! Shell. Names come in pairs, one of a closed feed and one of none. Each is asked for 15 times, in an order by chance, and
-//! whoever guesses takes the slower one for the closed feed. Guesses that are right too often, or too seldom, tell.
+//! Shell. Names come in pairs, one of a closed feed and one of none. Each is asked for 15 times, in an order by chance. The
+//! slower one is guessed to be that of the closed feed. Too many right guesses, or too few, reveal it.
 
 use std::{fs, path::Path, process::Command, time::Instant};
 

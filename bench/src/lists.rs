@@ -1,7 +1,7 @@
-//! `lists`: what a page of names costs, in lists of ever more names.
+//! `lists`: the cost of a page of names, in lists of ever more names.
 //!
 //! Shell. One server that grows: feeds first, then timelines, which all follow. A page has 1,000 names at most, so the page
-//! of a longer list is to cost what that of a list of 1,000 names costs.
+//! of a longer list must cost as much as that of a list of 1,000 names.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},

@@ -169,7 +169,7 @@ fn configuration(path: &str, edit: &dyn Fn(&str) -> String, parts: &[(&str, &str
     parts.fold(edit(&text), |text, (from, to)| replace(&text, from, to))
 }
 
-/// Makes a folder into which the user of a daemon may write, whoever that is.
+/// Makes a folder into which any user may write.
 fn open_folder(path: &Path) -> &str {
     fs::create_dir(path).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
@@ -217,7 +217,7 @@ fn apache(folder: &Path, upstream: &str, edit: &dyn Fn(&str) -> String) -> Daemo
     let site = configuration("apache/simplefeed.conf", edit, &parts);
     let modules = APACHE_MODULES
         .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
-    // What a server of its own needs; one process, so that all requests share its connections.
+    // Settings of a whole server. It has one process, so that all requests share its connections.
     let server = format!(
         "{}ServerRoot {own}\nDefaultRuntimeDir {own}\nPidFile {own}/pid\nErrorLog {own}/log\n\
          CacheLockPath {own}/lock\nUser www-data\nGroup www-data\nServerName localhost\n\

@@ -1,4 +1,4 @@
-//! Every route through every proxy: who asks a proxy gets what the server gives to who asks it so.
+//! Every route through every proxy: the answer of a proxy equals that of the server to the same request.
 
 use std::{
     cell::RefCell,
@@ -83,7 +83,7 @@ impl Route {
     }
 }
 
-/// Who asks.
+/// Sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Nobody,
@@ -92,7 +92,7 @@ enum Who {
     SignedIn,
 }
 
-/// What of an answer counts.
+/// Parts of an answer that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     status: u16,
@@ -211,7 +211,7 @@ struct Model {
     /// Of a reader of the closed feed.
     cookie: String,
     routes: Vec<Route>,
-    /// What the server itself has answered.
+    /// Answers of the server itself.
     answers: RefCell<BTreeMap<Question, Vec<Seen>>>,
 }
 
@@ -321,7 +321,7 @@ impl Comparison<'_> {
         self.compare_preflight(route);
         for coding in ["identity", "gzip"] {
             for query in &route.queries {
-                // What one of them was given is not for the next one.
+                // The answer to one of them must not reach the next one.
                 for who in [
                     Who::Nobody,
                     Who::Holder,
@@ -341,7 +341,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Asks for a change that nobody may make, and as a holder for one that the server refuses or that changes nothing.
+    /// Sends a write without a token, and with a token one that the server refuses or that changes nothing.
     fn compare_write(&mut self, route: &Route, method: &Method) {
         let path = &route.path;
         let request = Request::new(method.as_str(), path).body("{}");
@@ -491,7 +491,7 @@ fn leads_to_recent(path: &str, answer: &Seen) -> bool {
         && field("access-control-allow-origin") == Some("*")
 }
 
-/// Returns what differs between two answers.
+/// Returns the differences between two answers.
 fn difference(through: &Seen, direct: &Seen) -> String {
     let mut told = format!("{}, not {};", through.status, direct.status);
     let names: BTreeSet<&String> = through.fields.keys().chain(direct.fields.keys()).collect();
@@ -509,7 +509,7 @@ fn difference(through: &Seen, direct: &Seen) -> String {
 }
 
 impl Model {
-    /// Returns what a proxy answers otherwise than the server, until that is enough.
+    /// Returns the answers of a proxy that differ from the server's, until there are enough.
     fn differences(
         &self,
         kind: Kind,
@@ -554,8 +554,8 @@ fn check(kinds: &[Kind]) {
     }
 }
 
-/// Goal: each route through nginx is what the server gives: to nobody, to a holder of a token, and to a browser that is
-/// signed in; in each coding; from a copy, too.
+/// Goal: each route through nginx has the server's answer: without a token, with one, and for a browser that is signed
+/// in; in each coding; from a copy, too.
 #[test]
 #[ignore = "needs nginx"]
 fn every_route_through_nginx() {
@@ -645,7 +645,7 @@ fn a_fault_of_a_configuration_is_found() {
     }
 }
 
-/// Returns the paths whose documents come in a coding to a client that takes none, after others have asked for them.
+/// Returns the paths whose documents reach a client that takes no coding in one, after other clients' requests.
 fn foreign_forms(
     guarded: &Guarded,
     kind: Kind,

@@ -1,5 +1,4 @@
-//! Requests slipped in behind others, through every proxy: what one side takes for a body, the other side may take for a
-//! request.
+//! Request smuggling through every proxy: one side may take bytes for a body, and the other side for a request.
 
 use std::{
     collections::BTreeSet,
@@ -66,7 +65,7 @@ const TARGETS: &[&str] = &[
 /// Time after which a proxy that waits for more of a request is left alone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A proxy, the server behind it, and what was found.
+/// A proxy, the server behind it, and the faults that were found.
 struct Attack<'a> {
     proxy: &'a str,
     origin: &'a str,
@@ -382,8 +381,8 @@ fn a_naive_server_is_found_through_each_proxy() {
     }
 }
 
-/// Goal: a body without a right costs a proxy no memory, and is refused at its first byte. A body that is too large is told,
-/// since its sender would otherwise send it again.
+/// Goal: a body without a right costs a proxy no memory, and is refused at its first byte. A body that is too large is
+/// answered with 413: without an answer, its sender would send it again.
 #[test]
 #[ignore = "needs all proxies"]
 fn bodies_that_are_not_taken_are_told() {
@@ -405,14 +404,14 @@ fn bodies_that_are_not_taken_are_told() {
             let mut line = String::new();
             let read = std::thread::scope(|threads| {
                 let mut body = stream.try_clone().unwrap();
-                // Whoever has answered may read no more of it.
+                // A server that has answered may read no more of it.
                 threads.spawn(move || body.write_all(&vec![b' '; sent]));
                 BufReader::new(&stream).read_line(&mut line)
             });
             assert!(read.is_ok(), "{kind:?}, {sent} of {announced}: {read:?}");
             line
         };
-        // nginx passes on what nobody sends, too, once it is whole.
+        // nginx passes on a body without a token, too, once it is whole.
         if !kind.lets_all_writes_through() {
             let announced = 1_000_000;
             // Apache reads it first, and keeps nothing of it.

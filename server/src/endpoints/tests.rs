@@ -111,7 +111,7 @@ fn recent_documents_link_to_what_wakes_their_readers() {
     );
 }
 
-/// Goal: the right to a feed is asked before its documents are: what they have, they have for nobody who may not see it.
+/// Goal: the right to a feed is asked before its documents are read.
 /// Method: the documents are of a log in which the feed is open. Asked first, they would show it.
 #[tokio::test]
 async fn the_right_to_a_feed_is_asked_first() {
@@ -140,7 +140,7 @@ async fn the_right_to_a_feed_is_asked_first() {
         let all = || Access::Anyone.sight(&HeaderMap::new());
         let shown = feeds::state_for(&shelf, &name, all).await;
         assert!(shown.is_ok());
-        // What the writer would look up, it is not asked for.
+        // The writer is not asked: it would look the name up.
         let pattern = FeedPattern::of(&name);
         let follow = Wanted {
             follow: vec![pattern.clone()],

@@ -260,7 +260,7 @@ async fn change_one(
     ))
 }
 
-/// Changes what a timeline follows.
+/// Changes the follows of a timeline.
 async fn changed(
     site: &Site,
     timeline: &FeedName,
