@@ -129,6 +129,7 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
         waiting: 4,
         leased: 1,
         dead: 1,
+        next_due: Some(at(50)),
         ..Stats::default()
     };
     assert_eq!(queue.stats(&things()).await.unwrap(), counted);
