@@ -6,7 +6,10 @@
 use std::{
     fs::{self, File, Metadata},
     io,
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    os::{
+        fd::{AsFd, AsRawFd as _},
+        unix::fs::MetadataExt as _,
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -57,28 +60,49 @@ impl Identity {
 /// Returns why there is none.
 pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
     #[cfg(target_os = "linux")]
-    if let Some(found) = look_without_times(path)? {
-        return Ok(found);
+    {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
+        let wanted = StatxFlags::INO | StatxFlags::SIZE;
+        if let Some(found) = look_without_times(CWD, path, AtFlags::empty(), wanted)? {
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+            let inode = found.stx_ino;
+            return Ok((Identity { device, inode }, found.stx_size));
+        }
     }
     let found = fs::metadata(path)?;
     Ok((Identity::of(&found), found.len()))
 }
 
+/// Returns how many names an open file has, and its length. No path is resolved, which would take three times as long.
+///
+/// # Errors
+///
+/// Returns why the system does not tell.
+pub(super) fn look_at(file: &File) -> io::Result<(u64, u64)> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, StatxFlags};
+        let wanted = StatxFlags::NLINK | StatxFlags::SIZE;
+        if let Some(found) = look_without_times(file, "", AtFlags::EMPTY_PATH, wanted)? {
+            return Ok((found.stx_nlink.into(), found.stx_size));
+        }
+    }
+    let found = file.metadata()?;
+    Ok((found.nlink(), found.len()))
+}
+
 /// Asks for no times of a file: after such a question, the next write updates the inode, which costs CPU time at each sync
 /// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
 #[cfg(target_os = "linux")]
-fn look_without_times(path: &Path) -> io::Result<Option<(Identity, u64)>> {
-    use rustix::{
-        fs::{AtFlags, CWD, StatxFlags, makedev, statx},
-        io::Errno,
-    };
-    let wanted = StatxFlags::INO | StatxFlags::SIZE;
-    match statx(CWD, path, AtFlags::empty(), wanted) {
-        Ok(found) => {
-            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-            let inode = found.stx_ino;
-            Ok(Some((Identity { device, inode }, found.stx_size)))
-        }
+fn look_without_times(
+    from: impl AsFd,
+    path: impl rustix::path::Arg,
+    flags: rustix::fs::AtFlags,
+    wanted: rustix::fs::StatxFlags,
+) -> io::Result<Option<rustix::fs::Statx>> {
+    use rustix::io::Errno;
+    match rustix::fs::statx(from, path, flags, wanted) {
+        Ok(found) => Ok(Some(found)),
         Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }

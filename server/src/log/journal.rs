@@ -23,6 +23,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -67,6 +68,8 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 const READ_BYTES: u64 = 1024 * 1024;
 /// Name of a file whose content is settled, and whose room is used again.
 const SPARE: &str = "spare";
+/// Longest time in which commits are acknowledged without a look for the newest file by its name.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A place in a file of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -413,6 +416,8 @@ pub(super) struct Journal {
     end: u64,
     /// Bytes of the file that are written, with records or zeros.
     written: u64,
+    /// When a commit last found the file by its name.
+    looked: Option<Instant>,
 }
 
 impl Journal {
@@ -437,6 +442,7 @@ impl Journal {
             file: Arc::new(file),
             end: HEAD_BYTES,
             written,
+            looked: None,
         })
     }
 
@@ -473,6 +479,7 @@ impl Journal {
             file,
             end,
             written,
+            looked: None,
         })
     }
 
@@ -526,9 +533,30 @@ impl Journal {
         }
         let synced = self.barrier.sync(&self.file.file);
         synced.map_err(LogError::io("sync", path))?;
-        self.check_place()?;
+        self.check_before_answer()?;
         seen(&record)?;
         self.end = end;
+        Ok(())
+    }
+
+    /// Checks that the newest file has a name and the length that it has been given. A file that was moved has both: the look
+    /// by name, which takes three times as long and is due once in [`LOOK_EVERY`], notices it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check_place`], which has the last word: some file systems count no names.
+    fn check_before_answer(&mut self) -> Result<(), LogError> {
+        let is_whole = |(names, length)| names > 0 && length == self.written;
+        if self
+            .looked
+            .is_some_and(|looked| looked.elapsed() < LOOK_EVERY)
+            && held::look_at(&self.file.file).is_ok_and(is_whole)
+            && !self.file.is_damaged()
+        {
+            return Ok(());
+        }
+        self.check_place()?;
+        self.looked = Some(Instant::now());
         Ok(())
     }
 

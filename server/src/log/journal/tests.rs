@@ -41,6 +41,11 @@ fn written(folder: &Path, first: u64, sizes: &[usize]) -> Journal {
     journal
 }
 
+fn cut(file: &Path, length: u64) {
+    let file = File::options().write(true).open(file);
+    file.unwrap().set_len(length).unwrap();
+}
+
 fn append(journal: &mut Journal, number: u64, bytes: usize) {
     let appended = journal.append(
         CommitNumber(number),
@@ -175,6 +180,52 @@ fn an_older_file_that_was_cut_is_not_there() {
     assert!(matches!(left, Err(LogError::Displaced { .. })), "{left:?}");
 }
 
+/// Goal: a file that was cut or has lost its name takes no commit more. One that was moved takes none once the look for its
+/// name is due.
+/// Method: damage between two commits, where the last look was just now or is due.
+#[test]
+fn a_file_that_is_not_whole_takes_no_commits() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage, bool); 5] = [
+        ("none", |_| {}, false),
+        ("cut", |file| cut(file, 600), true),
+        ("longer", |file| cut(file, 1 << 20), true),
+        ("removed", |file| fs::remove_file(file).unwrap(), true),
+        (
+            "replaced",
+            |file| {
+                fs::copy(file, file.with_extension("new")).unwrap();
+                fs::rename(file.with_extension("new"), file).unwrap();
+            },
+            true,
+        ),
+    ];
+    let moved: (&str, Damage, bool) = (
+        "moved",
+        |file| fs::rename(file, file.with_extension("old")).unwrap(),
+        false,
+    );
+    for (name, damage, is_seen_at_once) in damages.into_iter().chain([moved]) {
+        for is_due in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut journal = written(folder.path(), 1, &[100; 2]);
+            // However slow this test is: the time since the last look does not pass for it.
+            let looked = (!is_due).then(|| Instant::now() + Duration::from_hours(1));
+            journal.looked = looked;
+            damage(&journal.file().path);
+            let mut is_seen = false;
+            let appended = journal.append(CommitNumber(3), &chain(2), &item(3, 100), |_| {
+                is_seen = true;
+                Ok(())
+            });
+            let is_refused = matches!(appended, Err(LogError::Displaced { .. }));
+            let expected = is_seen_at_once || (is_due && name != "none");
+            assert_eq!(is_refused, expected, "{name}, due: {is_due}: {appended:?}");
+            assert_eq!(is_seen, !expected, "{name}, due: {is_due}");
+        }
+    }
+}
+
 /// Goal: a reader that is slower than the settler reads what it asked for.
 #[test]
 fn a_file_that_is_read_is_not_used_again() {
@@ -265,7 +316,7 @@ fn old_content_costs_one_look() {
     append(&mut journal, 3, 100);
     drop(journal);
     // One look takes a fraction of a second; a checksum at each place would take an hour.
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let (found, end) = read(folder.path());
     assert_eq!(found, [3]);
     end.unwrap();
@@ -274,7 +325,7 @@ fn old_content_costs_one_look() {
         file.scan_remains(|record| remains.push(record.number.0));
     }
     assert_eq!(remains.last(), Some(&3));
-    assert!(began.elapsed() < std::time::Duration::from_mins(1));
+    assert!(began.elapsed() < Duration::from_mins(1));
 }
 
 /// Goal: a file that has grown far beyond a chapter takes no time at later starts.
