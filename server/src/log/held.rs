@@ -6,10 +6,7 @@
 use std::{
     fs::{self, File, Metadata},
     io,
-    os::{
-        fd::{AsFd, AsRawFd as _},
-        unix::fs::MetadataExt as _,
-    },
+    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -95,7 +92,7 @@ pub(super) fn look_at(file: &File) -> io::Result<(u64, u64)> {
 /// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
 #[cfg(target_os = "linux")]
 fn look_without_times(
-    from: impl AsFd,
+    from: impl std::os::fd::AsFd,
     path: impl rustix::path::Arg,
     flags: rustix::fs::AtFlags,
     wanted: rustix::fs::StatxFlags,

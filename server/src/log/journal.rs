@@ -403,6 +403,15 @@ fn encode_record(
     record
 }
 
+/// A look that found the newest file by its name.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    /// When it began.
+    at: Instant,
+    /// Number of names that the file had.
+    names: u64,
+}
+
 /// The journal, for the writer.
 pub(super) struct Journal {
     folder: PathBuf,
@@ -416,8 +425,8 @@ pub(super) struct Journal {
     end: u64,
     /// Bytes of the file that are written, with records or zeros.
     written: u64,
-    /// When a commit last found the file by its name.
-    looked: Option<Instant>,
+    /// The last look of a commit that found the file by its name.
+    looked: Option<Looked>,
 }
 
 impl Journal {
@@ -493,7 +502,8 @@ impl Journal {
         self.end
     }
 
-    /// Appends a commit, and calls `seen` with its record once it would survive a power cut, and the next opening finds it.
+    /// Appends a commit, and calls `seen` with its record once it would survive a power cut, and the file is checked: the next
+    /// opening finds it, unless the file was moved within [`LOOK_EVERY`].
     ///
     /// # Errors
     ///
@@ -539,24 +549,25 @@ impl Journal {
         Ok(())
     }
 
-    /// Checks that the newest file has a name and the length that it has been given. A file that was moved has both: the look
-    /// by name, which takes three times as long and is due once in [`LOOK_EVERY`], notices it.
+    /// Checks that the newest file has its names and the length that it has been given. A file that was moved has both. Only
+    /// the look by name notices that, which takes three times as long: it is due once in [`LOOK_EVERY`].
     ///
     /// # Errors
     ///
-    /// Those of [`Self::check_place`], which has the last word: some file systems count no names.
+    /// Those of [`Self::check_place`], which has the last word: a further name does no harm.
     fn check_before_answer(&mut self) -> Result<(), LogError> {
-        let is_whole = |(names, length)| names > 0 && length == self.written;
-        if self
-            .looked
-            .is_some_and(|looked| looked.elapsed() < LOOK_EVERY)
-            && held::look_at(&self.file.file).is_ok_and(is_whole)
-            && !self.file.is_damaged()
-        {
+        let is_whole = |looked: Looked| {
+            let expected = (looked.names, self.written);
+            looked.at.elapsed() < LOOK_EVERY
+                && held::look_at(&self.file.file).is_ok_and(|found| found == expected)
+        };
+        if self.looked.is_some_and(is_whole) && !self.file.is_damaged() {
             return Ok(());
         }
+        let at = Instant::now();
+        let names = held::look_at(&self.file.file).map(|(names, _)| names);
         self.check_place()?;
-        self.looked = Some(Instant::now());
+        self.looked = names.ok().map(|names| Looked { at, names });
         Ok(())
     }
 
@@ -622,6 +633,7 @@ impl Journal {
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
         self.place = file.place_in(&self.name);
         self.file = Arc::new(file);
+        self.looked = None;
         (self.end, self.written) = (HEAD_BYTES, written);
         Ok(())
     }

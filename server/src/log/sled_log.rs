@@ -152,7 +152,7 @@ impl SledLog {
         Ok(head.chain)
     }
 
-    /// Checks the folder, unless it was checked within the last second: a commit looks for its own file anyway.
+    /// Checks the folder, unless it was checked within the last second: a commit looks at its own file anyway.
     fn check_folder(&self) -> Result<(), LogError> {
         let mut checked = self.checked.lock();
         if checked.elapsed() < CHECKED_AGAIN {

@@ -41,11 +41,6 @@ fn written(folder: &Path, first: u64, sizes: &[usize]) -> Journal {
     journal
 }
 
-fn cut(file: &Path, length: u64) {
-    let file = File::options().write(true).open(file);
-    file.unwrap().set_len(length).unwrap();
-}
-
 fn append(journal: &mut Journal, number: u64, bytes: usize) {
     let appended = journal.append(
         CommitNumber(number),
@@ -180,48 +175,65 @@ fn an_older_file_that_was_cut_is_not_there() {
     assert!(matches!(left, Err(LogError::Displaced { .. })), "{left:?}");
 }
 
-/// Goal: a file that was cut or has lost its name takes no commit more. One that was moved takes none once the look for its
-/// name is due.
-/// Method: damage between two commits, where the last look was just now or is due.
+/// Goal: a file that was cut, damaged, or has lost a name takes no commit more. One that was moved takes none once the look
+/// for its name is due.
+/// Method: damage between two commits. The last look has just been, is due, or has never been.
 #[test]
 fn a_file_that_is_not_whole_takes_no_commits() {
-    type Damage = fn(&Path);
-    let damages: [(&str, Damage, bool); 5] = [
+    type Damage = fn(&JournalFile);
+    let second = |file: &JournalFile| file.path.with_extension("second");
+    let damages: [(&str, Damage, bool); 7] = [
         ("none", |_| {}, false),
-        ("cut", |file| cut(file, 600), true),
-        ("longer", |file| cut(file, 1 << 20), true),
-        ("removed", |file| fs::remove_file(file).unwrap(), true),
+        ("cut", |file| file.file.set_len(600).unwrap(), true),
+        ("longer", |file| file.file.set_len(1 << 20).unwrap(), true),
+        (
+            "damaged",
+            |file| file.is_damaged.store(true, Ordering::Release),
+            true,
+        ),
+        ("removed", |file| fs::remove_file(&file.path).unwrap(), true),
         (
             "replaced",
             |file| {
-                fs::copy(file, file.with_extension("new")).unwrap();
-                fs::rename(file.with_extension("new"), file).unwrap();
+                fs::copy(&file.path, file.path.with_extension("new")).unwrap();
+                fs::rename(file.path.with_extension("new"), &file.path).unwrap();
             },
             true,
         ),
+        (
+            "moved",
+            |file| fs::rename(&file.path, file.path.with_extension("old")).unwrap(),
+            false,
+        ),
     ];
-    let moved: (&str, Damage, bool) = (
-        "moved",
-        |file| fs::rename(file, file.with_extension("old")).unwrap(),
-        false,
-    );
-    for (name, damage, is_seen_at_once) in damages.into_iter().chain([moved]) {
-        for is_due in [false, true] {
-            let folder = tempfile::tempdir().unwrap();
-            let mut journal = written(folder.path(), 1, &[100; 2]);
-            // However slow this test is: the time since the last look does not pass for it.
-            let looked = (!is_due).then(|| Instant::now() + Duration::from_hours(1));
-            journal.looked = looked;
-            damage(&journal.file().path);
-            let mut is_seen = false;
-            let appended = journal.append(CommitNumber(3), &chain(2), &item(3, 100), |_| {
-                is_seen = true;
-                Ok(())
-            });
-            let is_refused = matches!(appended, Err(LogError::Displaced { .. }));
-            let expected = is_seen_at_once || (is_due && name != "none");
-            assert_eq!(is_refused, expected, "{name}, due: {is_due}: {appended:?}");
-            assert_eq!(is_seen, !expected, "{name}, due: {is_due}");
+    // However slow this test is: a look of the future is never due.
+    let ages = [
+        Some(Instant::now() + Duration::from_hours(1)),
+        Instant::now().checked_sub(LOOK_EVERY),
+        None,
+    ];
+    for (name, damage, is_seen_at_once) in damages {
+        for (case, at) in ages.into_iter().enumerate() {
+            for names in [1, 2] {
+                let folder = tempfile::tempdir().unwrap();
+                let mut journal = written(folder.path(), 1, &[100; 2]);
+                if names == 2 {
+                    fs::hard_link(&journal.file.path, second(&journal.file)).unwrap();
+                }
+                append(&mut journal, 3, 100);
+                assert!(journal.looked.is_some());
+                journal.looked = at.map(|at| Looked { at, names });
+                damage(&journal.file);
+                let mut is_seen = false;
+                let appended = journal.append(CommitNumber(4), &chain(3), &item(4, 100), |_| {
+                    is_seen = true;
+                    Ok(())
+                });
+                let is_refused = matches!(appended, Err(LogError::Displaced { .. }));
+                let expected = is_seen_at_once || (case > 0 && name != "none");
+                assert_eq!(is_refused, expected, "{name} {case}: {appended:?}");
+                assert_eq!(is_seen, !expected, "{name} {case}");
+            }
         }
     }
 }
