@@ -1,7 +1,10 @@
 //! `lists`: the cost of a page of names, in lists of ever more names.
 //!
-//! Shell. One server that grows: feeds first, then timelines, which all follow. A page has 1,000 names at most, so the page
-//! of a longer list must cost as much as that of a list of 1,000 names.
+//! Shell. One server gets ever more feeds, and another one feeds and timelines that follow them. A page has 1,000 names at
+//! most, so the page of a longer list must cost as much as that of a list of 1,000 names.
+//!
+//! Names are in another order than their feeds, and followers are read again from the disk: what a page shows lies anywhere
+//! in the memory.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -36,9 +39,25 @@ const PLAIN: &str = "/feeds/plain/recent.atom";
 /// Sizes of the measurement.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Names {
-    /// Timelines, which are the followers of the feed with most of them
-    #[arg(long, default_value_t = 1_000_000)]
-    timelines: u32,
+    /// Feeds of one server, and timelines of another one, which follow the same feed
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(20_000..=1_000_000))]
+    names: u32,
+}
+
+/// Step from the number in a name to the one in the next name. It has no factor in common with the number of names, so each
+/// name is made once.
+const STEP: u64 = 7_919;
+
+/// Names with numbers, in the order in which they are made.
+#[derive(Clone, Copy)]
+struct Scattered(u32);
+
+impl Scattered {
+    /// Returns the number in the name that is made after so many others.
+    fn number(self, made: u32) -> u64 {
+        let all = u64::from(self.0);
+        all + u64::from(made) * STEP % all
+    }
 }
 
 /// A list of names.
@@ -46,8 +65,8 @@ struct List {
     route: &'static str,
     path: String,
     names: u32,
-    /// Letter of the names in it, which are numbered.
-    letter: char,
+    /// Lua expression of a query, from the number of a request. Behind its place, there is a page of names.
+    place: Option<String>,
 }
 
 impl List {
@@ -58,14 +77,6 @@ impl List {
         } else {
             1.0
         }
-    }
-
-    /// Returns a Lua expression of a place in the list, from the number of a request.
-    fn place(&self) -> Option<String> {
-        let has_places = self.route != OPML && self.route != FRIENDS && self.names > PAGE;
-        // Behind the last places, fewer names than a page has are left.
-        let places = self.names - PAGE.min(self.names);
-        has_places.then(|| format!("'?after={}' .. (n * 7919 % {places})", self.letter))
     }
 }
 
@@ -92,74 +103,100 @@ pub(crate) fn measure(
     seconds: u64,
     size: &Names,
 ) -> anyhow::Result<()> {
-    let folder = folder()?;
-    let ours = Program::simplefeed(&folder.path().join("data"))?;
-    Connection::open(&ours.address)?.publish("plain", &event(1))?;
-    let mut cost = |list: &List, base: &mut Base| -> anyhow::Result<()> {
-        let costs = list.costs(&ours, rounds, seconds)?;
+    let mut cost = |ours: &Program, list: &List, base: &mut Base| -> anyhow::Result<()> {
+        let costs = list.costs(ours, rounds, seconds)?;
         table.add_all(list.rows(&costs, base));
         Ok(())
     };
-    let mut of_feeds = Base::default();
-    let feeds = |names, letter| List {
-        route: "/feeds",
-        path: "/feeds".into(),
-        names,
-        letter,
-    };
-    let mut made = 0;
-    for length in LENGTHS {
-        make_feeds(&ours, made..length)?;
-        made = length;
-        cost(&feeds(length, 'f'), &mut of_feeds)?;
-    }
-    let lengths: Vec<u32> = LENGTHS.into_iter().chain([size.timelines]).collect();
-    follow(&ours, &lengths)?;
-    cost(&feeds(size.timelines, 't'), &mut of_feeds)?;
-    let mut of_followers = Base::default();
-    for names in &lengths {
-        let list = List {
-            route: "followers.json",
-            path: format!("/feeds/pop{names}/followers.json"),
-            names: *names,
-            letter: 't',
-        };
-        cost(&list, &mut of_followers)?;
-    }
-    for route in ["following.json", OPML, FRIENDS] {
-        let mut of_follows = Base::default();
-        for names in LENGTHS {
-            let path = format!("/feeds/of{names}/{route}");
-            let list = List {
-                route,
-                path,
-                names,
-                letter: 'f',
-            };
-            cost(&list, &mut of_follows)?;
-        }
-    }
+    let folder = folder()?;
+    let feeds = folder.path().join("feeds");
+    let ours = Program::simplefeed(&feeds)?;
+    Connection::open(&ours.address)?.publish("plain", &event(1))?;
+    of_feeds(size.names, &ours, &mut |list, base| cost(&ours, list, base))?;
+    ours.stop()?;
+    let timelines = folder.path().join("timelines");
+    let ours = Program::simplefeed(&timelines)?;
+    Connection::open(&ours.address)?.publish("plain", &event(1))?;
+    follow(size.names, &ours)?;
+    ours.stop()?;
+    let ours = Program::simplefeed(&timelines)?;
+    // The first list waits until all names are read.
+    Connection::open(&ours.address)?.get("/feeds")?;
+    of_timelines(size.names, &mut |list, base| cost(&ours, list, base))?;
     ours.stop()
 }
 
-/// Creates feeds.
-fn make_feeds(ours: &Program, numbers: std::ops::Range<u32>) -> anyhow::Result<()> {
-    let first = numbers.start;
-    // In their order, since lists of follows have it: places of names are computed.
-    let mut connection = Connection::open(&ours.address)?;
-    for number in first..numbers.end {
-        put(&format!("/feeds/f{number}"), "{}", &mut connection)?;
+/// Measures a list, which others may be compared with.
+type Cost<'c> = &'c mut dyn FnMut(&List, &mut Base) -> anyhow::Result<()>;
+/// Measures the list of a server's feeds.
+fn of_feeds(most: u32, ours: &Program, cost: Cost<'_>) -> anyhow::Result<()> {
+    let (scattered, mut base, mut made) = (Scattered(most), Base::default(), 0);
+    // A server has a million feeds at most, and the measurement makes some besides.
+    let longest = most - most / 100;
+    for names in LENGTHS.into_iter().chain([longest]) {
+        at_once(names - made, &ours.address, |number, _, connection| {
+            let name = scattered.number(made + number);
+            put(&format!("/feeds/f{name}"), "{}", connection)
+        })?;
+        made = names;
+        // They are scattered over the numbers of all.
+        let places = u64::from(most) * u64::from(names - PAGE.min(names)) / u64::from(names);
+        let place = format!("'?after=f' .. {most} + n * {STEP} % {places}");
+        let list = List {
+            route: "/feeds",
+            path: "/feeds".into(),
+            names,
+            place: (names > PAGE).then_some(place),
+        };
+        cost(&list, &mut base)?;
     }
     Ok(())
 }
 
-/// Creates timelines, so that feeds have followers and timelines have follows, as many as each of the lengths.
-fn follow(ours: &Program, lengths: &[u32]) -> anyhow::Result<()> {
+/// Measures the lists of timelines.
+fn of_timelines(most: u32, cost: Cost<'_>) -> anyhow::Result<()> {
+    let lengths: Vec<u32> = LENGTHS.into_iter().chain([most]).collect();
+    let mut base = Base::default();
+    for names in lengths {
+        let places = names - PAGE.min(names);
+        let place = format!("'?after=t' .. {most} + n * {STEP} % {places} * {STEP} % {most}");
+        let list = List {
+            route: "followers.json",
+            path: format!("/feeds/pop{names}/followers.json"),
+            names,
+            place: (names > PAGE).then_some(place),
+        };
+        cost(&list, &mut base)?;
+    }
+    for route in ["following.json", OPML, FRIENDS] {
+        let mut base = Base::default();
+        for names in LENGTHS {
+            let has_places = route == "following.json" && names > PAGE;
+            let places = names - PAGE.min(names);
+            let place = format!("'?after=f' .. n * {STEP} % {places}");
+            let list = List {
+                route,
+                path: format!("/feeds/of{names}/{route}"),
+                names,
+                place: has_places.then_some(place),
+            };
+            cost(&list, &mut base)?;
+        }
+    }
+    Ok(())
+}
+
+/// Creates feeds, and timelines, so that feeds have followers and timelines have follows, as many as each of the lengths.
+fn follow(most: u32, ours: &Program) -> anyhow::Result<()> {
+    let lengths: Vec<u32> = LENGTHS.into_iter().chain([most]).collect();
     let mut connection = Connection::open(&ours.address)?;
-    for length in lengths {
+    // In their order, since lists of follows have it: places of names are computed.
+    for number in 0..LENGTHS.into_iter().max().unwrap_or(0) {
+        put(&format!("/feeds/f{number}"), "{}", &mut connection)?;
+    }
+    for length in &lengths {
         put(&format!("/feeds/pop{length}"), "{}", &mut connection)?;
     }
-    let most = lengths.last().copied().context("there are lengths")?;
     at_once(most, &ours.address, |number, _, connection| {
         let popular = lengths.iter().filter(|length| number < **length);
         let names: Vec<String> = popular.map(|length| format!("\"pop{length}\"")).collect();
@@ -171,7 +208,8 @@ fn follow(ours: &Program, lengths: &[u32]) -> anyhow::Result<()> {
         };
         let names = names.join(",");
         let body = format!("{{\"kind\":\"timeline\",\"following\":[{names}]{owner}}}");
-        put(&format!("/feeds/t{number}"), &body, connection)
+        let name = Scattered(most).number(number);
+        put(&format!("/feeds/t{name}"), &body, connection)
     })?;
     // The one above has been idle for long.
     let mut connection = Connection::open(&ours.address)?;
@@ -194,13 +232,13 @@ fn put(path: &str, body: &str, connection: &mut Connection) -> anyhow::Result<()
 impl List {
     fn costs(&self, ours: &Program, rounds: usize, seconds: u64) -> anyhow::Result<Costs> {
         let mut costs = Costs::default();
-        let place = self.place();
         for round in 0..=rounds {
             let ready = read(ours, &self.path, &[], seconds)?.cpu_micros;
             let of_list = known(ours, &self.path, seconds)?;
             let plain = known(ours, PLAIN, seconds)?;
             let changed = self.after_changes(ours)?;
-            let anywhere = place
+            let anywhere = self
+                .place
                 .as_ref()
                 .map(|place| read_places(ours, &self.path, place, seconds))
                 .transpose()?;

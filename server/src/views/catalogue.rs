@@ -3,8 +3,11 @@
 //! In memory: read from the log once, then kept current by commits. A list therefore reads nothing of a feed that it does
 //! not show, and its timing reveals none.
 
+mod by_name;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
+    hint::black_box,
     ops::Bound,
     sync::{
         Arc,
@@ -18,8 +21,10 @@ use simplefeed_core::{
     feed::{FeedId, FeedKey, FeedName, FeedPattern, Position},
     limits::CATALOGUE_FEEDS_MAX,
     settings::Settings,
+    timestamp::Timestamp,
 };
 
+use self::by_name::ByName;
 use crate::{
     log::{EntryLog, LogError, settings_of},
     resource::Generation,
@@ -127,9 +132,12 @@ enum Told {
 
 #[derive(Debug, Default)]
 struct Rows {
-    open: BTreeMap<FeedName, Arc<Row>>,
-    closed: BTreeMap<FeedName, Arc<Row>>,
-    all: HashMap<FeedKey, Arc<Row>>,
+    open: ByName,
+    closed: ByName,
+    /// In the order in which timelines came, as followers are listed.
+    all: Vec<(FeedKey, Arc<Row>)>,
+    /// Place of each in `all`.
+    places: HashMap<FeedKey, usize>,
 }
 
 /// Feeds that were found among some that were looked at.
@@ -141,16 +149,28 @@ pub struct Found {
     pub end: Option<FeedName>,
 }
 
+/// Reads a little of each row.
+///
+/// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an `Arc` waits for each row.
+fn fetch(rows: &[&Arc<Row>]) {
+    let read = |all, row: &&Arc<Row>| {
+        let name = row.name.as_str().bytes().next();
+        let (_, key) = row.key.0.as_u64_pair();
+        all ^ key ^ row.entries.load(Ordering::Relaxed) ^ u64::from(name.unwrap_or_default())
+    };
+    black_box(rows.iter().fold(0, read));
+}
+
 impl Rows {
     fn take(&mut self, change: &Told) {
         match change {
             Told::Settings(key, settings) => {
-                let entries = self.all.get(key);
+                let entries = self.of(*key);
                 let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
                 self.put(Arc::new(Row::new(*key, settings, entries)));
             }
             Told::Next(key, next) => {
-                if let Some(row) = self.all.get(key) {
+                if let Some(row) = self.of(*key) {
                     // A commit during the reading may be in the number that was read.
                     row.entries.fetch_max(next.0, Ordering::Relaxed);
                 }
@@ -164,9 +184,26 @@ impl Rows {
         } else {
             (&mut self.open, &mut self.closed)
         };
-        other.remove(&row.name);
-        into.insert(row.name.clone(), Arc::clone(&row));
-        self.all.insert(row.key, row);
+        other.remove(row.name.as_str());
+        into.insert(Arc::clone(&row));
+        let place = *self.places.entry(row.key).or_insert(self.all.len());
+        match self.all.get_mut(place) {
+            Some((_, old)) => *old = row,
+            None => self.all.push((row.key, row)),
+        }
+    }
+
+    fn of(&self, feed: FeedKey) -> Option<&Arc<Row>> {
+        self.all.get(*self.places.get(&feed)?).map(|(_, row)| row)
+    }
+
+    /// Orders rows by times, of which there is one for each.
+    fn order(&mut self, times: Vec<Timestamp>) {
+        let mut timed: Vec<_> = times.into_iter().zip(self.all.drain(..)).collect();
+        timed.sort_by_key(|(time, _)| *time);
+        self.all.extend(timed.into_iter().map(|(_, row)| row));
+        let keys = self.all.iter().map(|(key, _)| *key);
+        self.places = keys.zip(0..).collect();
     }
 }
 
@@ -218,7 +255,7 @@ impl Catalogue {
             if counts.all(|change| matches!(change, Told::Next(..))) {
                 for change in &changes {
                     if let Told::Next(key, next) = change
-                        && let Some(row) = rows.all.get(key)
+                        && let Some(row) = rows.of(*key)
                     {
                         row.entries.fetch_max(next.0, Ordering::Relaxed);
                     }
@@ -255,7 +292,23 @@ impl Catalogue {
     ///
     /// See [`LogError`].
     pub fn rows(&self, keys: impl Iterator<Item = FeedKey>) -> Result<Vec<Arc<Row>>, LogError> {
-        self.with_rows(|rows| keys.filter_map(|key| rows.all.get(&key).cloned()).collect())
+        self.with_rows(|rows| {
+            let mut next = 0;
+            let found = keys.filter_map(|key| {
+                // Many that are asked for together came together: nothing needs to be looked up.
+                let is_next = rows.all.get(next).is_some_and(|(found, _)| *found == key);
+                let place = if is_next {
+                    next
+                } else {
+                    *rows.places.get(&key)?
+                };
+                next = place + 1;
+                rows.all.get(place).map(|(_, row)| row)
+            });
+            let found: Vec<&Arc<Row>> = found.collect();
+            fetch(&found);
+            found.into_iter().cloned().collect()
+        })
     }
 
     /// Returns the row of a feed.
@@ -264,7 +317,7 @@ impl Catalogue {
     ///
     /// See [`LogError`].
     pub fn row(&self, feed: FeedKey) -> Result<Option<Arc<Row>>, LogError> {
-        self.with_rows(|rows| rows.all.get(&feed).cloned())
+        self.with_rows(|rows| rows.of(feed).cloned())
     }
 
     /// Returns the row of the feed with a name.
@@ -274,6 +327,7 @@ impl Catalogue {
     /// See [`LogError`].
     pub fn named(&self, name: &FeedName) -> Result<Option<Arc<Row>>, LogError> {
         self.with_rows(|rows| {
+            let name = name.as_str();
             let found = rows.open.get(name).or_else(|| rows.closed.get(name));
             found.cloned()
         })
@@ -283,7 +337,7 @@ impl Catalogue {
     /// as the log is not read.
     pub fn is_open(&self, name: &FeedName) -> Option<bool> {
         match &*self.known.read() {
-            Known::All(rows) => Some(rows.open.contains_key(name)),
+            Known::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
             Known::Nothing | Known::Reading(_) => None,
         }
     }
@@ -305,21 +359,22 @@ impl Catalogue {
     ) -> Result<Found, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with_rows(|all| {
-            let open = all.open.range::<str, _>((from, Bound::Unbounded)).take(max);
+            let open = all.open.from(from).take(max);
             // No name behind the first `max` of each set can be among the first `max` of all.
-            let mut rows: Vec<&Arc<Row>> = open.map(|(_, row)| row).collect();
+            let mut rows: Vec<&Arc<Row>> = open.collect();
+            let opened = rows.len();
             for pattern in closed {
                 let beginning = pattern.beginning();
                 let from = match after {
                     Some(after) if after.as_str() >= beginning => from,
                     _ => Bound::Included(beginning),
                 };
-                let found = all.closed.range::<str, _>((from, Bound::Unbounded));
-                let found = found.take_while(|(name, _)| name.as_str().starts_with(beginning));
-                let found = found.filter(|(name, _)| pattern.matches(name)).take(max);
-                rows.extend(found.map(|(_, row)| row));
+                let found = all.closed.from(from);
+                let found = found.take_while(|row| row.name.as_str().starts_with(beginning));
+                rows.extend(found.filter(|row| pattern.matches(&row.name)).take(max));
             }
-            if !closed.is_empty() {
+            fetch(&rows);
+            if rows.len() > opened {
                 rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
                 rows.dedup_by(|one, other| one.key == other.key);
                 rows.truncate(max);
@@ -341,23 +396,13 @@ impl Catalogue {
             return vec![];
         };
         let beginning: String = text.chars().take(NEAR_CHARS).collect();
-        let is_near = |name: &&FeedName| name.as_str().starts_with(&beginning);
-        let before = rows
-            .open
-            .range::<str, _>((Bound::Unbounded, Bound::Excluded(text)));
-        let behind = rows
-            .open
-            .range::<str, _>((Bound::Included(text), Bound::Unbounded));
-        let before = before
-            .rev()
-            .map(|(name, _)| name)
-            .take_while(is_near)
-            .take(NEAR_MAX);
-        let behind = behind
-            .map(|(name, _)| name)
-            .take_while(is_near)
-            .take(NEAR_MAX);
-        let mut near: Vec<FeedName> = before.chain(behind).cloned().collect();
+        let is_near = |row: &&Arc<Row>| row.name.as_str().starts_with(&beginning);
+        let before = rows.open.before(text);
+        let before = before.take_while(is_near).take(NEAR_MAX);
+        let behind = rows.open.from(Bound::Included(text));
+        let behind = behind.take_while(is_near).take(NEAR_MAX);
+        let near = before.chain(behind).map(|row| row.name.clone());
+        let mut near: Vec<FeedName> = near.collect();
         near.sort();
         near
     }
@@ -400,17 +445,20 @@ impl Catalogue {
 
 /// Returns the rows of all feeds of a log, or `None` if it does not go on.
 fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
-    let mut rows = Rows::default();
+    let (mut rows, mut times) = (Rows::default(), vec![]);
     let mut after: Option<FeedName> = None;
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
+            // Of a timeline, when it was made.
+            rows.order(times);
             return Ok(Some(rows));
         };
         after = Some(last.clone());
         for (_, head) in &found {
             let settings = settings_of(log, head.feed, head.revision)?;
             rows.put(Arc::new(Row::new(head.feed, &settings, head.next.0)));
+            times.push(head.updated);
         }
     }
     Ok(None)
@@ -421,7 +469,6 @@ pub(crate) mod tests {
     use simplefeed_core::{
         feed::{CommitNumber, DocumentNumber, Revision},
         settings::{Choices, Defaults},
-        timestamp::Timestamp,
     };
 
     use super::*;
@@ -433,9 +480,13 @@ pub(crate) mod tests {
 
     /// A commit that makes a feed `f`, or opens it.
     pub(crate) fn commit(number: u64, closed: bool) -> Commit {
-        let settings = Settings {
-            name: FeedName::parse("f").unwrap(),
-            id: FeedId::parse("urn:f").unwrap(),
+        commit_of("f", number, number, closed)
+    }
+
+    fn settings(name: &str, closed: bool) -> Settings {
+        Settings {
+            name: FeedName::parse(name).unwrap(),
+            id: FeedId::parse(&format!("urn:{name}")).unwrap(),
             choices: Arc::new(Choices {
                 closed: Some(closed),
                 ..Choices::default()
@@ -444,15 +495,27 @@ pub(crate) mod tests {
             sup_id: None,
             was_closed: false,
             timeline: None,
-        };
+        }
+    }
+
+    /// The row of an open feed.
+    pub(super) fn row(name: &str) -> Row {
+        let settings = settings(name, false);
+        Row::new(settings.id.key(), &settings, 0)
+    }
+
+    /// A commit that gives a feed its settings, the first of which make it.
+    fn commit_of(name: &str, number: u64, revision: u64, closed: bool) -> Commit {
+        let settings = settings(name, closed);
+        let feed = settings.id.key();
         let mut changes = vec![Change::Settings {
-            feed: feed(),
-            revision: Revision(number.try_into().unwrap()),
+            feed,
+            revision: Revision(revision.try_into().unwrap()),
             settings,
         }];
-        if number == 1 {
+        if revision == 1 {
             changes.push(Change::Opened {
-                feed: feed(),
+                feed,
                 document: DocumentNumber::OLDEST,
                 first: Position(0),
                 revision: Revision(1),
@@ -493,6 +556,36 @@ pub(crate) mod tests {
             assert_eq!(names(&catalogue, &[FeedPattern::all()]), 1);
             assert_eq!(catalogue.is_open(&name), Some(true));
             assert_eq!(catalogue.row(feed()).unwrap().unwrap().name, name);
+        }
+    }
+
+    /// Goal: rows are those that were asked for, in that order, as they are now: next to each other, scattered, again, or not
+    /// there.
+    #[test]
+    fn rows_come_as_they_are_asked_for() {
+        let log = Arc::new(MemoryLog::default());
+        let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+        let take = |commit: &Commit| {
+            log.append(commit).unwrap();
+            catalogue.committed(commit);
+        };
+        let names = ["d", "b", "e", "a", "c"];
+        for (number, name) in (1..).zip(names) {
+            if number == 3 {
+                // The first two are found in the log, the others are told.
+                catalogue.read(|| true).unwrap();
+            }
+            take(&commit_of(name, number, 1, false));
+        }
+        take(&commit_of("e", 6, 2, true));
+        let key = |name: &str| FeedId::parse(&format!("urn:{name}")).unwrap().key();
+        for asked in ["dbeac", "caebd", "bea", "eeddbb", "dxbxeb", "x", "", "bcda"] {
+            let keys = asked.chars().map(|name| key(&name.to_string()));
+            let rows = catalogue.rows(keys).unwrap();
+            let found: String = rows.iter().map(|row| row.name.as_str()).collect();
+            assert_eq!(found, asked.replace('x', ""));
+            let closed = |row: &Arc<Row>| row.is_closed == (row.name.as_str() == "e");
+            assert!(rows.iter().all(closed), "{asked}");
         }
     }
 }
