@@ -5,6 +5,7 @@
 use std::{borrow::Borrow, fmt, num::NonZeroU64, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct FeedName(Arc<str>);
+pub struct FeedName(SmolStr);
 
 /// Reason why a text is not a feed name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +82,7 @@ impl std::str::FromStr for FeedName {
 
 impl From<FeedName> for String {
     fn from(name: FeedName) -> Self {
-        (*name.0).into()
+        name.0.into()
     }
 }
 
