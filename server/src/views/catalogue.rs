@@ -21,7 +21,6 @@ use simplefeed_core::{
     feed::{FeedId, FeedKey, FeedName, FeedPattern, Position},
     limits::CATALOGUE_FEEDS_MAX,
     settings::Settings,
-    timestamp::Timestamp,
 };
 
 use self::by_name::ByName;
@@ -134,7 +133,7 @@ enum Told {
 struct Rows {
     open: ByName,
     closed: ByName,
-    /// In the order in which timelines came, as followers are listed.
+    /// Timelines in the order in which they came, as followers are listed, with feeds among them.
     all: Vec<(FeedKey, Arc<Row>)>,
     /// Place of each in `all`.
     places: HashMap<FeedKey, usize>,
@@ -195,15 +194,6 @@ impl Rows {
 
     fn of(&self, feed: FeedKey) -> Option<&Arc<Row>> {
         self.all.get(*self.places.get(&feed)?).map(|(_, row)| row)
-    }
-
-    /// Orders rows by times, of which there is one for each.
-    fn order(&mut self, times: Vec<Timestamp>) {
-        let mut timed: Vec<_> = times.into_iter().zip(self.all.drain(..)).collect();
-        timed.sort_by_key(|(time, _)| *time);
-        self.all.extend(timed.into_iter().map(|(_, row)| row));
-        let keys = self.all.iter().map(|(key, _)| *key);
-        self.places = keys.zip(0..).collect();
     }
 }
 
@@ -445,20 +435,28 @@ impl Catalogue {
 
 /// Returns the rows of all feeds of a log, or `None` if it does not go on.
 fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
-    let (mut rows, mut times) = (Rows::default(), vec![]);
+    let (mut rows, mut timelines) = (Rows::default(), vec![]);
     let mut after: Option<FeedName> = None;
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
-            // Of a timeline, when it was made.
-            rows.order(times);
+            // In the order in which they came, as followers are listed: rows that are read together lie together.
+            timelines.sort_by_key(|(made, _)| *made);
+            for (_, row) in timelines {
+                rows.put(Arc::new(row));
+            }
             return Ok(Some(rows));
         };
         after = Some(last.clone());
         for (_, head) in &found {
             let settings = settings_of(log, head.feed, head.revision)?;
-            rows.put(Arc::new(Row::new(head.feed, &settings, head.next.0)));
-            times.push(head.updated);
+            let row = Row::new(head.feed, &settings, head.next.0);
+            if row.is_timeline {
+                // A timeline is updated when it is made, and never again.
+                timelines.push((head.updated, row));
+            } else {
+                rows.put(Arc::new(row));
+            }
         }
     }
     Ok(None)
@@ -469,6 +467,7 @@ pub(crate) mod tests {
     use simplefeed_core::{
         feed::{CommitNumber, DocumentNumber, Revision},
         settings::{Choices, Defaults},
+        timestamp::Timestamp,
     };
 
     use super::*;
