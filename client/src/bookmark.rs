@@ -296,6 +296,8 @@ impl FileBookmark {
         if held.is_some() {
             return Ok(());
         }
+        // Before the first entry, and not behind the work.
+        files::check_replaceable(&self.path)?;
         // A file of its own: each save replaces the bookmark, and would leave a lock on the old file.
         let mut name = OsString::from(".");
         name.push(self.path.file_name().unwrap_or_default());

@@ -738,7 +738,7 @@ impl Consumer {
             if asks_too_much(asked) && !self.follow {
                 return Err(error);
             }
-            self.observer.retrying(&error);
+            self.notify_retry(&error);
         }
         if another_way || (is_missing && ask.kind != AskKind::Recent) {
             self.failures = 0;
@@ -759,8 +759,22 @@ impl Consumer {
             }
             return Err(error);
         }
-        self.observer.retrying(&error);
+        self.notify_retry(&error);
         Ok(())
+    }
+
+    /// Returns the time that is left until the next request may be sent: after a failure a server gets a pause, as long as
+    /// it asks for (`Retry-After`).
+    pub fn retries_in(&self) -> Duration {
+        self.not_before.map_or(Duration::ZERO, |not_before| {
+            not_before.saturating_duration_since(time::Instant::now())
+        })
+    }
+
+    /// Notifies the observer that something is tried again.
+    pub(crate) fn notify_retry(&mut self, error: &ConsumerError) {
+        let pause = self.retries_in();
+        self.observer.retrying(error, pause);
     }
 
     /// Goes on behind a gap, or ends with it.

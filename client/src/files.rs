@@ -11,23 +11,66 @@ use std::{
 
 use simplefeed_core::timestamp::Timestamp;
 
-/// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced.
+/// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced. A symbolic link stays,
+/// and the file behind it is replaced.
 #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
+    let path = &behind_links(path)?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let mut file = File::create(&temporary)?;
+    let temporary = Path::new(&temporary);
+    let replaced = replace_by(temporary, path, bytes);
+    if let Err(error) = &replaced {
+        let _none = fs::remove_file(temporary);
+        if error.kind() == io::ErrorKind::ResourceBusy {
+            check_replaceable(path)?;
+        }
+    }
+    replaced
+}
+
+#[expect(clippy::disallowed_methods, reason = "the name is temporary")]
+fn replace_by(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(temporary)?;
     file.write_all(bytes)?;
     // Before the rename: otherwise a crash could leave the name with an incomplete file.
     #[cfg(planted)]
     if is_planted(path) {
-        return rename(Path::new(&temporary), path);
+        return rename(temporary, path);
     }
     file.sync_all()?;
     // Only then does the new name survive a crash.
-    rename(Path::new(&temporary), path)
+    rename(temporary, path)
+}
+
+/// Checks that another file can take the place of the one at `path`, which need not be there.
+///
+/// # Errors
+///
+/// Returns that the file is a mount of its own, as in a container: no other one can take its place.
+pub(crate) fn check_replaceable(path: &Path) -> io::Result<()> {
+    if is_mount(path) {
+        return Err(io::Error::other(format!(
+            "{} is a mount of its own, so no new file can take its place: mount its folder",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Returns whether something is mounted at a path. A system that does not tell has nothing there.
+#[cfg(target_os = "linux")]
+fn is_mount(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mount(_: &Path) -> bool {
+    false
 }
 
 /// Returns whether a planted bug leaves out the sync of a file.

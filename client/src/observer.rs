@@ -2,6 +2,8 @@
 //!
 //! Pure: the seam to metrics and logs.
 
+use std::time::Duration;
+
 use simplefeed_core::{
     reader::FeedFault,
     replay::{Run, WalkError},
@@ -18,9 +20,12 @@ use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 /// A gauge for a dashboard:
 ///
 /// ```
-/// use std::sync::{
-///     Arc,
-///     atomic::{AtomicU64, Ordering},
+/// use std::{
+///     sync::{
+///         Arc,
+///         atomic::{AtomicU64, Ordering},
+///     },
+///     time::Duration,
 /// };
 /// use simplefeed_client::{Consumer, ConsumerError, Observer};
 ///
@@ -30,8 +35,8 @@ use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 ///     fn behind(&mut self, entries: u64) {
 ///         self.0.store(entries, Ordering::Relaxed);
 ///     }
-///     fn retrying(&mut self, error: &ConsumerError) {
-///         eprintln!("waiting: {error}");
+///     fn retrying(&mut self, error: &ConsumerError, pause: Duration) {
+///         eprintln!("{error}; trying again in {} s", pause.as_secs());
 ///     }
 /// }
 ///
@@ -39,8 +44,8 @@ use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 /// let orders = Consumer::builder("https://example.org/feeds/orders").observer(Lag(lag.clone()));
 /// ```
 pub trait Observer: Send {
-    /// Something failed and will be tried again.
-    fn retrying(&mut self, _error: &ConsumerError) {}
+    /// Something failed and will be tried again after a pause, at once if that is zero.
+    fn retrying(&mut self, _error: &ConsumerError, _pause: Duration) {}
 
     /// The recent document came from a cache with a stale copy, as may happen while the server is down: newer entries
     /// may exist. Called once, when it begins.

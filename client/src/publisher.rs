@@ -7,6 +7,7 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -197,7 +198,7 @@ fn is_transient(status: u16) -> bool {
 ///         println!("{} is at position {}", entry.id, entry.position);
 ///     }
 /// };
-/// let publisher = publisher.on_retry(|error| eprintln!("{error}; trying again"));
+/// let publisher = publisher.on_retry(|error, pause| eprintln!("{error}; trying again in {pause:?}"));
 /// match publisher.append_reporting(entries, report).await {
 ///     Err(PublishError::Refused { status: 409, detail, .. }) => println!("conflict: {detail}"),
 ///     Err(error) if error.is_transient() => println!("try again later: {error}"),
@@ -217,7 +218,7 @@ pub struct Publisher {
 }
 
 /// Callback for a failed request that will be retried.
-type Retrying = Arc<dyn Fn(&PublishError) + Send + Sync>;
+type Retrying = Arc<dyn Fn(&PublishError, Duration) + Send + Sync>;
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,9 +273,9 @@ impl Publisher {
         Ok(self.transport.get_or_init(|| made))
     }
 
-    /// Calls `told` before each retry, for instance to print the reason of the delay.
+    /// Calls `told` before each retry with its reason, and with the pause until then.
     #[must_use]
-    pub fn on_retry(self, told: impl Fn(&PublishError) + Send + Sync + 'static) -> Self {
+    pub fn on_retry(self, told: impl Fn(&PublishError, Duration) + Send + Sync + 'static) -> Self {
         Self {
             retrying: Some(Arc::new(told)),
             ..self
@@ -573,7 +574,7 @@ impl Publisher {
             let last = attempt + 1 == ATTEMPTS;
             let span = debug_span!("publish", url = %self.url, attempt);
             let sent = transport.send(request.clone()).instrument(span);
-            let asked = match sent.await {
+            let (error, asked) = match sent.await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
                 // A pause of more than a minute is left to the caller: then this answer is the error.
                 Ok(answer)
@@ -581,15 +582,13 @@ impl Publisher {
                         && !last
                         && !asks_too_much(retry_after(&answer)) =>
                 {
-                    self.notify_retry(&self.refused(&answer));
-                    retry_after(&answer)
+                    (self.refused(&answer), retry_after(&answer))
                 }
                 Ok(answer) => return Err(self.refused(&answer)),
                 // The batch may be stored: ids and the idempotency key make the repeat safe.
                 Err(source) if source.transient && !last => {
                     let url = self.url.clone();
-                    self.notify_retry(&PublishError::Transport { url, source });
-                    None
+                    (PublishError::Transport { url, source }, None)
                 }
                 Err(source) => {
                     return Err(PublishError::Transport {
@@ -598,14 +597,12 @@ impl Publisher {
                     });
                 }
             };
-            tokio::time::sleep(jittered(back_off(attempt, asked))).await;
+            let pause = jittered(back_off(attempt, asked));
+            if let Some(retrying) = &self.retrying {
+                retrying(&error, pause);
+            }
+            tokio::time::sleep(pause).await;
             attempt += 1;
-        }
-    }
-
-    fn notify_retry(&self, error: &PublishError) {
-        if let Some(retrying) = &self.retrying {
-            retrying(error);
         }
     }
 

@@ -764,7 +764,7 @@ async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerErro
     loop {
         match consumer.next().await {
             Err(error) if consumer.follows() && error.is_transient() => {
-                consumer.observer().retrying(&error);
+                consumer.notify_retry(&error);
             }
             next => return Ok(next?),
         }

@@ -62,7 +62,8 @@ impl Batches {
                 Some(Ok(())) if skipped > 0 => return Ok(exit::PARTIAL),
                 Some(Ok(())) => return Ok(exit::OK),
                 Some(Err(error)) if self.follow && error.is_transient() => {
-                    say::warning(&format!("{}; trying again", say::chain(&error)));
+                    let again = say::again_in(self.consumer.retries_in());
+                    say::warning(&format!("{}{again}", say::chain(&error)));
                 }
                 Some(Err(error)) => return Err(error.into()),
             }

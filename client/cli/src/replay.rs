@@ -313,18 +313,23 @@ pub(crate) struct Warnings {
 
 impl Warnings {
     fn warn(&mut self, message: String) {
+        self.warn_with(message, "");
+    }
+
+    /// Warns, with a rest that does not count for whether the warning is the same.
+    fn warn_with(&mut self, message: String, rest: &str) {
         let repeats =
             |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
         if !self.told.as_ref().is_some_and(repeats) {
-            say::warning(&message);
+            say::warning(&format!("{message}{rest}"));
             self.told = Some((message, Instant::now()));
         }
     }
 }
 
 impl Observer for Warnings {
-    fn retrying(&mut self, error: &ConsumerError) {
-        self.warn(format!("{}; trying again", say::chain(error)));
+    fn retrying(&mut self, error: &ConsumerError, pause: Duration) {
+        self.warn_with(say::chain(error), &say::again_in(pause));
     }
 
     fn is_stale(&mut self) {
@@ -414,7 +419,8 @@ impl Output {
                 Ok(None) => return self.settle().await,
                 // The consumer keeps to the pause before the next attempt.
                 Err(error) if follow && error.is_transient() => {
-                    say::warning(&format!("{error}; trying again"));
+                    let again = say::again_in(self.consumer.retries_in());
+                    say::warning(&format!("{}{again}", say::chain(&error)));
                     continue;
                 }
                 Err(error) => return Err(error.into()),

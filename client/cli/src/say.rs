@@ -5,11 +5,27 @@
 use std::{
     error::Error,
     fmt::Display,
-    io::{self, IsTerminal as _, Write as _},
-    sync::OnceLock,
+    io::{self, IsTerminal as _, StderrLock},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use serde::Serialize;
+use simplefeed_client::PublishError;
+
+use crate::duration;
+
+/// Longest time that a line waits for its reader.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that a pipe takes whole (`PIPE_BUF`).
+const PIPE_BYTES: usize = 4_096;
 
 /// Form of the messages, as the command line sets it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +80,11 @@ pub(crate) fn warning(text: &str) {
     print_message("warning", "33", text);
 }
 
+/// Warns that a publisher tries again.
+pub(crate) fn retrying(error: &PublishError, pause: Duration) {
+    warning(&format!("{}{}", chain(error), again_in(pause)));
+}
+
 /// Warns that an entry is skipped because it cannot be printed.
 pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
     // An id of a foreign feed can be as long as its document.
@@ -112,10 +133,44 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     }
 }
 
-/// Writes a line. A closed stderr is no error.
+/// Writes a line. Stderr may be closed or full, and its reader may stand still: then the line is dropped, and work goes on.
 fn line(text: &str) {
-    let mut stderr = io::stderr().lock();
-    let _closed = writeln!(stderr, "{text}").is_err();
+    // Set by a line that nobody took in time: the next ones do not wait, until somebody reads again.
+    static STANDS_STILL: AtomicBool = AtomicBool::new(false);
+    // Held, since another thread's line must not come between the question and the write.
+    let stderr = io::stderr().lock();
+    let line = format!("{text}\n");
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        let patience = if STANDS_STILL.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            PATIENCE
+        };
+        if !is_writable(&stderr, patience) {
+            STANDS_STILL.store(true, Ordering::Relaxed);
+            return;
+        }
+        STANDS_STILL.store(false, Ordering::Relaxed);
+        // So much a pipe takes at once when it takes anything (pipe(7)).
+        let (piece, _) = rest.split_at(rest.len().min(PIPE_BYTES));
+        match rustix::io::write(&stderr, piece) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Returns whether a write would not wait for longer than `patience`.
+fn is_writable(stderr: &StderrLock<'_>, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).ok();
+    let asked = poll(
+        &mut [PollFd::new(stderr, PollFlags::OUT)],
+        patience.as_ref(),
+    );
+    // What cannot be asked is written to.
+    asked.map_or(true, |ready| ready > 0)
 }
 
 /// Returns a number with the words behind it, in the singular or the plural.
@@ -125,6 +180,16 @@ where
 {
     let words = if number == N::from(1) { one } else { many };
     format!("{number} {words}")
+}
+
+/// Returns when something is tried again, for the end of a warning.
+pub(crate) fn again_in(pause: Duration) -> String {
+    // A pause of less than a second, or a part of one, is none to wait for.
+    let seconds = pause.as_secs() + u64::from(pause.subsec_millis() >= 500);
+    match seconds {
+        0 => "; trying again".into(),
+        seconds => format!("; trying again in {}", duration::shown(seconds)),
+    }
 }
 
 /// Returns an error with its causes, on one line.

@@ -128,9 +128,7 @@ fn tell(changed: Changed) {
 fn managed(url: &str, token: &TokenArgs) -> anyhow::Result<Timeline> {
     let token = token.token()?;
     Ok(Timeline::new(url)?.with(|publisher| {
-        let publisher = publisher.on_retry(|error| {
-            say::warning(&format!("{}; trying again", say::chain(error)));
-        });
+        let publisher = publisher.on_retry(say::retrying);
         match &token {
             Some(token) => publisher.bearer_token(token),
             None => publisher,

@@ -62,9 +62,7 @@ impl TokenArgs {
 
     /// Returns a publisher that sends the token.
     pub(crate) fn publisher(&self, url: &str) -> anyhow::Result<Publisher> {
-        let publisher = Publisher::new(url)?.on_retry(|error| {
-            say::warning(&format!("{}; trying again", say::chain(error)));
-        });
+        let publisher = Publisher::new(url)?.on_retry(say::retrying);
         Ok(match self.token()? {
             Some(token) => publisher.bearer_token(token),
             None => publisher,

@@ -948,7 +948,7 @@ async fn a_foreign_tag_belongs_to_its_url() {
 struct Counting(Arc<Mutex<usize>>);
 
 impl Observer for Counting {
-    fn retrying(&mut self, _error: &ConsumerError) {
+    fn retrying(&mut self, _error: &ConsumerError, _pause: Duration) {
         *self.0.lock().unwrap() += 1;
     }
 }

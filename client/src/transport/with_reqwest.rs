@@ -6,12 +6,14 @@ use std::{
     error::Error,
     future,
     io::{self, Write as _},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use futures_util::{TryStreamExt as _, stream};
+use hyper_util::client::proxy::matcher::Matcher;
 use simplefeed_core::push::EVENTS_TYPE;
 
 use super::{
@@ -47,6 +49,8 @@ const BODY_BYTES: usize = 64 * 1024;
 pub struct ReqwestTransport {
     client: reqwest::Client,
     total: Duration,
+    /// Those that the client uses by itself.
+    proxies: Arc<Matcher>,
 }
 
 impl ReqwestTransport {
@@ -67,8 +71,19 @@ impl ReqwestTransport {
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(request_error)?;
-        let total = timeouts.total;
-        Ok(Self { client, total })
+        Ok(Self {
+            client,
+            total: timeouts.total,
+            proxies: Arc::new(Matcher::from_system()),
+        })
+    }
+
+    /// Returns the proxy that the environment names for a URL, without the password in it.
+    fn proxy_for(&self, url: &str) -> Option<String> {
+        let proxy = self.proxies.intercept(&url.parse().ok()?)?;
+        let (scheme, authority) = (proxy.uri().scheme_str()?, proxy.uri().authority()?);
+        let host = authority.as_str().rsplit('@').next()?;
+        Some(format!("{scheme}://{host}"))
     }
 
     /// Sends a request, and returns the head of its answer.
@@ -82,6 +97,7 @@ impl ReqwestTransport {
             Method::Post => reqwest::Method::POST,
             Method::Put => reqwest::Method::PUT,
         };
+        let through = self.proxy_for(request.url.as_str());
         let mut outgoing = self.client.request(method, request.url);
         let chosen = |(name, _): &(&str, String)| name.eq_ignore_ascii_case("accept-encoding");
         // A caller may ask for another coding, such as `identity`.
@@ -97,7 +113,15 @@ impl ReqwestTransport {
         if let Some(limit) = limit {
             outgoing = outgoing.timeout(limit);
         }
-        let response = outgoing.send().await.map_err(request_error)?;
+        let response = outgoing.send().await;
+        let response = response.map_err(|error| {
+            let through = through.filter(|_| error.is_connect());
+            let mut error = request_error(error);
+            if let Some(proxy) = through {
+                error.detail = format!("{} through the proxy {proxy}", error.detail);
+            }
+            error
+        })?;
         let status = response.status().as_u16();
         let headers = response.headers().iter().map(|(name, value)| {
             (
