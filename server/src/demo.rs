@@ -1,13 +1,12 @@
 //! `demo`: something to look at within a minute of cloning.
 //!
 //! Shell: a temporary folder, a server, a timer.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this file is the terminal"
-)]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -20,6 +19,7 @@ use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
     log::opening::{self, SledStore},
+    logging::say,
     publish::{Append, Asked, Conditions, Configure, Expected, Publisher, Wanted},
     serve::Server,
 };
@@ -69,15 +69,18 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
-    // One write: a thread that panics meanwhile prints before or after it, and not within.
-    let line = format!("listening on http://{}\n", server.listening().address());
-    eprint!("{line}");
+    say(&format!(
+        "listening on http://{}",
+        server.listening().address()
+    ));
     super::run(server, signals)
 }
 
 fn introduce(url: &str) {
     let feed = format!("{url}feeds/{FEED}");
-    println!(
+    // A demo goes on without its reader.
+    let _closed = writeln!(
+        io::stdout(),
         "Open {url}ui/ in a browser.\n\n\
          Feeds that grow by one event a second: {feed} and others\n\n\
          Look at one:\n  \

@@ -23,6 +23,7 @@ use crate::{
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
+    threads::Threads,
     views::{Views, catalogue::Row, push::Push, rates::Rates, timelines::Timelines},
     watermark::Watermark,
 };
@@ -117,6 +118,8 @@ pub struct Site {
     pub searches: Arc<Semaphore>,
     /// The accepted clock.
     pub clock: Clock,
+    /// Threads beside the writer.
+    pub threads: Threads,
 }
 
 impl Site {

@@ -56,9 +56,6 @@ pub enum ServeError {
     /// The data folder was not what the server had opened, so it took no entries any more. Nothing acknowledged is lost.
     #[error("the data folder was not what the server had opened, so it took no entries any more")]
     Displaced,
-    /// A thread panicked. Nothing is lost.
-    #[error("a thread failed, so the log is not closed; nothing is lost")]
-    Failed,
     /// The log cannot be closed cleanly. Nothing is lost.
     #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
     Close(#[source] StoreError),

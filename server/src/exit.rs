@@ -7,6 +7,7 @@ use std::io;
 use crate::{
     config::ConfigError,
     error::ServeError,
+    lack::{advice, lack_in},
     log::{LogError, folder::OpenError},
     upkeep::recover::RecoverError,
 };
@@ -95,6 +96,8 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     }
     texts.extend(hint_for_files(error).map(Into::into));
     texts.extend(hint_for_threads(error).map(Into::into));
+    let advice = lack_in(error.as_ref()).and_then(advice);
+    texts.extend(advice.map(|advice| format!("hint: {advice}.")));
     texts
 }
 

@@ -17,8 +17,21 @@ const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 ///
 /// # Errors
 ///
-/// Returns why there is no answer.
-pub fn ask(address: SocketAddr) -> io::Result<(bool, String)> {
+/// Returns why there is no answer, in words.
+pub fn ask(address: SocketAddr) -> Result<(bool, String), String> {
+    ask_at(address).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("nobody listens at {address}"),
+        // A socket whose time is over says the latter.
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            let seconds = PATIENCE.as_secs();
+            format!("the server at {address} gives no answer within {seconds} s")
+        }
+        io::ErrorKind::InvalidData => format!("whoever listens at {address} is no HTTP server"),
+        _ => format!("the server at {address} cannot be asked: {error}"),
+    })
+}
+
+fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
     // A server that listens on every address is reachable at this machine's own.
     let here = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -29,14 +42,13 @@ pub fn ask(address: SocketAddr) -> io::Result<(bool, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
+    let asked = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes())?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
     let (head, body) = answer
         .split_once("\r\n\r\n")
-        .ok_or_else(|| io::Error::other("that is no HTTP server"))?;
+        .filter(|(head, _)| head.starts_with("HTTP/1."))
+        .ok_or(io::ErrorKind::InvalidData)?;
     Ok((head.starts_with("HTTP/1.1 200 "), body.trim().into()))
 }

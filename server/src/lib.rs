@@ -16,13 +16,14 @@
 //! - [`http`]: the pipeline: connections, conditional requests, codings, problems.
 //! - [`config`]: settings by flag, environment and file.
 //! - [`error`]: reasons why a server cannot run.
-//! - [`stop`]: the shutdown, as a token that threads share.
+//! - [`stop`]: the shutdown, as a token that threads share; [`threads`] work until then.
 //! - [`listening`]: sockets and signals.
 //! - [`serve`]: all of it put together, running.
 //! - [`upkeep`]: verification, repair, copies and recovery of a log; [`control`] does them while a server runs, at a
 //!   [`socket`].
 //! - [`health`]: whether a server is ready.
-//! - [`exit`]: the exit codes of both programs.
+//! - [`logging`]: lines on stderr, which no work waits for.
+//! - [`exit`]: the exit codes of both programs; [`lack`]: what the system keeps from a process.
 #![cfg_attr(
     test,
     expect(
@@ -36,6 +37,7 @@
 mod planted;
 
 pub mod codec;
+pub mod lack;
 pub mod regular;
 pub mod clock;
 pub mod log;
@@ -52,10 +54,12 @@ pub mod endpoints;
 pub mod config;
 pub mod error;
 pub mod stop;
+pub mod threads;
 pub mod listening;
 pub mod serve;
 pub mod upkeep;
 pub mod control;
 pub mod socket;
 pub mod health;
+pub mod logging;
 pub mod exit;

@@ -11,7 +11,10 @@ use std::{
 
 use futures_util::future::{OptionFuture, join_all};
 use listenfd::ListenFd;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    net::sockopt::socket_acceptconn,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag::register_conditional_shutdown,
@@ -53,6 +56,8 @@ pub struct Listening {
     runtime: Runtime,
     listener: TcpListener,
     address: SocketAddr,
+    /// Further listeners that systemd has bound.
+    others: Vec<(TcpListener, SocketAddr)>,
     publishing: Option<(Listener, ListenAddress)>,
     metrics: Option<(TcpListener, SocketAddr)>,
     hangup: Signal,
@@ -73,13 +78,15 @@ impl Listening {
         // tokio's sockets and signals belong to the runtime that is entered.
         let entered = runtime.enter();
         // systemd may have bound it for us, so no client is refused while we start.
-        let given = ListenFd::from_env().take_tcp_listener(0);
-        let (listener, address) = match given.map_err(ServeError::Start)? {
-            Some(listener) => taken_over(listener).map_err(ServeError::Start)?,
-            None => bind_address(config.listen)?,
-        };
-        // Checked with the real address, because systemd's may be beyond loopback.
-        config.check_at(address)?;
+        let mut listeners = activated()?;
+        if listeners.is_empty() {
+            listeners.push(bind_address(config.listen)?);
+        }
+        // Checked with the real addresses, because systemd's may be beyond loopback.
+        for (_, address) in &listeners {
+            config.check_at(*address)?;
+        }
+        let (listener, address) = listeners.remove(0);
         let publishing = config.publish_listen.as_ref().map(bind_door).transpose()?;
         let metrics = config.metrics_listen.map(bind_address).transpose()?;
         // From now on SIGHUP does not end the process any more.
@@ -89,6 +96,7 @@ impl Listening {
             runtime,
             listener,
             address,
+            others: listeners,
             publishing,
             metrics,
             hangup,
@@ -121,6 +129,11 @@ impl Listening {
     /// Returns the address of the main listener, with the port that it really has.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the addresses of further listeners for the same requests.
+    pub fn others(&self) -> impl Iterator<Item = SocketAddr> {
+        self.others.iter().map(|(_, address)| *address)
     }
 
     /// Returns the listener for publishing requests, if it is a separate one.
@@ -180,27 +193,35 @@ impl Listening {
             open: Arc::default(),
             stopping: stopped.clone(),
         };
-        let listeners = [
-            Some((Listener::Tcp(self.listener), feeds(&gates.reading))),
-            self.publishing
-                .map(|(listener, _)| (listener, feeds(&gates.publishing))),
-        ];
+        // One service, so that all sockets for readers share its slots.
+        let reading = feeds(&gates.reading);
+        let others = self.others.into_iter().map(|(listener, _)| listener);
+        let readers = std::iter::once(self.listener).chain(others);
+        let readers = readers.map(|listener| (Listener::Tcp(listener), reading.clone()));
+        let publishing = self.publishing;
+        let publishers = publishing.map(|(listener, _)| (listener, feeds(&gates.publishing)));
         let scraped = self
             .metrics
             .map(|(listener, _)| http::serve(Listener::Tcp(listener), scrapes, &workers));
         self.runtime.block_on(async {
-            let reload = tokio::spawn(gates.reload_tokens(config.clone(), self.hangup));
+            let reload = gates.reload_tokens(config.clone(), self.hangup);
             let stop = async {
                 stop.await;
                 info!("stopping");
                 stopping.send_replace(true);
             };
-            let serving = listeners.into_iter().flatten();
+            let serving = readers.chain(publishers);
             let serving =
                 serving.map(|(listener, service)| http::serve(listener, service, &workers));
             // `stop` only raises the flag; each listener then drains by itself.
-            tokio::join!(join_all(serving), OptionFuture::from(scraped), stop);
-            reload.abort();
+            let served = async {
+                tokio::join!(join_all(serving), OptionFuture::from(scraped), stop);
+            };
+            // Not as a task: one that panics would end in silence.
+            tokio::select! {
+                () = served => {}
+                () = reload => {}
+            }
         });
         // Before the runtime of the listeners, whose end nobody waits for.
         workers.end(cut_off);
@@ -243,7 +264,32 @@ impl Gates {
                 Err(error) => error!(%error, "the tokens stay as they were"),
             }
         }
+        // No signal comes any more, and the server goes on.
+        std::future::pending::<()>().await;
     }
+}
+
+/// Returns the sockets that systemd has bound for this process, in its order.
+fn activated() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
+    let mut given = ListenFd::from_env();
+    (0..given.len())
+        .map(|number| {
+            let unusable = |problem: &dyn std::fmt::Display| {
+                let number = 3 + number;
+                ConfigError::of(format!(
+                    "the socket that was handed over as file descriptor {number} cannot be served: {problem}; only TCP \
+                     sockets that listen can, and `publish-listen` takes the path of a Unix socket"
+                ))
+            };
+            let listener = given.take_tcp_listener(number);
+            let listener = listener.map_err(|error| unusable(&error))?;
+            let listener = listener.ok_or_else(|| unusable(&"it was taken before"))?;
+            if !socket_acceptconn(&listener).unwrap_or(true) {
+                return Err(unusable(&"it does not listen").into());
+            }
+            taken_over(listener).map_err(|error| unusable(&error).into())
+        })
+        .collect()
 }
 
 fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {

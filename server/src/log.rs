@@ -112,6 +112,8 @@ pub struct Space {
     pub free: u64,
     /// Bytes that must be free for the next commit, and for settling it.
     pub needed: u64,
+    /// Whether the bound is that on the length of a file of this process, and not the disk.
+    pub is_of_files: bool,
 }
 
 impl Space {
@@ -123,8 +125,19 @@ impl Space {
 
 impl fmt::Display for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { free, needed } = self;
-        write!(f, "{free} bytes are free, and {needed} are needed")
+        let Self { free, needed, .. } = self;
+        if self.is_of_files {
+            write!(
+                f,
+                "files of this process may grow by {free} bytes only, and {needed} are needed: raise `ulimit -f`, or \
+                 LimitFSIZE= of its unit"
+            )
+        } else {
+            write!(
+                f,
+                "the disk is full: {free} bytes are free, and {needed} are needed"
+            )
+        }
     }
 }
 
@@ -488,6 +501,7 @@ pub trait Room: Send + Sync {
         Ok(Space {
             free: u64::MAX,
             needed: 0,
+            is_of_files: false,
         })
     }
 

@@ -2,15 +2,9 @@
 //!
 //! Shell: the command line, the environment, the terminal. Parses, calls the library, prints, and
 //! maps errors to exit codes.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this file is the terminal"
-)]
-
 use std::{
     fs,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -33,6 +27,7 @@ use simplefeed_server::{
     config::{self, Config, ConfigError, LISTEN_DEFAULT, ServeArgs},
     control::{self, Order},
     exit, health,
+    lack::raise_files,
     listening::{Listening, StopSignals},
     log::{
         Commits as _, EntryLog,
@@ -40,11 +35,11 @@ use simplefeed_server::{
         opening::{self, OpenedLog, SledStore},
         sled_log::SledLog,
     },
+    logging::{self, say},
     serve::Server,
     upkeep::{self, Line, Task, recover},
     views::{Views, folders::Folders, timelines::merged::with_timelines},
 };
-use tracing_subscriber::EnvFilter;
 
 #[cfg(planted)]
 #[path = "../../tests/planted.rs"]
@@ -59,12 +54,15 @@ use token_file::TokenFile;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// Files that each command may need open, besides those of connections.
+const FILES_LEAST: u64 = 64;
+
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
 ///
 /// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.
 ///
 /// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 16 data folder changed under
-/// the server, 130 interrupted.
+/// the server, 130 interrupted, 101 or 134 a fault of this program.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
@@ -249,17 +247,34 @@ struct NewFolderArgs {
 fn main() -> ExitCode {
     let matches = CommandLine::command().get_matches();
     let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Err(error) = start_logging(&line.log) {
-        eprintln!("error: --log: {error}");
+    if let Err(error) = logging::start(&line.log) {
+        say(&format!("error: --log: {error}"));
         return ExitCode::from(exit::USAGE);
     }
-    let outcome = match line.command {
-        Command::Serve(args) => serve(*args, &matches),
+    // Else the signal would end the process where a file may not grow.
+    let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    let outcome = match raise_files(FILES_LEAST).map(|()| line.command) {
+        Err(error) => Err(error.into()),
+        Ok(command) => carry_out(command, &matches),
+    };
+    let code = outcome.unwrap_or_else(|error| {
+        for text in exit::texts_of(&error) {
+            say(&text);
+        }
+        exit::code_of(&error)
+    });
+    logging::flush();
+    ExitCode::from(code)
+}
+
+fn carry_out(command: Command, matches: &ArgMatches) -> anyhow::Result<u8> {
+    match command {
+        Command::Serve(args) => serve(*args, matches),
         Command::Health(args) => health(&args),
         Command::Config(ConfigCommand::Check(args)) => {
-            checked_config(*args, &matches).map(|_config| exit::OK)
+            checked_config(*args, matches).map(|_config| exit::OK)
         }
-        Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
+        Command::Config(ConfigCommand::Show(args)) => show(args, matches),
         Command::Demo(args) => demo::demo(&args),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
         Command::Token(TokenCommand::List(args)) => list_tokens(&args),
@@ -276,29 +291,7 @@ fn main() -> ExitCode {
             to.and_then(|to| look_after(&args.data, &Task::Backup { to }))
         }
         Command::Recover(args) => recover(&args),
-    };
-    match outcome {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            for text in exit::texts_of(&error) {
-                eprintln!("{text}");
-            }
-            ExitCode::from(exit::code_of(&error))
-        }
     }
-}
-
-fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on a page.
-    let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
-    let color = io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_ansi(color)
-        .with_env_filter(filter)
-        // Results go to stdout, so the log must not.
-        .with_writer(io::stderr)
-        .init();
-    Ok(())
 }
 
 /// Returns where the value of a setting is from, as far as clap knows: it does not know the file.
@@ -325,6 +318,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
         None => vec![],
     };
     let config = checked_config(*args.serve, matches)?;
+    let mut output = Output::default();
     for (name, value) in config.in_toml()? {
         let origin = match source_of(&name, matches) {
             Some(ValueSource::EnvVariable) => "environment",
@@ -332,13 +326,14 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
             None if keys.contains(&name) => "file",
             None => "default",
         };
-        if args.origin {
-            println!("{name} = {value} # {origin}");
+        let shown = if args.origin {
+            format!("{name} = {value} # {origin}")
         } else {
-            println!("{name} = {value}");
-        }
+            format!("{name} = {value}")
+        };
+        output.print(Line::Result(shown));
     }
-    Ok(exit::OK)
+    output.end(exit::OK)
 }
 
 /// Asks a server whether it is ready.
@@ -349,9 +344,9 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
         (None, None) => None,
     };
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
-    let asked = health::ask(listen);
-    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {listen}"))?;
-    println!("{said}");
+    let (is_ready, said) = health::ask(listen).map_err(anyhow::Error::msg)?;
+    // The code tells, whether or not somebody reads the words.
+    let _unread = writeln!(io::stdout(), "{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
 
@@ -364,14 +359,15 @@ fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let opened = opening::open(config.data())?;
     let server = Server::start(&config, listening, SledStore::from(opened))?;
     let listening = server.listening();
-    // One write: a thread that panics meanwhile prints before or after it, and not within.
-    let line = format!("listening on http://{}\n", listening.address());
-    eprint!("{line}");
+    say(&format!("listening on http://{}", listening.address()));
+    for address in listening.others() {
+        say(&format!("listening on http://{address}"));
+    }
     if let Some(door) = listening.publishing() {
-        eprintln!("publishing on {door}");
+        say(&format!("publishing on {door}"));
     }
     if let Some(address) = listening.metrics() {
-        eprintln!("metrics on http://{address}/metrics");
+        say(&format!("metrics on http://{address}/metrics"));
     }
     run(server, signals)
 }
@@ -380,20 +376,22 @@ fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     let (token, line) = access::new_token(&args.name, args.right, &args.feeds, args.until)?;
     if let Some(until) = args.until.filter(|until| until.has_passed()) {
-        eprintln!("warning: {until} has passed, so nobody is let in with this token");
+        say(&format!(
+            "warning: {until} has passed, so nobody is let in with this token"
+        ));
     }
     match &args.tokens {
-        None => eprintln!("{line}"),
+        None => writeln!(io::stderr(), "{line}").context("cannot print the line for a file")?,
         Some(path) => {
             let file = TokenFile::open(path);
             let file = file.and_then(|file| file.add(&line).map(|()| file));
             let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
             tell_dropped(&file, path);
             if tokens_of(access::whole_lines(&file.text), &args.name).count() > 0 {
-                eprintln!(
+                say(&format!(
                     "note: {} has another token there; `token revoke` revokes both",
                     args.name
-                );
+                ));
             }
         }
     }
@@ -404,10 +402,10 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
         let taken_back = TokenFile::open(path).and_then(|file| file.take_back(&line));
         if let Err(error) = taken_back {
             let path = path.display();
-            eprintln!(
+            say(&format!(
                 "warning: cannot take the token of {} back from {path}: {error}",
                 args.name
-            );
+            ));
         }
     }
     printed.map(|()| exit::OK)
@@ -416,15 +414,16 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
 /// Prints the tokens of a file, a line each: name, right, feeds, last day.
 fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
     let text = read_tokens(&args.tokens)?;
-    let mut out = io::stdout();
+    let mut output = Output::default();
     for line in text.lines().filter(|line| access::is_grant(line)) {
         let fields: Vec<&str> = line.trim().splitn(5, ':').collect();
         if let [name, _secret, right, feeds, until @ ..] = &fields[..] {
             let until = until.first().unwrap_or(&"-");
-            writeln!(out, "{name}\t{right}\t{feeds}\t{until}")?;
+            let shown = format!("{name}\t{right}\t{feeds}\t{until}");
+            output.print(Line::Result(shown));
         }
     }
-    Ok(exit::OK)
+    output.end(exit::OK)
 }
 
 /// Removes the lines of a holder from a file of tokens, which is replaced as a whole.
@@ -436,14 +435,15 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     let file = TokenFile::open(path).with_context(failed)?;
     let revoked = tokens_of(access::whole_lines(&file.text), &args.name).count();
     if revoked == 0 {
-        eprintln!(
+        say(&format!(
             "error: nobody called {:?} has a token in {}",
             args.name,
             path.display()
-        );
+        ));
         return Ok(exit::NOT_FOUND);
     }
     file.keep(|line| !is_of(line, &args.name))
+        .map_err(|error| file.explained(error))
         .with_context(failed)?;
     tell_dropped(&file, path);
     let (tokens, are) = if revoked == 1 {
@@ -452,19 +452,19 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
         ("tokens", "are")
     };
     let name = &args.name;
-    eprintln!(
+    say(&format!(
         "{revoked} {tokens} of {name} {are} revoked; a running server takes note with SIGHUP."
-    );
+    ));
     Ok(exit::OK)
 }
 
 /// Tells that a change has dropped a last line that was cut short.
 fn tell_dropped(file: &TokenFile, path: &Path) {
     if access::is_torn(&file.text) {
-        eprintln!(
+        say(&format!(
             "note: the last line of {} was cut short and is removed",
             path.display()
-        );
+        ));
     }
 }
 
@@ -516,15 +516,16 @@ fn notify_systemd(state: NotifyState<'_>) {
 /// Gives an order to the server that has a log open.
 fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u8> {
     let socket = data.join(CONTROL_SOCKET);
-    let code = control::ask(&socket, order, &mut print_line);
+    let mut output = Output::default();
+    let code = control::ask(&socket, order, &mut |line| output.print(line));
     let code = code.context("the server closed its control socket before the task was done")?;
     if code.is_none() {
-        eprintln!(
+        say(&format!(
             "hint: nobody listens at {}; stop the server first",
             socket.display()
-        );
+        ));
     }
-    code.ok_or_else(|| locked.into())
+    code.map_or_else(|| Err(locked.into()), |code| output.end(code))
 }
 
 /// Lets the system clock be followed, by the server that has the log open or by the next one.
@@ -541,7 +542,7 @@ fn accept_clock(data: &Path) -> anyhow::Result<u8> {
     noted.context("the moment cannot be noted in the file `clock` of the data folder")?;
     let last = opened.log.head().last;
     opened.close()?;
-    print_line(Line::Note(control::accepted(now, last)));
+    say(&control::accepted(now, last));
     Ok(exit::OK)
 }
 
@@ -560,7 +561,10 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
     let views = Views::of_upkeep(&folders);
     let shown = with_timelines(&shared).context("the log cannot be read")?;
-    let outcome = upkeep::run(task, &shared, &shown, &views, &mut print_line);
+    let mut output = Output::default();
+    let outcome = upkeep::run(task, &shared, &shown, &views, &mut |line| {
+        output.print(line);
+    });
     // The log can be closed only by its last owner.
     drop((shared, shown));
     // With any fault, everything is left as it is.
@@ -568,7 +572,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
     }
-    outcome
+    outcome.and_then(|code| output.end(code))
 }
 
 /// Recovers a log that no server has open.
@@ -576,26 +580,28 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
     let NewFolderArgs { data, to } = args;
     let to = &target(to, &data.data)?;
     let report = recover::recover(&data.data, data.www.as_deref(), to)?;
-    for missing in &report.missing {
-        println!("{missing}");
-    }
-    let (feeds, entries, documents) = (report.feeds, report.entries, report.documents);
-    eprintln!(
-        "Recovered {entries} entries of {feeds} feeds, and {documents} archived documents byte for byte, in {}.",
-        to.display()
-    );
-    if report.timelines > 0 {
-        let timelines = report.timelines;
-        eprintln!(
-            "{timelines} timelines begin anew: their documents have new names, and the old ones answer 404. Their \
-             consumers are told that the history changed."
-        );
-    }
-    Ok(if report.missing.is_empty() {
+    let mut output = Output::default();
+    let code = if report.missing.is_empty() {
         exit::OK
     } else {
         exit::INTEGRITY
-    })
+    };
+    for missing in report.missing {
+        output.print(Line::Result(missing));
+    }
+    let (feeds, entries, documents) = (report.feeds, report.entries, report.documents);
+    say(&format!(
+        "Recovered {entries} entries of {feeds} feeds, and {documents} archived documents byte for byte, in {}.",
+        to.display()
+    ));
+    if report.timelines > 0 {
+        let timelines = report.timelines;
+        say(&format!(
+            "{timelines} timelines begin anew: their documents have new names, and the old ones answer 404. Their \
+             consumers are told that the history changed."
+        ));
+    }
+    output.end(code)
 }
 
 /// Returns the absolute path of the folder that a task makes, because the server that does it may be in another folder.
@@ -619,9 +625,38 @@ fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
     Ok(to)
 }
 
-fn print_line(line: Line) {
-    match line {
-        Line::Result(text) => println!("{text}"),
-        Line::Note(text) => eprintln!("{text}"),
+/// Lines of a task, which goes on where they cannot be printed.
+#[derive(Debug, Default)]
+struct Output {
+    failure: Option<io::Error>,
+}
+
+impl Output {
+    fn print(&mut self, line: Line) {
+        match line {
+            Line::Result(text) => {
+                let printed = writeln!(io::stdout(), "{text}");
+                self.failure = self.failure.take().or(printed.err());
+            }
+            Line::Note(text) => say(&text),
+        }
+    }
+
+    /// Returns the exit code of a task that had one, and whose lines are printed or not.
+    fn end(self, code: u8) -> anyhow::Result<u8> {
+        // Whoever reads the beginning only, as `head` does, has had enough.
+        let failure = self
+            .failure
+            .filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
+        match failure {
+            Some(error) if code == exit::OK => {
+                Err(anyhow::Error::from(error).context("cannot print the result"))
+            }
+            Some(error) => {
+                say(&format!("warning: cannot print all of the result: {error}"));
+                Ok(code)
+            }
+            None => Ok(code),
+        }
     }
 }

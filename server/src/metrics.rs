@@ -28,6 +28,8 @@ use crate::{
         EntryLog,
         space::{folder_bytes, free_bytes},
     },
+    logging,
+    threads::Threads,
     views::Views,
 };
 
@@ -122,6 +124,9 @@ struct Looked {
     clock: Clock,
     clock_ahead: Gauge<f64, AtomicU64>,
     clock_behind: Gauge<f64, AtomicU64>,
+    dropped_lines: Counter,
+    threads: Threads,
+    panics: Counter,
     process: Process,
 }
 
@@ -141,6 +146,19 @@ impl Looked {
             "view_lag_commits",
             "Commits that a view has not carried out yet",
             self.lags.clone(),
+        );
+    }
+
+    fn register_process(&self, to: &mut Registry) {
+        to.register(
+            "log_lines_dropped",
+            "Lines for stderr that nobody took, or that could not be written",
+            self.dropped_lines.clone(),
+        );
+        to.register(
+            "thread_panics",
+            "Panics of threads, which began again",
+            self.panics.clone(),
         );
     }
 }
@@ -293,8 +311,14 @@ pub enum Fate {
 }
 
 impl Metrics {
-    /// Returns the metrics of the log in a data folder, and of its views.
-    pub fn new(log: Arc<dyn EntryLog>, views: Views, folder: PathBuf, clock: Clock) -> Self {
+    /// Returns the metrics of the log in a data folder, of its views, and of threads beside the writer.
+    pub fn new(
+        log: Arc<dyn EntryLog>,
+        views: Views,
+        folder: PathBuf,
+        clock: Clock,
+        threads: Threads,
+    ) -> Self {
         // 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
@@ -336,6 +360,9 @@ impl Metrics {
                 clock,
                 clock_ahead: Gauge::default(),
                 clock_behind: Gauge::default(),
+                dropped_lines: Counter::default(),
+                threads,
+                panics: Counter::default(),
                 process: Process::default(),
             }),
         };
@@ -410,6 +437,7 @@ impl Metrics {
             Unit::Seconds,
             looked.clock_behind.clone(),
         );
+        looked.register_process(to);
         looked.process.registered(&mut self.plain);
         self
     }
@@ -505,6 +533,12 @@ impl Metrics {
         let apart = looked.clock.apart();
         looked.clock_ahead.set(apart.ahead.as_secs_f64());
         looked.clock_behind.set(apart.behind.as_secs_f64());
+        for (counter, count) in [
+            (&looked.dropped_lines, logging::dropped_lines()),
+            (&looked.panics, looked.threads.panics()),
+        ] {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
         looked.process.look_at_process();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");

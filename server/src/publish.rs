@@ -19,7 +19,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -38,6 +38,7 @@ use tracing::{debug, error, info};
 use crate::{
     clock::Clock,
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, Space, space::is_full},
+    logging,
     metrics::Metrics,
     watermark::Watermark,
     workers::block_alone,
@@ -46,10 +47,13 @@ use crate::{
 mod alike;
 mod following;
 mod group;
+mod pulse;
 mod request;
 
 use alike::Alike;
 use group::{Group, size};
+pub use pulse::Stuck;
+use pulse::{Pulse, Stage};
 pub use request::{
     Append, Appended, Asked, Conditions, Configure, Configured, Expected, Follow, Followed, Heads,
     PublishError, Room, Wanted,
@@ -73,9 +77,15 @@ pub struct Publisher {
     writer: Arc<Mutex<Writer>>,
     /// Requests in the queue.
     waiting: Arc<AtomicUsize>,
+    pulse: Arc<Pulse>,
 }
 
 impl Publisher {
+    /// Returns why the writer is taken for dead. `None` as long as it may be slow.
+    pub fn stuck(&self) -> Option<Stuck> {
+        self.pulse.stuck(Instant::now())
+    }
+
     /// Appends entries. Returns once they are durable.
     ///
     /// # Errors
@@ -166,6 +176,7 @@ fn serve_or_abort(
         // Without its writer the server would answer no publisher, and the panic may have left anything
         // half done. An abort is an unclean stop, after which the next start checks the log.
         error!("the writer panicked; nothing acknowledged is lost");
+        logging::flush();
         std::process::abort();
     })
 }
@@ -186,6 +197,7 @@ pub fn start(
     metrics: Arc<Metrics>,
 ) -> Result<(Publisher, JoinHandle<()>), LogError> {
     let (queue, requests) = sync_channel(QUEUE_MAX);
+    let pulse = Arc::new(Pulse::new());
     let writer = Arc::new(Mutex::new(Writer {
         recorded: recorded_defaults(&*log)?,
         log,
@@ -199,12 +211,14 @@ pub fn start(
         has_room: true,
         stopped: NotCommitted::Stopped,
         took: Duration::ZERO,
+        pulse: Arc::clone(&pulse),
     }));
     let waiting = Arc::new(AtomicUsize::new(0));
     let publisher = Publisher {
         queue,
         writer: Arc::clone(&writer),
         waiting: Arc::clone(&waiting),
+        pulse,
     };
     let thread = std::thread::Builder::new()
         .name("writer".into())
@@ -256,6 +270,7 @@ struct Writer {
     stopped: NotCommitted,
     /// Time that commits took of late.
     took: Duration,
+    pulse: Arc<Pulse>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -271,6 +286,7 @@ impl Writer {
         first: Request,
         mut others: impl FnMut() -> Option<Request>,
     ) -> Option<Request> {
+        self.pulse.begin(Stage::Busy, Instant::now());
         let head = self.log.head();
         let clock = self.clock.now();
         // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
@@ -300,8 +316,11 @@ impl Writer {
             ..
         } = group;
         let recorded = self.record_defaults(&mut changes, makes_timeline);
-        let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
+        let (began, is_stored) = (Instant::now(), !changes.is_empty());
+        self.pulse.begin(Stage::Storing, began);
         let committed = self.commit(head, instant, changes, &before);
+        let stored = Instant::now();
+        self.pulse.begin(Stage::Busy, stored);
         // A restart may find the commit that failed, so its second stays unpublished.
         if committed.is_ok() || self.log.is_open() {
             self.watermark.release();
@@ -309,7 +328,7 @@ impl Writer {
         if committed.is_ok() {
             self.recorded = recorded;
             if is_stored {
-                let took = began.elapsed();
+                let took = stored - began;
                 self.took = (self.took * 7 + took) / 8;
                 self.metrics.committed(answers.len(), took);
             }
@@ -320,6 +339,7 @@ impl Writer {
         for answer in answers {
             answer(committed);
         }
+        self.pulse.begin(Stage::Idle, stored);
         next
     }
 
@@ -439,10 +459,10 @@ impl Writer {
             if has_room {
                 info!("there is room on the disk again");
             } else {
-                let Space { free, needed } = space;
+                let Space { free, needed, .. } = space;
                 error!(
                     free,
-                    needed, "the disk is nearly full; nothing is stored until there is more room"
+                    needed, "nothing is stored until there is more room: {space}"
                 );
             }
         }
@@ -457,6 +477,7 @@ impl Writer {
             Space {
                 free: u64::MAX,
                 needed: 0,
+                is_of_files: false,
             }
         })
     }

@@ -35,6 +35,7 @@ use crate::{
     publish::{self, Publisher},
     socket,
     stop::Stop,
+    threads::Threads,
     upkeep::restoration::begin_epoch,
     views::{
         Views,
@@ -124,8 +125,8 @@ impl Server {
         keep_to_ourselves(folders.data())
             .and_then(|()| folders.trees().into_iter().try_for_each(synced))
             .map_err(|error| ServeError::Folder(error.into()))?;
-        let stop = Stop::default();
-        let mut followers = spawn_followers(&views, &shown, &stop)?;
+        let beside = Beside::default();
+        let mut followers = spawn_followers(&views, &shown, &beside)?;
         let upkept = Views::of_upkeep_beside(&folders, &views);
         let ground = Ground {
             log: Arc::clone(&log),
@@ -134,13 +135,14 @@ impl Server {
             clock: clock.clone(),
             moment: store.moment(),
         };
-        let control = spawn_control(store.control_socket(), ground, &stop)?;
-        followers.push(spawn_clock(&clock, store.moment(), &log, &stop)?);
+        let control = spawn_control(store.control_socket(), ground, &beside)?;
+        followers.push(spawn_clock(&clock, store.moment(), &log, &beside)?);
         let metrics = Arc::new(Metrics::new(
             Arc::clone(&log),
             views.clone(),
             folders.data().into(),
             clock.clone(),
+            beside.threads.clone(),
         ));
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
@@ -161,12 +163,11 @@ impl Server {
             watermark,
             metrics: Arc::clone(&metrics),
             clock,
+            threads: beside.threads.clone(),
         };
         let pipeline = Arc::new(build_pipeline(config, &public_url, shared));
         // Behind the listener that keeps it current.
-        followers.push(spawn_beside("catalogue", &log, &stop, move |_, stop| {
-            read_catalogue(&catalogue, stop);
-        })?);
+        followers.push(spawn_catalogue(catalogue, &log, &beside)?);
         Ok(Self {
             pipeline,
             listening,
@@ -176,7 +177,7 @@ impl Server {
             public_url,
             publisher,
             writer,
-            stop,
+            stop: beside.stop,
             followers,
             control,
             store: Box::new(store),
@@ -231,19 +232,18 @@ impl Server {
         let served = listening.serve(&config, gates, &pipeline, &metrics, until, CUT_OFF);
         // The writer ends with the last clone of its publisher, and the pipeline has one.
         drop((pipeline, metrics, publisher));
-        let mut threads = vec![writer.join()];
+        drop(writer.join());
         // No commit comes any more, so the followers end once they have seen all.
         stop.request();
         store.log().announcements().end();
-        threads.extend(followers.into_iter().map(JoinHandle::join));
+        for thread in followers {
+            drop(thread.join());
+        }
         // Behind the followers, which still had to read. A task of the control socket is broken off by this.
         store.end_reading();
-        threads.extend(control.map(JoinHandle::join));
+        drop(control.map(JoinHandle::join));
         if let Some(socket) = store.control_socket() {
             let _removed = std::fs::remove_file(socket);
-        }
-        if threads.iter().any(Result::is_err) {
-            return Err(ServeError::Failed);
         }
         let replaced_by = store.log().replaced_by();
         let is_displaced = store.log().is_displaced();
@@ -286,6 +286,7 @@ struct Shared {
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    threads: Threads,
 }
 
 /// Returns the pipeline over all endpoints.
@@ -300,6 +301,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         watermark,
         metrics,
         clock,
+        threads,
     } = shared;
     let url = public_url.as_str().trim_end_matches('/');
     let archive = views.get::<Archive>();
@@ -354,6 +356,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         ranking: Arc::default(),
         searches: Arc::new(tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX)),
         clock: clock.clone(),
+        threads,
     };
     let table = endpoints::table(config.ui == Ui::On);
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
@@ -497,21 +500,28 @@ fn begin_epoch_if_restored(
     Ok(())
 }
 
+/// Threads beside the writer, and their end.
+#[derive(Default)]
+struct Beside {
+    threads: Threads,
+    stop: Stop,
+}
+
 /// Starts a thread for each view, and the scrubber.
 fn spawn_followers(
     views: &Views,
     log: &Arc<dyn EntryLog>,
-    stop: &Stop,
+    beside: &Beside,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let mut threads = vec![];
     for (view, progress) in views.iter() {
         let (view, progress) = (Arc::clone(view), Arc::clone(progress));
-        threads.push(spawn_beside(view.name(), log, stop, move |log, stop| {
+        threads.push(spawn_beside(view.name(), log, beside, move |log, stop| {
             follow(&*view, &**log, &progress, stop);
         })?);
     }
     let views = views.clone();
-    threads.push(spawn_beside("scrub", log, stop, move |log, stop| {
+    threads.push(spawn_beside("scrub", log, beside, move |log, stop| {
         scrub(&views, &**log, stop);
     })?);
     Ok(threads)
@@ -522,37 +532,42 @@ fn spawn_clock(
     clock: &Clock,
     note: Option<MomentNote>,
     log: &Arc<dyn EntryLog>,
-    stop: &Stop,
+    beside: &Beside,
 ) -> Result<JoinHandle<()>, ServeError> {
     let clock = clock.clone();
-    spawn_beside("clock", log, stop, move |_, stop| {
+    spawn_beside("clock", log, beside, move |_, stop| {
         moment::keep(&clock, note.as_ref(), stop);
     })
 }
 
-/// Reads the names of all feeds, before somebody waits for them.
-fn read_catalogue(catalogue: &Catalogue, stop: &Stop) {
-    if let Err(error) = catalogue.read(|| !stop.is_requested()) {
-        let error: &(dyn std::error::Error + 'static) = &error;
-        warn!(
-            error,
-            "the names of the feeds cannot be read; lists try again"
-        );
-    }
+/// Starts the thread that reads the names of all feeds, before somebody waits for them.
+fn spawn_catalogue(
+    catalogue: Arc<Catalogue>,
+    log: &Arc<dyn EntryLog>,
+    beside: &Beside,
+) -> Result<JoinHandle<()>, ServeError> {
+    spawn_beside("catalogue", log, beside, move |_, stop| {
+        if let Err(error) = catalogue.read(|| !stop.is_requested()) {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            warn!(
+                error,
+                "the names of the feeds cannot be read; lists try again"
+            );
+        }
+    })
 }
 
-/// Starts a thread beside the writer, which ends when the server stops.
+/// Starts a thread beside the writer, which ends when the server stops, and begins again when it panics.
 fn spawn_beside(
     name: &str,
     log: &Arc<dyn EntryLog>,
-    stop: &Stop,
-    work: impl FnOnce(&Arc<dyn EntryLog>, &Stop) + Send + 'static,
+    beside: &Beside,
+    mut work: impl FnMut(&Arc<dyn EntryLog>, &Stop) + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
-    let (log, stop) = (Arc::clone(log), stop.clone());
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || work(&log, &stop))
-        .map_err(ServeError::Start)
+    let log = Arc::clone(log);
+    let Beside { threads, stop } = beside;
+    let thread = threads.spawn(name, stop, move |stop| work(&log, stop));
+    thread.map_err(ServeError::Start)
 }
 
 /// Starts the thread that carries out the tasks of the control socket. A server without that socket serves all the
@@ -560,7 +575,7 @@ fn spawn_beside(
 fn spawn_control(
     path: Option<PathBuf>,
     ground: Ground,
-    stop: &Stop,
+    beside: &Beside,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(path) = path else {
         return Ok(None);
@@ -568,7 +583,7 @@ fn spawn_control(
     match socket::bind(&path, 0o600) {
         Ok(listener) => {
             let log = Arc::clone(&ground.log);
-            spawn_beside("control", &log, stop, move |_, stop| {
+            spawn_beside("control", &log, beside, move |_, stop| {
                 control::serve(&listener, &ground, stop);
             })
             .map(Some)

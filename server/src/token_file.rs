@@ -120,7 +120,8 @@ impl TokenFile {
     pub(crate) fn keep(&self, is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
         let kept = access::whole_lines(&self.text).lines();
         let kept = kept.filter(|line| is_kept(line));
-        self.replace(&kept.flat_map(|line| [line, "\n"]).collect::<String>())
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        self.replace(&kept)
     }
 
     /// Replaces the text. The file keeps its owner and mode; only the owner can read a new one.
@@ -137,6 +138,17 @@ impl TokenFile {
             remove(&temporary);
         }
         replaced
+    }
+
+    /// Returns an error, with words for a file that is a mount of its own.
+    pub(crate) fn explained(&self, error: io::Error) -> io::Error {
+        if error.kind() != io::ErrorKind::ResourceBusy {
+            return error;
+        }
+        let path = self.path.display();
+        io::Error::other(format!(
+            "{path} is a mount of its own, so no new file can take its place: mount its folder"
+        ))
     }
 
     fn replace_by(&self, temporary: &Path, text: &str) -> io::Result<()> {

@@ -30,6 +30,7 @@ mod push_crowds;
 mod push_proxies;
 
 mod access;
+mod among_others;
 mod amplifying;
 mod answers;
 mod browser;

@@ -1,8 +1,9 @@
 //! Endpoints for supervisors: whether the process lives, and whether it is ready.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
+use tokio::time::timeout;
 
 use super::Site;
 use crate::{
@@ -15,6 +16,9 @@ use crate::{
     },
     log::Closed,
 };
+
+/// Longest look at the disk. A server that needs longer takes no entries either.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Paths of health checks.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -43,13 +47,24 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Tells whether the log takes entries. A clock that is behind or ahead does not keep it from that, unless it is refused.
+/// Tells whether the log takes entries, and all threads are well. A clock that is behind or ahead does not matter, unless
+/// it is refused.
 async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
+    let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    // First: whoever looks at the log may have to wait for its writer.
+    if let Some(stuck) = site.publisher.stuck() {
+        return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
+    }
     let log = Arc::clone(&site.log);
     // Off the thread, because the room on the disk is looked up.
     let looked = off_thread(move || Ok(log.takes_entries()));
-    let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    Ok(Outcome::Answer(match looked.await? {
+    let Ok(looked) = timeout(PATIENCE, looked).await else {
+        return Ok(Outcome::Answer(unwell(
+            "the disk of the log does not answer\n",
+        )));
+    };
+    Ok(Outcome::Answer(match looked? {
         Err(Closed::Failed) => {
             unwell("the log failed: it takes no entries until the server is restarted\n")
         }
@@ -60,13 +75,15 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
             "a document beside the log is of another one, so the log takes no entries: stop the server, and name the right \
              --www, or run `simplefeed-server recover`\n",
         ),
-        Err(Closed::Full(space)) => plain(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("the disk is full: the log takes no entries; {space}\n"),
-        ),
+        Err(Closed::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",
         ),
-        Ok(()) => plain(StatusCode::OK, "ready\n"),
+        Ok(()) => match site.threads.panicked() {
+            Some(name) => unwell_by(format!(
+                "the thread {name} failed a short time ago and began again; the log says why\n"
+            )),
+            None => plain(StatusCode::OK, "ready\n"),
+        },
     }))
 }

@@ -33,9 +33,11 @@ use super::{
     held::{HeldFolder, Identity, visible_path},
     moment::MomentNote,
     record::STORAGE_VERSION,
-    space::is_full,
 };
-use crate::regular;
+use crate::{
+    lack::{copy_of, lack_in},
+    regular,
+};
 
 /// Name of the socket at which a server takes upkeep tasks.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -324,15 +326,17 @@ impl DataFolder {
                 path,
                 source,
             },
-            // A full disk is no damage.
-            error if is_full(&error) => OpenError::Io {
-                action: "write",
-                path: self.held.name().into(),
-                source: io::ErrorKind::StorageFull.into(),
-            },
             // It says already that the log is damaged.
             LogError::Damaged { what } => self.damaged(what),
             error => {
+                // A full disk, for one, is no damage.
+                if let Some(lack) = lack_in(&error) {
+                    return OpenError::Io {
+                        action: "use",
+                        path: self.held.name().into(),
+                        source: copy_of(lack),
+                    };
+                }
                 let cause = std::error::Error::source(&error);
                 self.damaged(cause.map_or_else(|| error.to_string(), ToString::to_string))
             }

@@ -777,8 +777,11 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
         let open = regular::open_as(&path, OpenOptions::new().read(true).write(true));
         let file = open.map_err(LogError::io("open", &path))?;
         let mut head = [0; 48];
-        let read = file.read_exact_at(&mut head, 0).ok();
-        let decoded = read.and_then(|()| {
+        let decoded = match file.read_exact_at(&mut head, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+            read => Some(read.map_err(LogError::io("read", &path))?),
+        };
+        let decoded = decoded.and_then(|()| {
             let mut from = Reader(unseal(&head)?);
             let is_ours = from.chunk::<4>()? == *MAGIC && from.long()? == first.0;
             is_ours.then_some(ChainHash(from.digest()?))

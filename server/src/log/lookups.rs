@@ -560,14 +560,22 @@ impl Room for SledLog {
         let chapters = self.chapters.read();
         let (unsettled, feeds) = (chapters.bytes(), chapters.feeds());
         drop(chapters);
-        let free = space::free_bytes_of(self.folder.held().handle())
+        let on_disk = space::free_bytes_of(self.folder.held().handle())
             .map_err(LogError::io("measure", &self.folder.path))?;
+        // sled's file is the longest, or will be.
+        let in_files = space::bytes_left_for(&self.folder.path("sled/db"), unsettled);
+        let free = in_files.map_or(on_disk, |in_files| in_files.min(on_disk));
+        let is_of_files = free < on_disk;
         // The log is full until the refused commit fits: refusing large commits while taking small ones would
         // flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
         let feeds = u64::try_from(feeds).unwrap_or(u64::MAX);
         let needed = space::needed_bytes(unsettled, feeds, wanted);
-        let space = Space { free, needed };
+        let space = Space {
+            free,
+            needed,
+            is_of_files,
+        };
         let refused = if space.is_enough() { 0 } else { wanted };
         self.wanted.store(refused, Ordering::Release);
         Ok(space)

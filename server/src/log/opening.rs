@@ -153,7 +153,13 @@ fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
         "ids",
     ];
     for name in made {
-        if let Some(found) = first_file(&folder.join(name)) {
+        let path = folder.join(name);
+        let found = first_file(&path).map_err(|source| OpenError::Io {
+            action: "read",
+            path,
+            source,
+        })?;
+        if let Some(found) = found {
             return Err(OpenError::Damaged {
                 folder: folder.into(),
                 what: format!("its log is missing, and {} is there", found.display()),
@@ -164,15 +170,32 @@ fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
 }
 
 /// Returns a file below a folder, if there is any.
-fn first_file(folder: &Path) -> Option<PathBuf> {
-    let items = fs::read_dir(folder).ok()?.flatten();
-    items.map(|item| item.path()).find_map(|path| {
-        if path.is_dir() {
-            first_file(&path)
-        } else {
-            Some(path)
+///
+/// # Errors
+///
+/// Returns why it cannot be told: without a right, for one, it might be there.
+fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let items = match fs::read_dir(folder) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
         }
-    })
+        items => items?,
+    };
+    for item in items {
+        let path = item?.path();
+        if !path.is_dir() {
+            return Ok(Some(path));
+        }
+        if let Some(found) = first_file(&path)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Reads what is left of the log in `folder`, in any state. sled's files are copied to `scratch` first, since opening
@@ -244,13 +267,20 @@ pub fn discard(remains: Remains, scratch: &Path) -> Result<(), OpenError> {
 /// See [`OpenError`].
 pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
     // `open` would create a log.
-    let parts = ["witness", "journal", "sled"];
-    if !parts.iter().any(|name| folder.join(name).exists()) {
-        return Err(OpenError::Absent {
-            folder: folder.into(),
-        });
+    for name in ["witness", "journal", "sled"] {
+        let path = folder.join(name);
+        let exists = path.try_exists().map_err(|source| OpenError::Io {
+            action: "find",
+            path,
+            source,
+        })?;
+        if exists {
+            return open(folder);
+        }
     }
-    open(folder)
+    Err(OpenError::Absent {
+        folder: folder.into(),
+    })
 }
 
 /// Opens the log in `folder` on a disk that syncs, or settles, in its own way.

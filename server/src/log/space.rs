@@ -8,7 +8,10 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::StatVfs;
+use rustix::{
+    fs::StatVfs,
+    process::{Resource, getrlimit},
+};
 
 use crate::regular;
 
@@ -44,6 +47,14 @@ pub(super) fn free_bytes_of(folder: &File) -> io::Result<u64> {
 fn free_in(system: &StatVfs) -> u64 {
     // `f_bfree` would count the blocks that only root may use.
     system.f_bavail.saturating_mul(system.f_frsize)
+}
+
+/// Returns by how many bytes a file may grow before a process may not write to it any more; `None` if there is no limit.
+/// A file that is shorter than `least` counts as one of that length.
+pub(super) fn bytes_left_for(path: &Path, least: u64) -> Option<u64> {
+    let limit = getrlimit(Resource::Fsize).current?;
+    let length = fs::metadata(path).map_or(0, |file| file.len());
+    Some(limit.saturating_sub(length.max(least)))
 }
 
 /// Returns the bytes of all files in a folder.
@@ -102,10 +113,8 @@ pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let full = error.downcast_ref::<io::Error>().is_some_and(|error| {
-            matches!(
-                error.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
+            use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+            matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
         });
         if full {
             return true;

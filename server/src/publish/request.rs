@@ -184,7 +184,7 @@ pub enum PublishError {
     Full,
     /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
     /// request filled the disk, a restart may find it stored; a repeat is safe.
-    #[error("the disk is full: {0}")]
+    #[error("{0}")]
     NoSpace(Space),
     /// There are as many timelines as there may be.
     #[error("the server has {TIMELINES_MAX} timelines, which is its limit")]

@@ -18,6 +18,7 @@ use super::*;
 use crate::{
     clock::Reading,
     log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
+    threads::Threads,
     views::{Views, folders::Folders},
     workers::Workers,
 };
@@ -219,6 +220,7 @@ fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
         views,
         "nowhere".into(),
         clock(),
+        Threads::default(),
     ));
     start(
         shared,

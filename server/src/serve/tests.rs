@@ -5,6 +5,7 @@ use std::{
     ops::Range,
 };
 
+use parking_lot::Mutex;
 use simplefeed_core::{
     commit::Commit,
     entry::Entry,
@@ -208,6 +209,10 @@ struct Followed {
     announcements: Arc<Announcements>,
     /// Name of a feed whose settings cannot be read.
     damaged: Option<FeedName>,
+    /// Thread that panics at its next look at commits or settings.
+    fragile: Mutex<Option<&'static str>>,
+    /// Held by a test while nobody finds a feed of the name `hanging`.
+    hanging: Mutex<()>,
 }
 
 impl Followed {
@@ -223,6 +228,16 @@ impl Followed {
             log: Arc::clone(log),
             announcements,
             damaged: None,
+            fragile: Mutex::default(),
+            hanging: Mutex::default(),
+        }
+    }
+
+    fn panic_if_fragile(&self) {
+        let mut fragile = self.fragile.lock();
+        if fragile.is_some() && std::thread::current().name() == *fragile {
+            *fragile = None;
+            panic!("this is expected here");
         }
     }
 }
@@ -241,6 +256,7 @@ impl Commits for Followed {
     }
 
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.panic_if_fragile();
         self.log.commits(from, max)
     }
 
@@ -259,10 +275,14 @@ impl Series for Followed {
     }
 
     fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        if name.as_str() == "hanging" {
+            drop(self.hanging.lock());
+        }
         self.log.named(name)
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        self.panic_if_fragile();
         let settings = self.log.settings(feed, revision)?;
         match settings {
             Some(settings) if self.damaged.as_ref() == Some(&settings.name) => {
@@ -366,6 +386,56 @@ fn one_feed_holds_up_no_other() {
     assert!(updates.contains("200 OK"), "{updates}");
     follower.stop();
     writer.stop();
+}
+
+/// Goal: no thread dies in silence: the server is not ready for a while, says why, counts it, and goes on.
+#[test]
+fn a_thread_that_dies_is_told_and_begins_again() {
+    for name in ["archive-files", "sup", "timelines", "catalogue"] {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let store = MemoryStore::default();
+        let writer = Running::start(folders[0].path(), store.clone());
+        assert_eq!(
+            writer.ask("PUT", "/feeds/a", "{\"document_entries\":1}").0,
+            201
+        );
+        writer.publish("a", 1);
+        let followed = Arc::new(Followed::new(&store.0));
+        *followed.fragile.lock() = Some(name);
+        let follower = Running::start(folders[1].path(), FollowedStore(Arc::clone(&followed)));
+        writer.publish("a", 2);
+        let unwell = follower.wait_for("/readyz", |answer| answer.contains(" 503 "));
+        assert!(
+            unwell.contains(&format!("the thread {name} failed")),
+            "{unwell}"
+        );
+        // What it does goes on.
+        follower.wait_for("/feeds/a/1.atom", |answer| answer.contains("immutable"));
+        follower.wait_for("/sup.json", |answer| answer.contains("\"updates\":[["));
+        follower.wait_for("/feeds", |answer| answer.contains("\"name\":\"a\""));
+        follower.stop();
+        writer.stop();
+    }
+}
+
+/// Goal: a writer that hangs is told, and whoever asks is answered; it is ready again once it goes on.
+#[test]
+fn a_writer_that_hangs_is_not_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let followed = Arc::new(Followed::new(&MemoryStore::default().0));
+    let server = Running::start(folder.path(), FollowedStore(Arc::clone(&followed)));
+    assert_eq!(server.get("/readyz").0, 200);
+    let hangs = followed.hanging.lock();
+    // Two, since the first one is served on the thread of its connection.
+    let waiting = [0, 1].map(|_| server.send("POST", "/feeds/hanging", "{}"));
+    let unwell = server.wait_for("/readyz", |answer| answer.contains(" 503 "));
+    assert!(unwell.contains("no sign of life"), "{unwell}");
+    drop(hangs);
+    for mut answer in waiting {
+        answer.read_to_string(&mut String::new()).unwrap();
+    }
+    assert!(!server.get("/readyz").1.contains("no sign of life"));
+    server.stop();
 }
 
 /// Goal: what a server answers follows from commits, whoever has appended them. (Which seconds are over is the

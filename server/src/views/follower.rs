@@ -5,7 +5,6 @@
 
 use std::{
     cell::OnceCell,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -69,21 +68,10 @@ impl<'s> Grace<'s> {
     }
 }
 
-/// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panics
-/// begins again where its files end.
+/// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panicked may be
+/// run again: it begins where its files end.
 pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &Stop) {
-    let grace = Grace::new(stop, GRACE);
-    // A panic leaves a view's memory in an unknown state, which `begin` makes anew.
-    while catch_unwind(AssertUnwindSafe(|| {
-        follow_within(view, log, progress, stop, &grace);
-    }))
-    .is_err()
-    {
-        error!(view = view.name(), "a view panicked; it begins again");
-        if stop.is_requested_within(RETRY) {
-            return;
-        }
-    }
+    follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
 }
 
 fn follow_within(
@@ -93,6 +81,7 @@ fn follow_within(
     stop: &Stop,
     grace: &Grace<'_>,
 ) {
+    // A panic leaves a view's memory in an unknown state, which this makes anew.
     let begun = loop {
         match view.begin(log) {
             Ok(begun) => break begun,

@@ -5,7 +5,7 @@
 use simplefeed_core::feed::FeedKey;
 
 use super::files::Remade;
-use crate::log::LogError;
+use crate::{lack::lack_in, log::LogError};
 
 /// Outcome of the replay of a log's commits.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Findings {
                 self.faults.push(what);
                 Ok(None)
             }
-            Err(LogError::Storage(error)) => {
+            Err(LogError::Storage(error)) if lack_in(&*error).is_none() => {
                 self.faults
                     .push(format!("the storage cannot be read: {error}"));
                 Ok(None)

@@ -9,6 +9,7 @@ use tracing::error;
 
 use super::{Views, error::ViewError};
 use crate::{
+    lack::lack_in,
     log::{LogError, Series},
     stop::Stop,
 };
@@ -35,7 +36,11 @@ pub fn report(error: &ViewError) {
         return;
     }
     let error: &(dyn std::error::Error + 'static) = error;
-    error!(error, "the archive is damaged");
+    if lack_in(error).is_some() {
+        error!(error, "the archive cannot be compared");
+    } else {
+        error!(error, "the archive is damaged");
+    }
 }
 
 /// Returns whether an error is damage. A server that has just started still reads the follows of its timelines: the next

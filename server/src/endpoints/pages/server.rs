@@ -50,7 +50,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             Err("the system clock is more than five years ahead of the last entry".into())
         }
         (Ok(()), _) => Ok(()),
-        (Err(Closed::Full(space)), _) => Err(format!("the disk is full: {space}")),
+        (Err(Closed::Full(space)), _) => Err(space.to_string()),
         (Err(Closed::Failed), _) => Err("a write failed, restart it".into()),
         (Err(Closed::Replaced), _) => Err("a document beside its log is of another one".into()),
         (Err(Closed::Displaced), _) => Err("its data folder is not what it opened".into()),

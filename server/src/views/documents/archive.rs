@@ -34,6 +34,7 @@ use super::{
     sidecar::Sidecar,
 };
 use crate::{
+    lack::unless_lacking,
     log::{LogError, Series, durable, held::visible_path, seen::Seen, settings_of},
     regular,
     views::{
@@ -384,9 +385,14 @@ impl Archive {
     }
 
     /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
-    pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// Returns what the process lacks to read it.
+    pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
         let path = self.sidecar_path(feed, frozen.opening.name);
-        regular::read_document(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
+        let found = found_in(&path, regular::read_document(&path))?;
+        Ok(found.is_none_or(|found| found != Sidecar::of(frozen).to_bytes()))
     }
 
     fn sidecar_path(&self, feed: &FeedName, document: DocumentName) -> PathBuf {
@@ -958,25 +964,35 @@ impl Archive {
     }
 
     /// Returns whether a renamed document is missing under the name that its predecessor links to, or is wrong there.
-    pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// Returns what the process lacks to read it.
+    pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
         let Some(linked) = linked_name(frozen) else {
-            return false;
+            return Ok(false);
         };
         let path = self.folder(feed).join(linked.to_string());
-        let twin = decoded_twin(&path, frozen.bytes.len());
-        let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
-        let differs = !(is_right(regular::read_document(&path)) && is_right(twin));
+        let twin = found_in(&path, decoded_twin(&path, frozen.bytes.len()))?;
+        let file = found_in(&path, regular::read_document(&path))?;
+        let is_right = |bytes: Option<Vec<u8>>| bytes.is_some_and(|bytes| bytes == *frozen.bytes);
+        let differs = !(is_right(file) && is_right(twin));
         // A document that has this name of its own is left alone.
         let other = || document_of_another_log(&path, &Own::of(frozen));
-        differs && other().is_ok_and(|other| other.is_none())
+        Ok(differs && other().is_ok_and(|other| other.is_none()))
     }
 
     /// Returns whether a closed index block or its twin is missing, or differs from `block`.
-    pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// Returns what the process lacks to read it.
+    pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> Result<bool, ViewError> {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
-        let twin = decoded_twin(&path, block.bytes.len());
-        !(regular::read_document(path).is_ok_and(right) && twin.is_ok_and(right))
+        let twin = found_in(&path, decoded_twin(&path, block.bytes.len()))?;
+        let file = found_in(&path, regular::read_document(&path))?;
+        Ok(!(file.is_some_and(right) && twin.is_some_and(right)))
     }
 
     /// Returns whether the cursor on the disk has reached `commit`.
@@ -1038,6 +1054,11 @@ fn replaced_by(path: PathBuf) -> ViewError {
 }
 
 /// Returns the names of the files in a folder, if there is one.
+/// Returns what was read from a file, or `None` if the file is at fault.
+fn found_in<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, ViewError> {
+    unless_lacking(read).map_err(failed("read", path))
+}
+
 fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let items = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = items.map(|item| item.file_name().to_string_lossy().into_owned());

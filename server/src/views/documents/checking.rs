@@ -13,6 +13,7 @@ use url::Url;
 
 use super::{archive::Archive, frozen::Frozen, index, manifest::Archived};
 use crate::{
+    lack::lack_in,
     log::{EntryLog, LogError, settings_of},
     views::{
         error::ViewError,
@@ -101,6 +102,7 @@ fn check_documents(
             Ok(Some(archived)) => archived,
             Ok(None) => continue,
             Err(ViewError::DamagedRecord { .. }) if is_due && number.get() > whole => continue,
+            Err(error) if lack_in(&error).is_some() => return Err(error),
             Err(error) => {
                 findings.fault(error.to_string());
                 continue;
@@ -119,7 +121,7 @@ fn check_documents(
         findings.documents += 1;
         match findings.sound(Frozen::render(log, feed, number))? {
             Some(Some(frozen)) => {
-                check_document(archive, name, &archived, &frozen, findings);
+                check_document(archive, name, &archived, &frozen, findings)?;
                 // A block needs the records of all its documents.
                 if number.get() <= whole || !is_due {
                     check_block(archive, name, &frozen, findings)?;
@@ -181,6 +183,9 @@ fn check_unrecorded(
                 // Files come before their records, so a missing record is no fault while the server runs.
                 let archived = frozen.archived_as(Coded::of(&frozen.bytes));
                 if let Err(error) = archive.read(name, &archived, false) {
+                    if lack_in(&error).is_some() {
+                        return Err(error);
+                    }
                     let what = archived.name;
                     findings.fault(format!(
                         "feed {name}: {what} has no record and cannot be used: {error}"
@@ -219,7 +224,9 @@ fn check_block(
     }
     let block = number / INDEX_BLOCK_DOCUMENTS;
     let block = index::closed_block(&archive.manifests, name, &frozen.settings.id, block)?;
-    if let Some(block) = block.filter(|block| archive.block_differs(name, block)) {
+    if let Some(block) = block
+        && archive.block_differs(name, &block)?
+    {
         findings.fault(format!(
             "feed {name}: {} or its twin is missing or wrong",
             block.name
@@ -234,7 +241,7 @@ fn check_document(
     archived: &Archived,
     frozen: &Frozen,
     findings: &mut Findings,
-) {
+) -> Result<(), ViewError> {
     let document = archived.name;
     let mut fault = |what: &str| findings.fault(format!("feed {feed}: {document} {what}"));
     if *archived != frozen.archived_as(archived.gzip) {
@@ -243,6 +250,7 @@ fn check_document(
     match archive.read(feed, archived, false) {
         Ok(bytes) if bytes == frozen.bytes => {}
         Ok(_) => fault("is not what the log gives"),
+        Err(error) if lack_in(&error).is_some() => return Err(error),
         Err(error) => fault(&format!("cannot be used: {error}")),
     }
     // Another compressor gives another twin, so it is compared decoded.
@@ -250,17 +258,19 @@ fn check_document(
     match twin.map(|twin| gunzip(&twin, frozen.bytes.len())) {
         Ok(Ok(bytes)) if bytes == *frozen.bytes => {}
         Ok(_) => fault("has a twin that does not decode to it"),
+        Err(error) if lack_in(&error).is_some() => return Err(error),
         Err(error) => fault(&format!("has an unusable twin: {error}")),
     }
-    if archive.sidecar_differs(feed, frozen) {
+    if archive.sidecar_differs(feed, frozen)? {
         fault("has no or another sidecar");
     }
-    if archive.second_name_differs(feed, frozen) {
+    if archive.second_name_differs(feed, frozen)? {
         fault("is missing or another one under the name that leads to it");
     }
     for what in wrong_links(frozen) {
         fault(what);
     }
+    Ok(())
 }
 
 /// Reads a document as a consumer does, and returns the links and the end that lead elsewhere.

@@ -8,7 +8,10 @@ use simplefeed_core::{
 };
 
 use super::*;
-use crate::log::{Commits as _, Series, memory::MemoryLog};
+use crate::{
+    log::{Commits as _, Series, memory::MemoryLog},
+    threads::Threads,
+};
 
 /// View that notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -80,13 +83,18 @@ fn log_of(commits: u64) -> MemoryLog {
 /// Goal: a view that panics begins again, and has every commit in the end.
 #[test]
 fn a_panic_costs_a_view_time_only() {
-    let view = Fragile {
+    let view = Arc::new(Fragile {
         panics_at: 3,
         ..Fragile::default()
-    };
-    let (log, progress) = (log_of(5), Progress::default());
+    });
+    let (log, progress) = (log_of(5), Arc::new(Progress::default()));
     log.announcements().end();
-    follow(&view, &log, &progress, &Stop::default());
+    let (threads, stop) = (Threads::default(), Stop::default());
+    let (fragile, reached) = (Arc::clone(&view), Arc::clone(&progress));
+    let thread = threads.spawn("fragile", &stop, move |stop| {
+        follow(&*fragile, &log, &reached, stop);
+    });
+    thread.unwrap().join().unwrap();
     let state = view.state.lock();
     assert_eq!((state.begun, &state.applied[..]), (2, &[1, 2, 3, 4, 5][..]));
     assert_eq!((state.noted, progress.reached()), (5, CommitNumber(5)));

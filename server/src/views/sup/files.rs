@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_name};
 use crate::{
     codec::{Reader, Writer},
+    lack::lack_in,
     log::{EntryLog, barrier::sync_folder, durable::create_folder},
     regular,
     resource::Visibility,
@@ -321,8 +322,10 @@ impl SupFiles {
             let (series, file) = (series_name(visibility), file_name(window.name));
             return Ok(Some(format!("{series}/{file} is not what the log says")));
         }
-        let looked = self.look_at(visibility, &record);
-        Ok(looked.err().map(|error| error.to_string()))
+        match self.look_at(visibility, &record) {
+            Err(error) if lack_in(&error).is_some() => Err(error),
+            looked => Ok(looked.err().map(|error| error.to_string())),
+        }
     }
 
     /// Returns the bytes of a public window, plain and compressed.

@@ -1,0 +1,145 @@
+//! What the system keeps from a process: rights, file handles, memory, room.
+//!
+//! Pure, but for the limit of files. None of it is a fault of a file, whatever was being done.
+
+use std::{error::Error, io};
+
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+
+/// Returns the error of the system in a chain of causes, if it tells what a process lacks.
+pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let found = error.downcast_ref::<io::Error>();
+        if let Some(found) = found.filter(|found| is_lack(found)) {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Returns what was read, or `None` if the file is at fault.
+///
+/// # Errors
+///
+/// Returns what the process lacks.
+pub fn unless_lacking<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if is_lack(&error) => Err(error),
+        read => Ok(read.ok()),
+    }
+}
+
+fn is_lack(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let kinds = [
+        Kind::FileTooLarge,
+        Kind::OutOfMemory,
+        Kind::PermissionDenied,
+        Kind::QuotaExceeded,
+        Kind::ReadOnlyFilesystem,
+        Kind::StorageFull,
+    ];
+    // Our own bound on the bytes of a file has the kind of a system's limit, and no number.
+    let is_own = error.kind() == Kind::FileTooLarge && error.raw_os_error().is_none();
+    let handles = [Errno::MFILE, Errno::NFILE];
+    let is_handles = Errno::from_io_error(error).is_some_and(|errno| handles.contains(&errno));
+    (kinds.contains(&error.kind()) && !is_own) || is_handles
+}
+
+/// Returns a copy of an error of the system.
+pub fn copy_of(error: &io::Error) -> io::Error {
+    error
+        .raw_os_error()
+        .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// Lets this process open as many files as it may, `least` of them at the least.
+///
+/// # Errors
+///
+/// Returns that it may not open so many, and how to change that.
+pub fn raise_files(least: u64) -> io::Result<()> {
+    let limits = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limits.maximum,
+        ..limits
+    };
+    let allowed = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limits.maximum,
+        Err(_) => limits.current,
+    };
+    match allowed {
+        Some(allowed) if allowed < least => Err(io::Error::other(format!(
+            "a process may have only {allowed} files open here, and this one needs {least}: raise `ulimit -n`, or \
+             LimitNOFILE= of its unit"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns what to do about an error of the system, if that is known.
+pub fn advice(error: &io::Error) -> Option<&'static str> {
+    Some(match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            "the process has too many files open: raise `ulimit -n`, or LimitNOFILE= of its unit"
+        }
+        Errno::NFILE => {
+            "all processes together have too many files open: raise fs.file-max (sysctl)"
+        }
+        Errno::FBIG => {
+            "a file may not become so long: raise `ulimit -f`, or LimitFSIZE= of its unit"
+        }
+        Errno::NOSPC => "the disk is full: `df` and `df -i` show which one",
+        Errno::DQUOT => "the quota of the disk is exhausted: `quota` shows it",
+        Errno::ROFS => {
+            "the file system is mounted for reading only, and opening a log writes: copy the data folder to another disk \
+             with `cp -a`, or lay a writable layer over it with `mount -t overlay`"
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogError;
+
+    /// Goal: what a process lacks is found below other errors, and what is wrong with a file is none of it.
+    #[test]
+    fn a_lack_is_no_fault_of_a_file() {
+        for errno in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+            Errno::ACCESS,
+            Errno::PERM,
+            Errno::ROFS,
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::FBIG,
+        ] {
+            let error = || io::Error::from(errno);
+            let below = LogError::io("read", "x")(error());
+            assert!(lack_in(&below).is_some(), "{errno:?}");
+            let storage = LogError::Storage(Box::new(error()));
+            assert!(lack_in(&storage).is_some(), "{errno:?}");
+            assert!(unless_lacking::<()>(Err(error())).is_err());
+            assert_eq!(copy_of(&error()).kind(), error().kind());
+            let is_right = !matches!(errno, Errno::ACCESS | Errno::PERM | Errno::NOMEM);
+            assert_eq!(advice(&error()).is_some(), is_right, "{errno:?}");
+        }
+        for errno in [Errno::NOENT, Errno::IO, Errno::NOTDIR, Errno::ISDIR] {
+            let error = io::Error::from(errno);
+            assert!(unless_lacking::<()>(Err(error)).unwrap().is_none());
+        }
+        let too_long = io::Error::from(io::ErrorKind::FileTooLarge);
+        assert!(lack_in(&too_long).is_none());
+        assert!(lack_in(&LogError::damaged("x")).is_none());
+        assert_eq!(unless_lacking(Ok(1)).unwrap(), Some(1));
+    }
+}

@@ -1,0 +1,113 @@
+//! Sign of life of the writer.
+//!
+//! Pure, but for the clock that cannot be set.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Longest time without a sign of life.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while a commit is stored: a slow disk alone is not the end of a writer.
+const PATIENCE_WITH_DISKS: Duration = Duration::from_mins(1);
+/// Stages share a number with the time of their beginning.
+const STAGES: u64 = 4;
+
+/// What a writer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Waits for a request.
+    Idle,
+    /// Plans a group of requests, or answers them.
+    Busy,
+    /// Stores a commit.
+    Storing,
+}
+
+/// Sign of life of a writer, which others look at without waiting for it.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    zero: Instant,
+    /// Milliseconds from `zero` until the stage began, times [`STAGES`], and the stage.
+    stage: AtomicU64,
+}
+
+/// A writer has given no sign of life for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    time: Duration,
+    is_storing: bool,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.time.as_secs();
+        if self.is_storing {
+            write!(f, "a commit has waited {seconds} s for the disk")
+        } else {
+            write!(f, "the writer has given no sign of life for {seconds} s")
+        }
+    }
+}
+
+impl Pulse {
+    pub(super) fn new() -> Self {
+        let (zero, stage) = (Instant::now(), AtomicU64::new(0));
+        Self { zero, stage }
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        let time = now.duration_since(self.zero).as_millis();
+        u64::try_from(time).unwrap_or(u64::MAX / STAGES)
+    }
+
+    /// Begins a stage.
+    pub(super) fn begin(&self, stage: Stage, now: Instant) {
+        let stage = match stage {
+            Stage::Idle => 0,
+            Stage::Busy => 1,
+            Stage::Storing => 2,
+        };
+        let noted = self.millis(now) * STAGES + stage;
+        self.stage.store(noted, Ordering::Relaxed);
+    }
+
+    /// Returns that the writer is stuck, if it is.
+    pub(super) fn stuck(&self, now: Instant) -> Option<Stuck> {
+        let noted = self.stage.load(Ordering::Relaxed);
+        let patience = match noted % STAGES {
+            0 => return None,
+            1 => PATIENCE,
+            _ => PATIENCE_WITH_DISKS,
+        };
+        let time = self.millis(now).saturating_sub(noted / STAGES);
+        let time = Duration::from_millis(time);
+        let is_storing = patience == PATIENCE_WITH_DISKS;
+        (time > patience).then_some(Stuck { time, is_storing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a stage that lasts too long is told; a slow disk has longer, and an idle writer for ever.
+    #[test]
+    fn a_stage_without_an_end_is_told() {
+        let pulse = Pulse::new();
+        let at = |seconds| pulse.zero + Duration::from_secs(seconds);
+        assert_eq!(pulse.stuck(at(1_000_000)), None);
+        for (stage, lasts) in [(Stage::Busy, 10), (Stage::Storing, 60)] {
+            pulse.begin(stage, at(100));
+            assert_eq!(pulse.stuck(at(100 + lasts)), None, "{stage:?}");
+            let stuck = pulse.stuck(at(101 + lasts)).unwrap();
+            assert!(stuck.to_string().contains(&format!("{} s", lasts + 1)));
+            pulse.begin(stage, at(101 + lasts));
+            assert_eq!(pulse.stuck(at(102 + lasts)), None);
+        }
+        pulse.begin(Stage::Idle, at(300));
+        assert_eq!(pulse.stuck(at(1_000_000)), None);
+    }
+}

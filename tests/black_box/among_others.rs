@@ -1,0 +1,544 @@
+//! A process among others: who reads its log, hands it sockets, mounts its files, or sets its limits.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _},
+    net::TcpListener,
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::{
+    harness::{
+        Server, check_folder, free_address, is_long, pause, program, run_command, signal, text,
+        wait_for,
+    },
+    http::Request,
+};
+
+/// Longest time in which anything has to end, on a machine that others use.
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// What becomes of stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stderr {
+    /// Its reader goes away.
+    Closed,
+    /// It is a file on a full disk.
+    Full,
+    /// Its reader stands still.
+    Stalled,
+    /// Its reader stands still, and a write that would wait is refused.
+    Refusing,
+}
+
+const ALL: [Stderr; 4] = [
+    Stderr::Closed,
+    Stderr::Full,
+    Stderr::Stalled,
+    Stderr::Refusing,
+];
+
+/// A reader of stderr that is not there, or does nothing.
+struct Log(Option<PipeReader>);
+
+impl Stderr {
+    fn open(self) -> (Stdio, Log) {
+        if self == Self::Full {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            return (full.into(), Log(None));
+        }
+        let (reader, writer): (PipeReader, PipeWriter) = std::io::pipe().unwrap();
+        if self != Self::Closed {
+            // Full from the beginning: even the first line has to wait.
+            let flags = fcntl_getfl(&writer).unwrap();
+            fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+            let mut filled = &writer;
+            while filled.write(&[b'\n'; 4_096]).is_ok() {}
+            if self == Self::Stalled {
+                fcntl_setfl(&writer, flags).unwrap();
+            }
+        }
+        let reader = (self != Self::Closed).then_some(reader);
+        (writer.into(), Log(reader))
+    }
+}
+
+impl Log {
+    /// Reads from here on. Returns the lines that are not empty.
+    fn read(self) -> impl Iterator<Item = String> {
+        let lines = self.0.map(|reader| BufReader::new(reader).lines());
+        let lines = lines.into_iter().flatten().map_while(Result::ok);
+        lines.filter(|line| !line.is_empty())
+    }
+}
+
+/// A process that ends with its test.
+struct Running(Child);
+
+impl Running {
+    fn spawn(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    /// Waits for its end. Returns the exit code, or that of the signal that ended it as shells count it.
+    fn ended(&mut self, what: &str) -> i32 {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status
+                    .code()
+                    .unwrap_or_else(|| 128 + status.signal().unwrap());
+            }
+            assert!(began.elapsed() < DEADLINE, "{what} hangs");
+            pause(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// Starts a server whose stderr nobody reads as they should.
+fn serve(data: &Path, address: &str, stderr: Stdio, level: &str) -> Running {
+    let mut command = Command::new(program("simplefeed-server"));
+    command
+        .args(["serve", "--log", level, "--listen", address, "--data"])
+        .arg(data)
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    let server = Running::spawn(&mut command);
+    wait_for("the server does not listen", || {
+        Request::get("/healthz").send(address).ok()
+    });
+    server
+}
+
+fn publish(address: &str, feed: &str) -> u16 {
+    let path = format!("/feeds/{feed}");
+    let request = Request::post(&path, "application/x-ndjson", "{}");
+    request.send(address).unwrap().status
+}
+
+fn status_of(address: &str, path: &str) -> u16 {
+    Request::get(path).send(address).unwrap().status
+}
+
+/// Goal: whatever becomes of stderr, a server takes entries, does tasks of upkeep, is ready and ends in order; what was lost
+/// of the log is counted, and told once somebody reads again.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    for stderr in ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, address) = (folder.path().join("data"), free_address());
+        let (pipe, log) = stderr.open();
+        let mut server = serve(&data, &address, pipe, "debug");
+        // More lines than a pipe holds: each new feed is logged.
+        for number in 0..600 {
+            assert_eq!(publish(&address, &format!("f{number}")), 201, "{stderr:?}");
+        }
+        assert_eq!(status_of(&address, "/readyz"), 200, "{stderr:?}");
+        let mut backup = Command::new(program("simplefeed-server"));
+        backup.args(["backup", "--data"]).arg(&data);
+        backup.arg("--to").arg(folder.path().join("copy"));
+        assert!(run_command(&mut backup, b"").status.success(), "{stderr:?}");
+        if stderr == Stderr::Stalled {
+            let mut lines = log.read();
+            assert!(lines.any(|line| line.contains("f599")), "it goes on");
+        }
+        signal("TERM", server.0.id());
+        assert_eq!(server.ended("the server"), 0, "{stderr:?}");
+    }
+}
+
+/// Goal: lines that are dropped are counted, and the log says so once somebody reads again.
+#[test]
+fn dropped_lines_are_counted_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (address, metrics) = (free_address(), free_address());
+    let (pipe, log) = Stderr::Stalled.open();
+    let mut command = Command::new(program("simplefeed-server"));
+    command
+        .args(["serve", "--log", "trace", "--listen", &address])
+        .args(["--metrics-listen", &metrics, "--data"])
+        .arg(folder.path())
+        .stderr(pipe);
+    let mut server = Running::spawn(&mut command);
+    let dropped = || {
+        let answer = Request::get("/metrics").send(&metrics).ok()?;
+        let metrics = answer.text();
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("simplefeed_log_lines_dropped_total "))?;
+        line.rsplit(' ').next()?.parse::<u64>().ok()
+    };
+    assert_eq!(wait_for("the server does not listen", dropped), 0);
+    let mut number = 0;
+    wait_for("no line is dropped", || {
+        for _ in 0..500 {
+            number += 1;
+            assert_eq!(publish(&address, &format!("f{number}")), 201);
+        }
+        dropped().filter(|dropped| *dropped > 0)
+    });
+    let mut lines = log.read();
+    let told = lines.find(|line| line.contains("has dropped lines"));
+    assert!(told.is_some(), "the log says what it lacks");
+    signal("TERM", server.0.id());
+    std::thread::spawn(move || lines.for_each(drop));
+    assert_eq!(server.ended("the server"), 0);
+}
+
+/// Runs a program with a stderr that nobody reads, and returns its exit code and what it printed.
+fn run_with(stderr: Stderr, args: &[&str], prints: usize) -> (i32, String) {
+    let (name, rest) = args.split_first().unwrap();
+    let (pipe, _log) = stderr.open();
+    let mut command = Command::new(program(name));
+    command.args(rest).stdout(Stdio::piped()).stderr(pipe);
+    let mut running = Running::spawn(&mut command);
+    let mut out = running.0.stdout.take().unwrap();
+    let mut printed = String::new();
+    if prints > 0 {
+        // Of a command without an end.
+        let mut lines = BufReader::new(out).lines();
+        for _ in 0..prints {
+            printed += &lines.next().unwrap().unwrap();
+        }
+        signal("TERM", running.0.id());
+    } else {
+        out.read_to_string(&mut printed).unwrap();
+    }
+    (running.ended(args[1]), printed)
+}
+
+/// Goal: no command waits for the reader of its messages: it does its work, and its exit code is the one that it always has.
+#[test]
+fn messages_that_nobody_reads_stop_no_command() {
+    let kinds = if is_long() { &ALL[..] } else { &ALL[..3] };
+    for stderr in kinds {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, path) = (folder.path().join("data"), |name: &str| {
+            folder.path().join(name).to_str().unwrap().to_owned()
+        });
+        let server = Server::start(&data, &[]);
+        server.publish_ids("a", ["1".into(), "2".into()]);
+        let url = server.url("/feeds/a");
+        let commands: [(&[&str], i32, usize); 5] = [
+            (&["simplefeed", "replay", &url, "--format", "id"], 0, 0),
+            (&["simplefeed", "tail", &url, "--since", "oldest"], 0, 2),
+            (&["simplefeed", "watch", &url, "--since", "oldest"], 0, 2),
+            (
+                &["simplefeed", "replay", "http://127.0.0.1:1/feeds/a"],
+                14,
+                0,
+            ),
+            (
+                &["simplefeed", "status", &url, "--state", &path("none")],
+                3,
+                0,
+            ),
+        ];
+        for (args, code, prints) in commands {
+            let (found, printed) = run_with(*stderr, args, prints);
+            assert_eq!(found, code, "{stderr:?} {args:?}: {printed}");
+        }
+        server.stop();
+        let data = data.to_str().unwrap();
+        let (export, copy, new) = (path("export"), path("copy"), path("new"));
+        let commands: [&[&str]; 5] = [
+            &["verify", "--data", data],
+            &["rebuild", "--data", data],
+            &["export", "--data", data, "--to", &export],
+            &["backup", "--data", data, "--to", &copy],
+            &["recover", "--data", data, "--to", &new],
+        ];
+        for args in commands {
+            let args = [&["simplefeed-server"], args].concat();
+            assert_eq!(run_with(*stderr, &args, 0).0, 0, "{stderr:?} {args:?}");
+        }
+    }
+}
+
+/// Goal: what cannot be shown is not made, and no command panics where its output cannot be written.
+#[test]
+fn output_that_cannot_be_written_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let (data, file) = (folder.path().join("data"), tokens.to_str().unwrap());
+    Server::start(&data, &[]).stop();
+    let run = |args: &[&str], stdout: Stdio| {
+        let mut command = Command::new(program("simplefeed-server"));
+        let output = command.args(args).stdout(stdout).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+        (output.status.code().unwrap(), said)
+    };
+    let full = || {
+        File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+            .into()
+    };
+    let closed = || {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        Stdio::from(writer)
+    };
+    let new = [
+        "token", "new", "a", "--right", "read", "--feeds", "*", "--tokens", file,
+    ];
+    for stdout in [full(), closed()] {
+        let (code, said) = run(&new, stdout);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("cannot print the token"), "{said}");
+        assert_eq!(fs::read_to_string(&tokens).unwrap_or_default(), "");
+    }
+    assert_eq!(run(&new, Stdio::null()).0, 0);
+    let data = data.to_str().unwrap();
+    let shown: [&[&str]; 2] = [
+        &["token", "list", "--tokens", file],
+        &["config", "show", "--data", data],
+    ];
+    for args in shown {
+        assert_eq!(run(args, full()).0, 1, "{args:?}");
+        // As `head` does: whoever reads the beginning only has had enough.
+        assert_eq!(run(args, closed()).0, 0, "{args:?}");
+    }
+}
+
+/// What systemd does: sockets as file descriptors from 3 on, and who they are for. Prints the port of each.
+const ACTIVATE: &str = "import os,socket,sys\n\
+    S,I,J=socket.SOCK_STREAM,socket.AF_INET,socket.AF_INET6\n\
+    def new(kind):\n\
+    \x20 if kind=='tcp': s=socket.socket(I,S); s.bind(('127.0.0.1',0)); s.listen()\n\
+    \x20 if kind=='tcp6': s=socket.socket(J,S); s.bind(('::1',0)); s.listen()\n\
+    \x20 if kind=='bound': s=socket.socket(I,S); s.bind(('127.0.0.1',0))\n\
+    \x20 if kind=='udp': s=socket.socket(I,socket.SOCK_DGRAM); s.bind(('127.0.0.1',0))\n\
+    \x20 if kind=='unix': s=socket.socket(socket.AF_UNIX,S); s.bind(sys.argv[2]+'.socket'); s.listen()\n\
+    \x20 return s\n\
+    made=[new(kind) for kind in sys.argv[1].split(',')]\n\
+    ports=[s.getsockname()[1] if s.family!=socket.AF_UNIX else 0 for s in made]\n\
+    print(*ports,flush=True)\n\
+    high=[os.dup2(s.fileno(),50+n) for n,s in enumerate(made)]\n\
+    for n,fd in enumerate(high): os.dup2(fd,3+n); os.set_inheritable(3+n,True)\n\
+    os.environ.update(LISTEN_FDS=str(len(made)),LISTEN_PID=str(os.getpid()))\n\
+    os.execv(sys.argv[3],sys.argv[3:])\n";
+
+fn activated(kinds: &str, data: &Path) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", ACTIVATE, kinds]).arg(data);
+    command.arg(program("simplefeed-server"));
+    command.args(["serve", "--listen", "127.0.0.1:1", "--data"]);
+    command.arg(data);
+    command
+}
+
+/// Goal: all sockets that systemd hands over are served, in any order; a server that cannot serve one says so, and does not
+/// start.
+#[test]
+fn every_socket_that_is_handed_over_is_served() {
+    for kinds in ["tcp,tcp6", "tcp6,tcp", "tcp,tcp,tcp6"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = activated(kinds, &folder.path().join("data"));
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = Running::spawn(&mut command);
+        let mut ports = String::new();
+        let mut stdout = BufReader::new(server.0.stdout.take().unwrap());
+        stdout.read_line(&mut ports).unwrap();
+        for (kind, port) in kinds.split(',').zip(ports.split_whitespace()) {
+            let host = if kind == "tcp6" { "[::1]" } else { "127.0.0.1" };
+            let address = format!("{host}:{port}");
+            assert_eq!(status_of(&address, "/readyz"), 200, "{address} of {kinds}");
+            assert_eq!(publish(&address, &format!("f{port}")), 201);
+        }
+        signal("TERM", server.0.id());
+        assert_eq!(server.ended("the server"), 0);
+    }
+    for (kinds, problem) in [
+        ("tcp,unix", "descriptor 4 cannot be served"),
+        ("udp,tcp", "descriptor 3 cannot be served"),
+        (
+            "tcp,bound",
+            "descriptor 4 cannot be served: it does not listen",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let refused = run_command(&mut activated(kinds, &data), b"");
+        assert_eq!(refused.status.code(), Some(2), "{kinds}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(problem), "{kinds}: {said}");
+        assert!(!data.exists(), "nothing is touched");
+    }
+}
+
+/// Goal: `health` says in words what it could not do.
+#[test]
+fn health_says_what_it_could_not_do() {
+    let health = |address: &str| {
+        let mut command = Command::new(program("simplefeed-server"));
+        let output = run_command(command.args(["health", "--listen", address]), b"");
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let nobody = free_address();
+    let said = health(&nobody);
+    assert!(
+        said.contains(&format!("nobody listens at {nobody}")),
+        "{said}"
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    let said = health(&silent);
+    assert!(said.contains("gives no answer within 5 s"), "{said}");
+    let other = std::thread::spawn(move || {
+        // The one that `health` has given up waits before it.
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.unwrap();
+            // Else the close would be a reset, and the answer be lost.
+            let _asked = stream.read(&mut [0; 1_000]);
+            let _gone = stream.write_all(b"SSH-2.0-x\r\n\r\n");
+        }
+    });
+    let said = health(&silent);
+    assert!(said.contains("is no HTTP server"), "{said}");
+    other.join().unwrap();
+}
+
+/// Runs a shell command in a mount namespace of its own, in a folder.
+fn run_mounted(folder: &Path, script: &str, args: &[&str]) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", script, "sh"]);
+    let programs = ["simplefeed-server", "simplefeed"].map(program);
+    for name in programs {
+        command.arg(name);
+    }
+    run_command(command.args(args).current_dir(folder), b"")
+}
+
+/// Goal: a file that is a mount of its own, as in a container, is refused before the first entry, with the way out; nothing is
+/// left behind.
+#[test]
+#[ignore = "needs root, to mount files"]
+fn a_file_that_is_a_mount_is_refused_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["1".into(), "2".into()]);
+    let url = server.url("/feeds/a");
+    let there = |name: &str| folder.path().join(name).exists();
+    // A bookmark from before, so that nothing has to be saved before the first entry.
+    let replay = "$2 replay \"$3\" --format id --bookmark place/mark";
+    fs::create_dir(folder.path().join("place")).unwrap();
+    assert!(run_mounted(folder.path(), replay, &[&url]).status.success());
+    server.publish_ids("a", ["3".into()]);
+    let mounted = "touch mark; cp place/mark mark; mount --bind mark place/mark;";
+    let refused = run_mounted(folder.path(), &format!("{mounted} {replay}"), &[&url]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("mount its folder"), "{said}");
+    assert_eq!(text(&refused.stdout), "", "no entry is handed over");
+    assert!(!there("place/mark.new"));
+    // The way out.
+    let mounted = "mkdir -p marks; cp place/mark marks; mount --bind marks place;";
+    let goes = run_mounted(folder.path(), &format!("{mounted} {replay}"), &[&url]);
+    assert_eq!(text(&goes.stdout), "urn:t:3\n", "{}", text(&goes.stderr));
+    // Tokens.
+    let new = "$1 token new a --right read --feeds '*' --tokens tokens;";
+    assert!(run_mounted(folder.path(), new, &[]).status.success());
+    let tokens = || fs::read_to_string(folder.path().join("tokens")).unwrap();
+    let before = tokens();
+    let revoke = "cp tokens t; mount --bind t tokens; $1 token revoke a --tokens tokens";
+    let refused = run_mounted(folder.path(), revoke, &[]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("mount its folder"), "{said}");
+    assert_eq!(tokens(), before);
+    assert!(!there("tokens.new"));
+    server.stop();
+}
+
+/// Goal: a log on a file system that is mounted for reading only is no damage, and the message names two ways out, which
+/// work.
+#[test]
+#[ignore = "needs root, to mount folders"]
+fn a_log_that_cannot_be_written_says_what_to_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let read_only = "mount --bind data data; mount -o remount,bind,ro data;";
+    let verify = "$1 verify --data";
+    for task in [
+        verify,
+        "$1 backup --to copy --data",
+        "$1 export --to files --data",
+    ] {
+        let refused = run_mounted(folder.path(), &format!("{read_only} {task} data"), &[]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("cp -a") && said.contains("mount -t overlay"),
+            "{said}"
+        );
+    }
+    let copied = format!("{read_only} cp -a data copied; {verify} copied");
+    let layered = format!(
+        "{read_only} mkdir layer m; mount -t tmpfs tmpfs layer; mkdir layer/u layer/w; mount -t overlay overlay -o \
+         lowerdir=data,upperdir=layer/u,workdir=layer/w m; {verify} m"
+    );
+    for way in [copied, layered] {
+        let checked = run_mounted(folder.path(), &way, &[]);
+        let said = text(&checked.stderr);
+        assert!(checked.status.success(), "{said}");
+        assert!(said.contains("2 archived documents: 0 faults"), "{said}");
+    }
+}
+
+/// Goal: a lack of handles is never called damage, whatever is being done; the message names the limit.
+#[test]
+fn a_lack_of_handles_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let data = data.to_str().unwrap();
+    let to = folder.path().join("new");
+    let to = to.to_str().unwrap();
+    let most = if is_long() { 64 } else { 24 };
+    let tasks: [&[&str]; 5] = [
+        &["serve", "--listen", "127.0.0.1:0", "--data", data],
+        &["verify", "--data", data],
+        &["recover", "--data", data, "--to", to],
+        &["backup", "--data", data, "--to", to],
+        &["export", "--data", data, "--to", to],
+    ];
+    for task in tasks {
+        for files in (5..most).step_by(if is_long() { 1 } else { 6 }) {
+            let script = format!("ulimit -n {files}; exec \"$@\"");
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", &script, "sh"])
+                .arg(program("simplefeed-server"));
+            let Output { status, stderr, .. } = run_command(command.args(task), b"");
+            let said = text(&stderr);
+            assert_eq!(status.code(), Some(1), "{files} {task:?}: {said}");
+            assert!(said.contains("ulimit -n"), "{files} {task:?}: {said}");
+            assert!(
+                !said.contains("damage") && !said.contains("recover"),
+                "{said}"
+            );
+        }
+    }
+    check_folder("verify", Path::new(data));
+}
