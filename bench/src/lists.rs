@@ -40,13 +40,24 @@ const PLAIN: &str = "/feeds/plain/recent.atom";
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Names {
     /// Feeds of one server, and timelines of another one, which follow the same feed
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(20_000..=1_000_000))]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_names)]
     names: u32,
 }
 
-/// Step from the number in a name to the one in the next name. It has no factor in common with the number of names, so each
-/// name is made once.
+/// Step from the number in a name to the one in the next name, a prime number.
 const STEP: u64 = 7_919;
+
+fn parse_names(text: &str) -> Result<u32, &'static str> {
+    let names = text.parse().ok().ok_or("that is no number")?;
+    if !(20_000..=1_000_000).contains(&names) {
+        return Err("20000 to 1000000 names can be made");
+    }
+    // Else one name would be made several times.
+    if u64::from(names).is_multiple_of(STEP) {
+        return Err("a multiple of 7919 cannot be made");
+    }
+    Ok(names)
+}
 
 /// Names with numbers, in the order in which they are made.
 #[derive(Clone, Copy)]

@@ -469,6 +469,14 @@ fn lists_of_follows_come_in_parts() {
         let path = format!("/feeds/home/following.json?after={after}");
         assert_eq!(ask(Request::get(&path), None).status, 400, "{after}");
     }
+    // A feed of the other kind has no place in a list.
+    for path in [
+        "home/following.json?after=home",
+        "f-7/followers.json?after=f-7",
+    ] {
+        let path = format!("/feeds/{path}");
+        assert_eq!(ask(Request::get(&path), None).status, 400, "{path}");
+    }
     server.stop();
 }
 

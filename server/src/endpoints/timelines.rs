@@ -546,6 +546,8 @@ impl Lists {
         if let Some(after) = after {
             let row = self.catalogue.named(after)?;
             match row
+                // A list of the one kind has no place behind a feed of the other.
+                .filter(|row| row.is_timeline == matches!(subject, Subject::Followers))
                 .map(|row| Ok((self.shows(&row)?, row.key)))
                 .transpose()?
             {

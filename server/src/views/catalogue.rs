@@ -33,6 +33,8 @@ use crate::{
 const NEAR_CHARS: usize = 2;
 /// Names on either side that are next to another one.
 const NEAR_MAX: usize = 3;
+/// Places on either side of one, where the rest of its commit is most of the time.
+const TOGETHER: usize = 32;
 /// Counter of the commits that change names, titles or follows.
 const NAMES_COUNTER: usize = 0;
 /// Counter of all commits.
@@ -192,6 +194,22 @@ impl Rows {
         }
     }
 
+    /// Returns a search for places of feeds, one after the other. Many that are searched for together came together, those of
+    /// one commit in any order: then a look at the neighbours saves one into a map that no cache holds.
+    fn places_of(&self) -> impl FnMut(FeedKey) -> Option<usize> {
+        let (mut next, mut is_near) = (0_usize, false);
+        move |key| {
+            let is_at = |place: usize| self.all.get(place).is_some_and(|(at, _)| *at == key);
+            let far = 0..if is_near { TOGETHER } else { 1 };
+            let near = far.flat_map(|far| [next.checked_add(far), next.checked_sub(far + 1)]);
+            let near = near.flatten().find(|place| is_at(*place));
+            let place = near.or_else(|| self.places.get(&key).copied())?;
+            is_near = place.abs_diff(next) <= TOGETHER;
+            next = place + 1;
+            Some(place)
+        }
+    }
+
     fn of(&self, feed: FeedKey) -> Option<&Arc<Row>> {
         self.all.get(*self.places.get(&feed)?).map(|(_, row)| row)
     }
@@ -283,18 +301,8 @@ impl Catalogue {
     /// See [`LogError`].
     pub fn rows(&self, keys: impl Iterator<Item = FeedKey>) -> Result<Vec<Arc<Row>>, LogError> {
         self.with_rows(|rows| {
-            let mut next = 0;
-            let found = keys.filter_map(|key| {
-                // Many that are asked for together came together: nothing needs to be looked up.
-                let is_next = rows.all.get(next).is_some_and(|(found, _)| *found == key);
-                let place = if is_next {
-                    next
-                } else {
-                    *rows.places.get(&key)?
-                };
-                next = place + 1;
-                rows.all.get(place).map(|(_, row)| row)
-            });
+            let mut place_of = rows.places_of();
+            let found = keys.filter_map(|key| rows.all.get(place_of(key)?).map(|(_, row)| row));
             let found: Vec<&Arc<Row>> = found.collect();
             fetch(&found);
             found.into_iter().cloned().collect()
@@ -360,8 +368,9 @@ impl Catalogue {
                     _ => Bound::Included(beginning),
                 };
                 let found = all.closed.from(from);
-                let found = found.take_while(|row| row.name.as_str().starts_with(beginning));
-                rows.extend(found.filter(|row| pattern.matches(&row.name)).take(max));
+                // Names that match lie together: a name of its own comes before all that begin with it.
+                let found = found.take_while(|row| pattern.matches(&row.name));
+                rows.extend(found.take(max));
             }
             fetch(&rows);
             if rows.len() > opened {
@@ -440,12 +449,17 @@ fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, 
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
-            // In the order in which they came, as followers are listed: rows that are read together lie together.
-            timelines.sort_by_key(|(made, _)| *made);
-            for (_, row) in timelines {
+            // In the order in which they came, within a commit in any, as followers are listed: rows that are read
+            // together lie together.
+            timelines.sort_unstable_by_key(|(made, _)| *made);
+            let mut timelines = timelines.into_iter();
+            while goes_on() {
+                let Some((_, row)) = timelines.next() else {
+                    return Ok(Some(rows));
+                };
                 rows.put(Arc::new(row));
             }
-            return Ok(Some(rows));
+            return Ok(None);
         };
         after = Some(last.clone());
         for (_, head) in &found {
@@ -555,6 +569,28 @@ pub(crate) mod tests {
             assert_eq!(names(&catalogue, &[FeedPattern::all()]), 1);
             assert_eq!(catalogue.is_open(&name), Some(true));
             assert_eq!(catalogue.row(feed()).unwrap().unwrap().name, name);
+        }
+    }
+
+    /// Goal: a right to one closed feed shows that feed, and none whose name begins with its name.
+    #[test]
+    fn a_right_to_a_name_is_none_to_its_beginning() {
+        let log = Arc::new(MemoryLog::default());
+        let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+        for (number, name) in (1..).zip(["u1", "u10", "u2", "u"]) {
+            log.append(&commit_of(name, number, 1, true)).unwrap();
+        }
+        for (pattern, shown) in [
+            ("u1", "u1"),
+            ("u1*", "u1 u10"),
+            ("u", "u"),
+            ("*", "u u1 u10 u2"),
+            ("v", ""),
+        ] {
+            let pattern = FeedPattern::parse(pattern).unwrap();
+            let found = catalogue.find(None, &[pattern], 10, "").unwrap();
+            let names = found.matching.iter().map(|row| row.name.as_str());
+            assert_eq!(names.collect::<Vec<_>>().join(" "), shown);
         }
     }
 

@@ -238,6 +238,25 @@ fn a_file_that_is_not_whole_takes_no_commits() {
     }
 }
 
+/// Goal: what is known of a file of the journal is not taken for known of the next one.
+#[test]
+fn a_new_file_that_is_moved_takes_no_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = written(folder.path(), 1, &[100; 2]);
+    append(&mut journal, 3, 100);
+    // However slow this test is: a look of the future is never due.
+    let at = Instant::now() + Duration::from_hours(1);
+    journal.looked = Some(Looked { at, names: 1 });
+    journal.rotate(CommitNumber(4), chain(3)).unwrap();
+    let path = journal.file.path.clone();
+    fs::rename(&path, path.with_extension("old")).unwrap();
+    let appended = journal.append(CommitNumber(4), &chain(3), &item(4, 100), |_| Ok(()));
+    assert!(
+        matches!(appended, Err(LogError::Displaced { .. })),
+        "{appended:?}"
+    );
+}
+
 /// Goal: a reader that is slower than the settler reads what it asked for.
 #[test]
 fn a_file_that_is_read_is_not_used_again() {

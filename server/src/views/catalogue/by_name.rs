@@ -134,14 +134,29 @@ mod tests {
             if step % 997 == 0 {
                 check(&rows, &expected);
             }
+            // Enough for many runs.
+            assert!(step != 19_999 || rows.runs.len() > 4);
         }
         check(&rows, &expected);
-        assert!(rows.runs.len() < 20 && expected.len() < 200);
+        assert!(expected.len() < 200);
+        for number in 0..5_000 {
+            rows.remove(&name(number));
+        }
+        assert_eq!(rows.runs.len(), 1, "no empty run stays");
+        // Where runs were taken out.
+        expected.clear();
+        for number in (0..5_000).rev() {
+            let row = Arc::new(row(&name(number)));
+            rows.insert(Arc::clone(&row));
+            expected.insert(name(number), row);
+        }
+        check(&rows, &expected);
     }
 
     fn check(rows: &ByName, expected: &BTreeMap<String, Arc<Row>>) {
         let all: Vec<&Arc<Row>> = rows.from(Bound::Unbounded).collect();
         assert_eq!(all.len(), expected.len());
+        assert!(rows.runs.values().all(|run| run.len() <= RUN_MAX));
         let same = |(one, other): (&&Arc<Row>, &Arc<Row>)| Arc::ptr_eq(one, other);
         assert!(all.iter().zip(expected.values()).all(same));
         for asked in ["a", "n", "n0", "n1234", "n2", "n25", "n4999", "z"] {
