@@ -103,6 +103,19 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
 
 /// Returns which limits keep the system from starting a thread.
 fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
+    let is_start = error.chain().any(|cause| {
+        let of_serve = |error: &ServeError| matches!(error, ServeError::Start(_));
+        let of_log = |error: &LogError| {
+            matches!(
+                error,
+                LogError::Io {
+                    action: "start",
+                    ..
+                }
+            )
+        };
+        cause.downcast_ref().is_some_and(of_serve) || cause.downcast_ref().is_some_and(of_log)
+    });
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     let is_limited = |error: &io::Error| {
         matches!(
@@ -110,7 +123,7 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
             io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
         )
     };
-    causes.any(is_limited).then_some(
+    (is_start && causes.any(is_limited)).then_some(
         "hint: the system gives the server no more threads or memory: look at the limits of tasks (TasksMax, pids.max, \
          `ulimit -u`) and of memory (MemoryMax, `ulimit -v`; each thread needs room for its stack).",
     )

@@ -58,7 +58,7 @@ pub fn copy_of(error: &io::Error) -> io::Error {
         .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Lets this process open as many files as it may, `least` of them at the least.
+/// Lets this process open as many files as it may, and at least so many more than are open.
 ///
 /// # Errors
 ///
@@ -73,10 +73,13 @@ pub fn raise_files(least: u64) -> io::Result<()> {
         Ok(()) => limits.maximum,
         Err(_) => limits.current,
     };
+    // Those that are open were handed over.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let open = u64::try_from(open).unwrap_or(u64::MAX);
     match allowed {
-        Some(allowed) if allowed < least => Err(io::Error::other(format!(
-            "a process may have only {allowed} files open here, and this one needs {least}: raise `ulimit -n`, or \
-             LimitNOFILE= of its unit"
+        Some(allowed) if allowed.saturating_sub(open) < least => Err(io::Error::other(format!(
+            "a process may have only {allowed} files open here, {open} are, and {least} more are needed: raise \
+             `ulimit -n`, or LimitNOFILE= of its unit"
         ))),
         _ => Ok(()),
     }

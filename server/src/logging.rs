@@ -10,22 +10,24 @@ use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     time::Duration,
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
-use tracing::warn;
 use tracing_subscriber::{EnvFilter, filter::ParseError};
 
 /// Most bytes of lines that wait for their reader.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 /// Longest time that somebody waits for a line to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Name of the thread that writes.
+const THREAD: &str = "log";
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static LINES: OnceLock<Lines> = OnceLock::new();
@@ -56,10 +58,9 @@ pub fn start(filter: &str) -> Result<(), ParseError> {
 
 /// Tells something to whoever started the process. Waits a second at most until it is written.
 pub fn say(text: &str) {
-    LINES
-        .get_or_init(Lines::start)
-        .put(format!("{text}\n").into());
-    flush();
+    let lines = LINES.get_or_init(Lines::start);
+    lines.put_or_write(format!("{text}\n").into());
+    lines.flush();
 }
 
 /// Waits until all lines are written, a second at most. If that was too short once, nobody waits until they are.
@@ -69,7 +70,8 @@ pub fn flush() {
     }
 }
 
-/// Tells a panic as the standard hook does, which would wait for stderr.
+/// Tells a panic as the standard hook does, which would wait for stderr for ever. A panic of the main thread ends the
+/// process, so the line is written first.
 fn tell_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("<unnamed>");
@@ -78,7 +80,11 @@ fn tell_panic(panic: &PanicHookInfo<'_>) {
     if backtrace.status() == BacktraceStatus::Captured {
         text = format!("{text}{backtrace}\n");
     }
-    LINES.get_or_init(Lines::start).put(text.into());
+    let lines = LINES.get_or_init(Lines::start);
+    lines.put_or_write(text.into());
+    if name != THREAD {
+        lines.flush();
+    }
 }
 
 /// Lines that wait for a thread which writes them.
@@ -112,19 +118,45 @@ impl Lines {
             is_torn: false,
             told: 0,
         };
-        let thread = std::thread::Builder::new().name("log".into());
-        // Without the thread nobody takes lines, so each one is dropped and counted.
+        let thread = std::thread::Builder::new().name(THREAD.into());
+        // Without the thread, `put` fails.
         let _thread = thread.spawn(move || writer.run(&items));
         Self { queue, waiting }
     }
 
-    fn put(&self, line: Vec<u8>) {
+    /// Takes a line, or drops it. Returns it if there is no thread that writes.
+    fn put(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
         let length = line.len();
-        let with = |bytes: usize| (bytes + length <= WAITING_BYTES_MAX).then_some(bytes + length);
+        // A line of any length, where no other waits: the report of a command may be one.
+        let with = |bytes: usize| {
+            let has_room = bytes == 0 || bytes + length <= WAITING_BYTES_MAX;
+            has_room.then_some(bytes + length)
+        };
         let (set, read) = (Ordering::AcqRel, Ordering::Acquire);
-        let has_room = self.waiting.bytes.fetch_update(set, read, with).is_ok();
-        if !has_room || self.queue.send(Item::Line(line)).is_err() {
+        if self.waiting.bytes.fetch_update(set, read, with).is_err() {
             DROPPED.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.queue.send(Item::Line(line)).map_err(|refused| {
+            self.waiting.bytes.fetch_sub(length, Ordering::AcqRel);
+            match refused.0 {
+                Item::Line(line) => line,
+                Item::Flush(_) => vec![],
+            }
+        })
+    }
+
+    /// Takes a line, or writes it on this thread: a system that gives no thread is what the line may be about.
+    fn put_or_write(&self, line: Vec<u8>) {
+        if let Err(line) = self.put(line) {
+            let patience = Timespec::try_from(PATIENCE).ok();
+            let stderr = io::stderr();
+            let ready = poll(
+                &mut [PollFd::new(&stderr, PollFlags::OUT)],
+                patience.as_ref(),
+            );
+            let written = ready.is_ok_and(|ready| ready > 0) && write_to_stderr(&line).is_ok();
+            DROPPED.fetch_add(u64::from(!written), Ordering::Relaxed);
         }
     }
 
@@ -135,7 +167,9 @@ impl Lines {
         {
             return;
         }
-        if written.recv_timeout(PATIENCE).is_err() {
+        let is_late = written.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+        // The thread clears it only behind a line.
+        if is_late && self.waiting.bytes.load(Ordering::Acquire) > 0 {
             self.waiting.is_overdue.store(true, Ordering::Release);
         }
     }
@@ -144,7 +178,9 @@ impl Lines {
 impl io::Write for Lines {
     /// Takes a whole event: the formatter writes each at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.put(line.into());
+        if self.put(line.into()).is_err() {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(line.len())
     }
 
@@ -179,7 +215,24 @@ impl Writer {
         }
     }
 
+    /// Writes a line, and then how many before it were dropped.
     fn write(&mut self, line: &[u8]) {
+        let dropped = dropped_lines();
+        if !self.write_line(line) {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let lines = dropped - self.told;
+        if lines > 0 {
+            let told = format!("{lines} lines of the log were dropped, since nobody took them\n");
+            if self.write_line(told.as_bytes()) {
+                self.told = dropped;
+            }
+        }
+    }
+
+    /// Returns whether all of a line is written.
+    fn write_line(&mut self, line: &[u8]) -> bool {
         if self.is_torn {
             self.is_torn = write_to_stderr(b"\n").is_err();
         }
@@ -187,17 +240,11 @@ impl Writer {
         while !rest.is_empty() {
             let Ok(written) = write_to_stderr(rest) else {
                 self.is_torn = self.is_torn || rest.len() < line.len();
-                DROPPED.fetch_add(1, Ordering::Relaxed);
-                return;
+                return false;
             };
             rest = rest.get(written..).unwrap_or_default();
         }
-        let dropped = dropped_lines();
-        if dropped > self.told {
-            let lines = dropped - self.told;
-            self.told = dropped;
-            warn!(lines, "the log has dropped lines that nobody took");
-        }
+        true
     }
 }
 

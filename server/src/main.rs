@@ -54,8 +54,8 @@ use token_file::TokenFile;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Files that each command may need open, besides those of connections.
-const FILES_LEAST: u64 = 64;
+/// Files that a command may have to open, besides those of connections.
+const FILES_LEAST: u64 = 48;
 
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
 ///

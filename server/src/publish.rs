@@ -286,7 +286,6 @@ impl Writer {
         first: Request,
         mut others: impl FnMut() -> Option<Request>,
     ) -> Option<Request> {
-        self.pulse.begin(Stage::Busy, Instant::now());
         let head = self.log.head();
         let clock = self.clock.now();
         // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
@@ -304,6 +303,8 @@ impl Writer {
                 next = Some(request);
                 break;
             }
+            // A plan may read from the disk, so each is a sign of life.
+            self.pulse.begin(Stage::Busy, Instant::now());
             group.add(request);
             next = others();
         }

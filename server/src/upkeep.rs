@@ -86,11 +86,16 @@ pub fn run(
             tell(Line::Note(format!(
                 "Checked {commits} commits, {entries} entries, {documents} archived documents: {faults} faults."
             )));
-            Ok(if faults == 0 {
-                exit::OK
-            } else {
-                exit::INTEGRITY
-            })
+            match report.lack {
+                Some(lack) if faults == 0 => Err(lack.into()),
+                Some(lack) => {
+                    let lack = anyhow::Error::from(lack);
+                    tell(Line::Note(format!("Checking ended there: {lack:#}")));
+                    Ok(exit::INTEGRITY)
+                }
+                None if faults == 0 => Ok(exit::OK),
+                None => Ok(exit::INTEGRITY),
+            }
         }
         Task::Rebuild => {
             let report = rebuild(&**shown, views)?;

@@ -4,8 +4,8 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _},
     net::TcpListener,
-    os::unix::process::ExitStatusExt as _,
-    path::Path,
+    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -14,10 +14,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
     harness::{
-        Server, check_folder, free_address, is_long, pause, program, run_command, signal, text,
-        wait_for,
+        Server, check_folder, free_address, ids, is_long, pause, program, run_command, signal,
+        text, wait_for,
     },
     http::Request,
+    site::{Asked, Site, answer},
 };
 
 /// Longest time in which anything has to end, on a machine that others use.
@@ -190,8 +191,12 @@ fn dropped_lines_are_counted_and_told() {
         dropped().filter(|dropped| *dropped > 0)
     });
     let mut lines = log.read();
-    let told = lines.find(|line| line.contains("has dropped lines"));
-    assert!(told.is_some(), "the log says what it lacks");
+    let told = lines.find_map(|line| {
+        let (count, _) = line.split_once(" lines of the log were dropped")?;
+        count.parse().ok()
+    });
+    let (told, counted): (u64, _) = (told.unwrap(), dropped().unwrap());
+    assert!((1..=counted).contains(&told), "{told} of {counted}");
     signal("TERM", server.0.id());
     std::thread::spawn(move || lines.for_each(drop));
     assert_eq!(server.ended("the server"), 0);
@@ -398,7 +403,7 @@ fn health_says_what_it_could_not_do() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap().to_string();
     let said = health(&silent);
-    assert!(said.contains("gives no answer within 5 s"), "{said}");
+    assert!(said.contains("gives no answer within 15 s"), "{said}");
     let other = std::thread::spawn(move || {
         // The one that `health` has given up waits before it.
         for stream in listener.incoming().take(2) {
@@ -541,4 +546,205 @@ fn a_lack_of_handles_is_no_damage() {
         }
     }
     check_folder("verify", Path::new(data));
+}
+
+/// Goal: a limit on the length of files is told as what it is, and ends nothing: when it is raised, all goes on.
+#[test]
+fn a_limit_on_the_length_of_files_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &[]);
+    server.publish_ids("a", ["1".into()]);
+    // Less than sled may need to settle what is there.
+    server.limit_files_to(4 << 20);
+    let refused = server.publish("a", "{}");
+    assert_eq!(refused.status, 507);
+    assert!(refused.text().contains("LimitFSIZE"), "{}", refused.text());
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("LimitFSIZE"), "{}", ready.text());
+    server.limit_files_to(1 << 40);
+    server.publish_ids("a", ["2".into()]);
+    assert_eq!(server.get("/readyz").status, 200);
+    server.stop();
+    // A start under the limit refuses entries, and no more.
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -f 4096; exec \"$@\"", "sh"]);
+    command.arg(program("simplefeed-server"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    let server = Server::try_spawn({
+        command.arg(&data);
+        command
+    })
+    .unwrap();
+    assert_eq!(server.publish("a", "{}").status, 507);
+    assert_eq!(ids(&server, "a").len(), 2);
+    server.stop();
+    check_folder("verify", &data);
+}
+
+/// Goal: a lack of file handles under a running server is never damage, loses nothing, and is over when the limit is raised.
+#[test]
+fn a_lack_of_handles_under_a_server_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    let mut stored = 5;
+    for more in [1, 2, 4, 8] {
+        server.limit_handles_to(server.open_files() + more);
+        for _ in 0..20 {
+            let request = Request::post("/feeds/a", "application/x-ndjson", "{}");
+            // Without a handle for the connection there is no answer.
+            let answered = request.send_within(&server.address, Duration::from_secs(2));
+            stored += usize::from(answered.is_ok_and(|answer| answer.status == 201));
+        }
+        server.limit_handles_to(10_000);
+        assert_eq!(server.get("/readyz").status, 200, "{more}");
+    }
+    assert_eq!(server.publish("a", "{}").status, 201);
+    wait_for("the archive does not go on", || {
+        let documents = (ids(&server, "a").len() - 1) / 2;
+        let last = format!("/feeds/a/{documents}.atom");
+        server.get(&last).is_immutable().then_some(())
+    });
+    // Some were stored for which there was no answer.
+    assert!(ids(&server, "a").len() > stored);
+    let said = server.said().join("\n");
+    assert!(!said.contains("damage"), "{said}");
+    server.stop();
+    check_folder("verify", &data);
+}
+
+/// Runs a server's command as a user without rights.
+fn run_as_nobody(args: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    command.arg(program("simplefeed-server")).args(args);
+    run_command(command.current_dir("/"), b"")
+}
+
+/// Returns all files and folders of a folder, and the folder itself.
+fn all_in(folder: &Path) -> Vec<PathBuf> {
+    let mut all = vec![folder.to_path_buf()];
+    for item in fs::read_dir(folder).unwrap() {
+        let item = item.unwrap();
+        if item.file_type().unwrap().is_dir() {
+            all.extend(all_in(&item.path()));
+        } else {
+            all.push(item.path());
+        }
+    }
+    all
+}
+
+/// Goal: what may not be read is called neither damaged nor lost, whichever file or folder it is; faults that are found beside
+/// it are told.
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn what_may_not_be_read_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..7).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/3.atom");
+    server.stop();
+    let mut owned = Command::new("chown");
+    owned.args(["-R", "65534:65534"]).arg(folder.path());
+    assert!(run_command(&mut owned, b"").status.success());
+    let (to, text_of) = (folder.path().join("new"), |path: &Path| {
+        path.to_str().unwrap().to_owned()
+    });
+    let (data_text, to) = (text_of(&data), text_of(&to));
+    for path in all_in(&data) {
+        let mode = fs::metadata(&path).unwrap().permissions();
+        for task in [
+            &["verify", "--data", &data_text][..],
+            &["recover", "--data", &data_text, "--to", &to],
+        ] {
+            // Each time: a log keeps private folders to its owner, who may read them again then.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o0)).unwrap();
+            let Output { status, stderr, .. } = run_as_nobody(task);
+            let said = text(&stderr);
+            let what = format!("{} {}: {said}", task[0], path.display());
+            match status.code() {
+                // What is made again need not be read.
+                Some(0) => assert_eq!(task[0], "verify", "{what}"),
+                Some(1) => assert!(said.contains("Permission denied"), "{what}"),
+                code => panic!("{code:?} {what}"),
+            }
+        }
+        fs::set_permissions(&path, mode).unwrap();
+    }
+    let documents = data.join("www/feeds/a");
+    fs::write(documents.join("1.atom"), "rot").unwrap();
+    fs::set_permissions(documents.join("3.atom"), fs::Permissions::from_mode(0o0)).unwrap();
+    let checked = run_as_nobody(&["verify", "--data", &data_text]);
+    assert_eq!(checked.status.code(), Some(15));
+    assert!(
+        text(&checked.stdout).contains("1.atom"),
+        "{}",
+        text(&checked.stdout)
+    );
+    let said = text(&checked.stderr);
+    assert!(
+        said.contains("Checking ended there") && said.contains("Permission denied"),
+        "{said}"
+    );
+}
+
+/// Goal: a warning says when something is tried again, and an error through which proxy a connection went, without the
+/// password in its URL.
+#[test]
+fn a_warning_says_when_and_through_what() {
+    let busy = Site::new(|_: &Asked, stream| {
+        let answer = answer("503 Service Unavailable", "Retry-After: 86400\r\n", b"");
+        let _gone = stream.write_all(&answer);
+    });
+    let mut command = Command::new(program("simplefeed"));
+    command
+        .args(["tail", &busy.url("/feeds/a")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut tail = Running::spawn(&mut command);
+    let mut lines = BufReader::new(tail.0.stderr.take().unwrap()).lines();
+    let said = lines.next().unwrap().unwrap();
+    // Up to a quarter more, so that not all come back together.
+    assert!(said.contains("trying again in 1 d"), "{said}");
+    signal("TERM", tail.0.id());
+    assert_eq!(tail.ended("tail"), 0);
+    let mut command = Command::new(program("simplefeed"));
+    command
+        .args(["get", "http://feeds.invalid/feeds/a"])
+        .env("http_proxy", "http://me:secret@127.0.0.1:1");
+    let failed = run_command(&mut command, b"");
+    let said = text(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(14), "{said}");
+    assert!(
+        said.contains("through the proxy http://127.0.0.1:1"),
+        "{said}"
+    );
+    assert!(!said.contains("secret"), "{said}");
+}
+
+/// Goal: a full folder for temporary files is named, with the bytes that were to be kept there.
+#[test]
+#[ignore = "needs root, to mount a small disk"]
+fn a_full_folder_for_temporary_files_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    let long = "x".repeat(100_000);
+    for number in 0..20 {
+        let line = format!("{{\"id\":\"urn:t:{number}\",\"content\":\"{long}\"}}");
+        assert_eq!(server.publish("a", &line).status, 201);
+    }
+    let script = "mkdir tmp; mount -t tmpfs -o size=1m tmpfs tmp; TMPDIR=$PWD/tmp $2 replay --reverse \"$3\"";
+    let failed = run_mounted(folder.path(), script, &[&server.url("/feeds/a")]);
+    let said = text(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("/tmp,") && said.contains("TMPDIR") && said.contains("bytes"),
+        "{said}"
+    );
 }

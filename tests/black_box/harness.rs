@@ -15,6 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
 use crate::http::{Request, Response};
 
 /// How long a server may take to be ready, on a busy machine.
@@ -344,14 +346,26 @@ impl Server {
         files.unwrap().count()
     }
 
-    /// Limits the length of the files that the server writes, as `ulimit -f` does.
+    /// Limits the length of the files that the server writes, as `ulimit -Sf` does.
     pub(crate) fn limit_files_to(&self, bytes: u64) {
-        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        self.limit(Resource::Fsize, bytes);
+    }
+
+    /// Limits the files that the server may have open, as `ulimit -Sn` does.
+    pub(crate) fn limit_handles_to(&self, files: usize) {
+        self.limit(Resource::Nofile, files.try_into().unwrap());
+    }
+
+    /// Sets a limit that may be raised again, up to the hard one, by anybody.
+    fn limit(&self, resource: Resource, to: u64) {
+        let process = Some(Pid::from_child(&self.child));
+        // A limit is changed by giving both, so the hard one is asked for first.
+        let before = rustix::process::getrlimit(resource);
         let limit = Rlimit {
-            current: Some(bytes),
-            maximum: Some(bytes),
+            current: Some(before.maximum.map_or(to, |most| most.min(to))),
+            maximum: before.maximum,
         };
-        prlimit(Pid::from_child(&self.child).into(), Resource::Fsize, limit).unwrap();
+        prlimit(process, resource, limit).unwrap();
     }
 
     /// Returns the number of open files that have this in their names.

@@ -115,9 +115,18 @@ impl Request {
     }
 
     /// Sends the request on a connection to `address`, its only one.
-    pub(crate) fn send_on(&self, mut stream: TcpStream, address: &str) -> io::Result<Response> {
+    pub(crate) fn send_on(&self, stream: TcpStream, address: &str) -> io::Result<Response> {
+        self.ask(stream, address, Duration::from_mins(1))
+    }
+
+    /// Sends it; the answer has to come within some time.
+    pub(crate) fn send_within(&self, address: &str, time: Duration) -> io::Result<Response> {
+        self.ask(TcpStream::connect(address)?, address, time)
+    }
+
+    fn ask(&self, mut stream: TcpStream, address: &str, time: Duration) -> io::Result<Response> {
         let head = self.head(address, "Connection: close\r\n");
-        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
+        stream.set_read_timeout(Some(time))?;
         stream.write_all(head.as_bytes())?;
         // A server that refuses early closes before it has read all.
         let _refused = stream.write_all(&self.body);

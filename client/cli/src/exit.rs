@@ -153,6 +153,17 @@ const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED
 
 /// Returns advice about an error, where there is one thing to do.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    let has_no_handles = |cause: &io::Error| {
+        let errno = rustix::io::Errno::from_io_error(cause);
+        matches!(
+            errno,
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+        )
+    };
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    if causes.any(has_no_handles) {
+        return Some("too many files are open: raise `ulimit -n`, or LimitNOFILE= of its unit.");
+    }
     match error.downcast_ref() {
         // The URL of a timeline is a feed's own, and the message says where to publish.
         Some(PublishError::Refused {

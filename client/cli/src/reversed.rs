@@ -16,9 +16,19 @@ pub(crate) struct Reversed {
     ends: Vec<u64>,
 }
 
+/// Returns an error of the temporary file with the folder that it is in, and the bytes that were to be kept there.
+fn about(bytes: u64, error: &io::Error) -> io::Error {
+    let folder = std::env::temp_dir();
+    let detail = format!(
+        "{bytes} bytes and more of entries cannot be kept in {}, whose folder TMPDIR names: {error}",
+        folder.display()
+    );
+    io::Error::new(error.kind(), detail)
+}
+
 impl Reversed {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = tempfile::tempfile()?;
+        let file = tempfile::tempfile().map_err(|error| about(0, &error))?;
         Ok(Self {
             file: BufWriter::new(file),
             ends: vec![],
@@ -27,7 +37,10 @@ impl Reversed {
 
     /// Keeps an entry behind all others.
     pub(crate) fn keep(&mut self, line: &[u8]) -> io::Result<()> {
-        self.file.write_all(line)?;
+        let bytes = self.ends.last().copied().unwrap_or(0);
+        self.file
+            .write_all(line)
+            .map_err(|error| about(bytes, &error))?;
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let end = self.ends.last().copied().unwrap_or(0) + length;
         self.ends.push(end);
@@ -36,10 +49,11 @@ impl Reversed {
 
     /// Prints at most so many entries, the last one first.
     pub(crate) fn print(self, limit: u64, out: &mut impl Write) -> io::Result<()> {
+        let bytes = self.ends.last().copied().unwrap_or(0);
         let mut file = self
             .file
             .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
+            .map_err(|error| about(bytes, &error.into_error()))?;
         file.seek(SeekFrom::Start(0))?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let starts = [0].iter().chain(&self.ends);

@@ -10,7 +10,7 @@ use std::{
         OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -164,13 +164,16 @@ fn line(text: &str) {
 
 /// Returns whether a write would not wait for longer than `patience`.
 fn is_writable(stderr: &StderrLock<'_>, patience: Duration) -> bool {
-    let patience = Timespec::try_from(patience).ok();
-    let asked = poll(
-        &mut [PollFd::new(stderr, PollFlags::OUT)],
-        patience.as_ref(),
-    );
-    // What cannot be asked is written to.
-    asked.map_or(true, |ready| ready > 0)
+    let began = Instant::now();
+    loop {
+        let left = Timespec::try_from(patience.saturating_sub(began.elapsed())).ok();
+        match poll(&mut [PollFd::new(stderr, PollFlags::OUT)], left.as_ref()) {
+            // By a signal.
+            Err(Errno::INTR) => {}
+            // What cannot be asked is written to.
+            asked => return asked.map_or(true, |ready| ready > 0),
+        }
+    }
 }
 
 /// Returns a number with the words behind it, in the singular or the plural.

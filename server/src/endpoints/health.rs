@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::Site;
 use crate::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// Longest look at the disk. A server that needs longer takes no entries either.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks at the log at the same time.
+static LOOKS: Semaphore = Semaphore::const_new(1);
 
 /// Paths of health checks.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -56,9 +59,16 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     if let Some(stuck) = site.publisher.stuck() {
         return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
     }
-    let log = Arc::clone(&site.log);
-    // Off the thread, because the room on the disk is looked up.
-    let looked = off_thread(move || Ok(log.takes_entries()));
+    // Off the thread, because the room on the disk is looked up. One at a time: a look at a disk that hangs keeps its thread.
+    let looked = async {
+        let turn = LOOKS.acquire().await.ok();
+        let log = Arc::clone(&site.log);
+        off_thread(move || {
+            let _turn = turn;
+            Ok(log.takes_entries())
+        })
+        .await
+    };
     let Ok(looked) = timeout(PATIENCE, looked).await else {
         return Ok(Outcome::Answer(unwell(
             "the disk of the log does not answer\n",

@@ -32,6 +32,7 @@ use super::{
     space::{is_full, is_full_at},
     witness::{Testimony, Witness},
 };
+use crate::lack::lack_in;
 
 /// Time between two notes of the last commit, each of which is a write.
 const NOTED_AGAIN: Duration = Duration::from_millis(10);
@@ -139,11 +140,10 @@ impl Settler {
         }
     }
 
-    /// Begins to settle the full chapters.
+    /// Begins to settle the full chapters, if the system gives a thread.
     pub(super) fn begin(&self) {
         self.wait();
         let shared = Arc::clone(&self.shared);
-        let failed = Arc::clone(&shared.failed);
         shared.is_busy.store(true, Ordering::Release);
         let spawned = std::thread::Builder::new()
             .name("settler".into())
@@ -154,11 +154,15 @@ impl Settler {
         match spawned {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
-                error!(%error, "no thread can be started to settle the journal");
+                warn!(%error, "no thread can be started to settle the journal; it is tried again");
                 self.shared.is_busy.store(false, Ordering::Release);
-                failed.store(true, Ordering::Release);
             }
         }
+    }
+
+    /// Returns whether nothing is settled any more.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shared.ending.load(Ordering::Acquire)
     }
 
     /// Ends a settling soon, which the next process begins again.
@@ -211,7 +215,10 @@ impl Settler {
 
     /// Notes the last commit, if that was put off. A failure is left to the next commit.
     pub(super) fn note_rest(&self) {
-        let mut place = self.shared.witness.lock();
+        // Who holds it writes the same, and may wait for the disk: whoever asks whether the log is ready does not.
+        let Some(mut place) = self.shared.witness.try_lock() else {
+            return;
+        };
         let (witness, testimony) = &mut *place;
         let mut noted = self.shared.noted.lock();
         let Some((commit, _)) = noted.as_mut().filter(|(commit, _)| *commit < testimony.end) else {
@@ -262,14 +269,18 @@ impl Shared {
     /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. A settling changes both,
     /// and may break off before the witness has the new snapshot.
     fn check_length(&self) -> Result<(), LogError> {
-        let number = self.witness.lock().1.snapshot;
+        // A settling holds it, over a sync.
+        let Some(number) = self.witness.try_lock().map(|place| place.1.snapshot) else {
+            return Ok(());
+        };
         let may_change =
             || self.is_busy.load(Ordering::Acquire) || self.ending.load(Ordering::Acquire);
         if may_change() || number == 0 {
             return Ok(());
         }
         let checked = self.check_snapshot(number);
-        let is_another = self.witness.lock().1.snapshot != number;
+        let place = self.witness.try_lock();
+        let is_another = place.is_none_or(|place| place.1.snapshot != number);
         if is_another || may_change() {
             return Ok(());
         }
@@ -436,10 +447,14 @@ fn run(shared: &Shared) {
                 let is_displaced = matches!(error, LogError::Displaced { .. });
                 shared.displaced.fetch_or(is_displaced, Ordering::AcqRel);
                 let error: &(dyn std::error::Error + 'static) = &error;
+                let what_next = if lack_in(error).is_some() {
+                    "what it lacks is no damage"
+                } else {
+                    "if this comes again, use `simplefeed-server recover`"
+                };
                 error!(
                     error,
-                    "the journal cannot be settled; the log takes no entries until the server is restarted. \
-                     If this comes again, use `simplefeed-server recover`"
+                    "the journal cannot be settled; the log takes no entries until the server is restarted; {what_next}"
                 );
                 // Before the failure, for which publishers are given this reason.
                 let is_full = is_full(error) || is_full_at(&shared.folder);

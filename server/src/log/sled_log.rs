@@ -259,7 +259,9 @@ impl SledLog {
         if !is_full(bytes, CHAPTER_MEMORY_MAX) {
             return Ok(());
         }
-        if self.settler.is_busy() {
+        // A settling for which there was no thread is begun again. One that failed is not.
+        let has_failed = self.failed.load(Ordering::Acquire);
+        if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
             let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
             if !is_full(most, 2 * CHAPTER_MEMORY_MAX) {
                 return Ok(());
@@ -269,6 +271,13 @@ impl SledLog {
         // Settling has failed: the chapters would grow without end.
         if self.failed.load(Ordering::Acquire) {
             return Err(LogError::Stopped);
+        }
+        // At an end, the next process settles them.
+        if !self.settler.is_ending() && !self.chapters.read().full.is_empty() {
+            let error = io::ErrorKind::WouldBlock.into();
+            return Err(LogError::io("start", "a thread that settles the journal")(
+                error,
+            ));
         }
         self.begin_chapter(journal, head)
     }
@@ -287,11 +296,13 @@ impl SledLog {
         Ok(())
     }
 
-    /// Settles chapters that an earlier process left.
-    pub(super) fn settle_rest(&self) {
-        if !self.chapters.read().full.is_empty() {
+    /// Settles chapters that an earlier process left, or for which there was no thread. Returns whether there are any.
+    pub(super) fn settle_rest(&self) -> bool {
+        let has_full = !self.chapters.read().full.is_empty();
+        if has_full {
             self.settler.begin();
         }
+        has_full
     }
 
     /// Ends a settling at once, since the journal has all of it. Later ones end before they have done anything.

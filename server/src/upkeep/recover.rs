@@ -9,6 +9,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -20,6 +22,7 @@ use simplefeed_core::{
 };
 
 use crate::{
+    lack::unless_lacking,
     log::{
         Commits as _, LogError,
         folder::OpenError,
@@ -89,6 +92,32 @@ pub struct Report {
     pub missing: Vec<String>,
 }
 
+/// Checks that this process may read all of a folder.
+fn check_readable(folder: &Path) -> Result<(), OpenError> {
+    let lacking = |path: &Path, read: io::Result<()>| {
+        unless_lacking(read).map_err(|source| OpenError::Io {
+            action: "read",
+            path: path.into(),
+            source,
+        })
+    };
+    let items = match fs::read_dir(folder) {
+        Ok(items) => items,
+        Err(error) => return lacking(folder, Err(error)).map(drop),
+    };
+    for item in items {
+        // A folder that breaks off is read as far as it goes.
+        let Ok(item) = item else { continue };
+        let (path, kind) = (item.path(), item.file_type());
+        if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
+            check_readable(&path)?;
+        } else if kind.is_ok_and(|kind| kind.is_file()) {
+            lacking(&path, File::open(&path).map(drop))?;
+        }
+    }
+    Ok(())
+}
+
 /// Recovers the log in `data`, whose archived documents are below `www` if given, into `to`, which must
 /// not exist or be an empty folder.
 ///
@@ -104,6 +133,10 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     };
     if !data.is_dir() {
         return Err(nothing(&[]));
+    }
+    // What cannot be read for want of a right would count as lost.
+    for folder in [Some(data), www].into_iter().flatten() {
+        check_readable(folder)?;
     }
     tell_left(to);
     // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.

@@ -15,6 +15,7 @@ use simplefeed_core::{
 };
 
 use crate::{
+    lack::lack_in,
     log::{EntryLog, LogError, settings_of},
     views::{
         Views,
@@ -32,6 +33,8 @@ pub struct Report {
     pub entries: u64,
     /// Faults, and the number of documents that were compared with their files.
     pub findings: Findings,
+    /// What the process lacked, so that checking ended before its end.
+    pub lack: Option<ViewError>,
 }
 
 /// Checks a log and its views.
@@ -58,21 +61,12 @@ pub fn verify(
     if let Err(replaced) = log.check_seen().and_then(|()| views.check_log(log)) {
         checking.report.findings.fault(replaced.to_string());
     }
-    let is_complete = checking.commits()?;
-    // Heads follow from all commits, so after a partial replay they cannot be compared.
-    if is_complete {
-        checking.check_heads()?;
-    }
-    checking.check_names()?;
-    let Checking {
-        mut report, feeds, ..
-    } = checking;
-    let replayed = Replayed {
-        feeds: feeds.into_keys().collect(),
-        is_complete,
-    };
-    for (view, _) in views.iter() {
-        view.verify(shown, &replayed, &mut report.findings)?;
+    let checked = checking.all(shown, views);
+    let mut report = checking.report;
+    match checked {
+        // The faults that were found before are told all the same.
+        Err(error) if lack_in(&error).is_some() => report.lack = Some(error),
+        checked => checked?,
     }
     Ok(report)
 }
@@ -93,6 +87,23 @@ struct Checking<'l> {
 }
 
 impl Checking<'_> {
+    fn all(&mut self, shown: &dyn EntryLog, views: &Views) -> Result<(), ViewError> {
+        let is_complete = self.commits()?;
+        // Heads follow from all commits, so after a partial replay they cannot be compared.
+        if is_complete {
+            self.check_heads()?;
+        }
+        self.check_names()?;
+        let replayed = Replayed {
+            feeds: self.feeds.keys().copied().collect(),
+            is_complete,
+        };
+        for (view, _) in views.iter() {
+            view.verify(shown, &replayed, &mut self.report.findings)?;
+        }
+        Ok(())
+    }
+
     /// Replays the commits there are by now. Returns whether all of them could be.
     fn commits(&mut self) -> Result<bool, LogError> {
         while self.next <= self.log.head().number {

@@ -1053,12 +1053,12 @@ fn replaced_by(path: PathBuf) -> ViewError {
     ViewError::Replaced { path, source }
 }
 
-/// Returns the names of the files in a folder, if there is one.
 /// Returns what was read from a file, or `None` if the file is at fault.
 fn found_in<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, ViewError> {
     unless_lacking(read).map_err(failed("read", path))
 }
 
+/// Returns the names of the files in a folder, if there is one.
 fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let items = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = items.map(|item| item.file_name().to_string_lossy().into_owned());
