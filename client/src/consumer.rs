@@ -765,6 +765,19 @@ impl Consumer {
 
     /// Returns the time that is left until the next request may be sent: after a failure a server gets a pause, as long as
     /// it asks for (`Retry-After`).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn read() -> Result<(), simplefeed_client::ConsumerError> {
+    /// use simplefeed_client::Consumer;
+    ///
+    /// let mut orders = Consumer::builder("https://example.org/feeds/orders").build()?;
+    /// if let Err(error) = orders.next().await {
+    ///     eprintln!("{error}; trying again in {} s", orders.retries_in().as_secs());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn retries_in(&self) -> Duration {
         self.not_before.map_or(Duration::ZERO, |not_before| {
             not_before.saturating_duration_since(time::Instant::now())

@@ -167,7 +167,7 @@ fn health_is_told_by_an_exit_code() {
     let nobody = ask(&free_address());
     assert_eq!(nobody.status.code(), Some(1));
     assert!(
-        text(&nobody.stderr).contains("nobody answers"),
+        text(&nobody.stderr).contains("nobody listens"),
         "{}",
         text(&nobody.stderr)
     );

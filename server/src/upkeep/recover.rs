@@ -9,8 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -33,6 +32,7 @@ use crate::{
         sled_log::SledLog,
         witness::{self, Said},
     },
+    regular,
     upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder, tell_left},
     views::{
         documents::{archive::Archive, frozen::Frozen},
@@ -112,7 +112,7 @@ fn check_readable(folder: &Path) -> Result<(), OpenError> {
         if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
             check_readable(&path)?;
         } else if kind.is_ok_and(|kind| kind.is_file()) {
-            lacking(&path, File::open(&path).map(drop))?;
+            lacking(&path, regular::open(&path).map(drop))?;
         }
     }
     Ok(())
