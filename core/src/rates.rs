@@ -134,7 +134,8 @@ impl FromStr for Unit {
 pub struct Rates {
     /// Length of the spans.
     pub by: Unit,
-    /// End of the time whose entries are all counted, in whole seconds; `None` if nothing is.
+    /// End of the time whose entries are all counted, in whole seconds, at the latest the feed's last commit; `None` if
+    /// nothing is.
     pub through: Option<String>,
     /// Instant from which on spans of this length are kept; `None` if all are.
     pub kept_from: Option<String>,

@@ -29,6 +29,7 @@ use url::{Host, Url};
 
 use crate::{
     access::{self, Access, Tokens},
+    regular,
     views::timelines::fan_out::{FanOut, Keeping},
 };
 
@@ -590,7 +591,9 @@ fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
 }
 
 fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {
-    let text = fs::read(path).and_then(|bytes| access::text_of(bytes).map_err(io::Error::other));
+    // A running server reads it again: a pipe would hold it up.
+    let bytes = regular::read(path);
+    let text = bytes.and_then(|bytes| access::text_of(bytes).map_err(io::Error::other));
     text.map_err(|error| ConfigError {
         problems: vec![format!("cannot read {}: {error}", path.display())],
     })

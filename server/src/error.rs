@@ -27,9 +27,9 @@ pub enum ServeError {
     /// A file or a folder of the log cannot be used: it may be of another kind, or of another user. Nothing was served.
     #[error("the folder of the log cannot be used")]
     Folder(#[source] StoreError),
-    /// The file of tokens cannot be used. Nothing was served.
-    #[error("the tokens cannot be used")]
-    Tokens(#[from] ConfigError),
+    /// The file of tokens, or a socket that was handed over, cannot be used. Nothing was served.
+    #[error("the configuration cannot be used")]
+    Config(#[from] ConfigError),
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[source] LogError),

@@ -5,13 +5,13 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-/// Time that a server may take to connect, and for each read or write: longer than it takes to say that its disk hangs.
+/// Time that a server may take to connect, and to answer: longer than it takes to say that its disk hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Most bytes of an answer that are read.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Returns whether the server that listens on `address` is ready, and the text of its answer.
 ///
@@ -39,16 +39,39 @@ fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
         ip => ip,
     };
     let address = SocketAddr::new(here, address.port());
+    let deadline = Instant::now() + PATIENCE;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(asked.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+    let mut answer = vec![];
+    let mut piece = [0; 4_096];
+    loop {
+        // In all, however slowly it comes.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let read = stream.read(&mut piece)?;
+        answer.extend(piece.iter().take(read));
+        if read == 0 || answer.len() > ANSWER_BYTES_MAX {
+            break;
+        }
+    }
+    let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer
         .split_once("\r\n\r\n")
         .filter(|(head, _)| head.starts_with("HTTP/1."))
         .ok_or(io::ErrorKind::InvalidData)?;
-    Ok((head.starts_with("HTTP/1.1 200 "), body.trim().into()))
+    let is_ready = head.starts_with("HTTP/1.1 200 ");
+    // A line for people: whoever listens there may say anything.
+    let said = body.lines().next().unwrap_or_default().trim();
+    let said: String = said.chars().filter(|char| !char.is_control()).collect();
+    if said.is_empty() {
+        let status = head.lines().next().unwrap_or_default();
+        let status: String = status.chars().filter(|char| !char.is_control()).collect();
+        return Ok((is_ready, format!("it answers {status}")));
+    }
+    Ok((is_ready, said))
 }

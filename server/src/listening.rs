@@ -47,6 +47,8 @@ use crate::{
 const FILES: usize = 256 + COPIES_MAX;
 /// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
+/// Most sockets that are handed over.
+const SOCKETS_MAX: u64 = 256;
 /// Mode of the socket for publishing: its owner and its group may connect.
 const PUBLISHERS: u32 = 0o660;
 
@@ -271,6 +273,11 @@ impl Gates {
 
 /// Returns the sockets that systemd has bound for this process, in its order.
 fn activated() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
+    let count = std::env::var_os("LISTEN_FDS").and_then(|count| count.to_str()?.parse().ok());
+    if count.is_some_and(|count: u64| count > SOCKETS_MAX) {
+        let problem = format!("LISTEN_FDS names more than {SOCKETS_MAX} sockets");
+        return Err(ConfigError::of(problem).into());
+    }
     let mut given = ListenFd::from_env();
     (0..given.len())
         .map(|number| {

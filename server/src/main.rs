@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{self, Write as _},
     net::SocketAddr,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -19,6 +20,7 @@ use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
     parser::ValueSource,
 };
+use rustix::fs::OFlags;
 use sd_notify::NotifyState;
 use simplefeed_core::feed::FeedPattern;
 use simplefeed_server::{
@@ -36,6 +38,7 @@ use simplefeed_server::{
         sled_log::SledLog,
     },
     logging::{self, say},
+    regular,
     serve::Server,
     upkeep::{self, Line, Task, recover},
     views::{Views, folders::Folders, timelines::merged::with_timelines},
@@ -374,6 +377,9 @@ fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
 
 /// Makes a token, notes it in the file of tokens if there is one, and prints it.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
+    if is_stdout_closed() {
+        anyhow::bail!("stdout is closed, so nobody would see the token");
+    }
     let (token, line) = access::new_token(&args.name, args.right, &args.feeds, args.until)?;
     if let Some(until) = args.until.filter(|until| until.has_passed()) {
         say(&format!(
@@ -409,6 +415,17 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
         }
     }
     printed.map(|()| exit::OK)
+}
+
+/// Returns whether stdout was closed when the program began. The runtime has put the null device in its place then, for
+/// reading and writing; a shell's `>/dev/null` is for writing only.
+fn is_stdout_closed() -> bool {
+    let stdout = io::stdout();
+    let null = fs::metadata("/dev/null").map(|null| null.rdev());
+    let is_null =
+        rustix::fs::fstat(&stdout).is_ok_and(|found| null.is_ok_and(|null| null == found.st_rdev));
+    let mode = rustix::fs::fcntl_getfl(&stdout).map(|flags| flags & OFlags::RWMODE);
+    is_null && mode == Ok(OFlags::RDWR)
 }
 
 /// Prints the tokens of a file, a line each: name, right, feeds, last day.
@@ -480,7 +497,7 @@ fn is_of(line: &str, name: &str) -> bool {
 
 /// Returns the lines of a file of tokens that a server takes at its start.
 fn read_tokens(path: &Path) -> anyhow::Result<String> {
-    let text = fs::read(path)
+    let text = regular::read(path)
         .map_err(anyhow::Error::from)
         .and_then(|bytes| Ok(access::text_of(bytes)?));
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;

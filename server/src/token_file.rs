@@ -13,6 +13,7 @@ use std::{
 use simplefeed_server::{
     access,
     log::durable::{self, parent_of},
+    regular,
 };
 
 /// A file of tokens that no other command changes meanwhile.
@@ -42,7 +43,7 @@ impl TokenFile {
             folder => folder?,
         };
         locked.lock()?;
-        let (text, found) = match fs::read(&path) {
+        let (text, found) = match regular::read(&path) {
             Ok(bytes) => {
                 let text = access::text_of(bytes).map_err(io::Error::other)?;
                 (text, Some(fs::metadata(&path)?))

@@ -748,3 +748,64 @@ fn a_full_folder_for_temporary_files_is_named() {
         "{said}"
     );
 }
+
+/// Goal: a command whose stdout was closed before it began prints nothing, and neither moves a bookmark nor makes a token.
+#[test]
+fn a_closed_stdout_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let run = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]);
+        command
+            .arg(program("simplefeed-server"))
+            .arg(program("simplefeed"));
+        command.arg(server.url("/feeds/a"));
+        run_command(command.current_dir(folder.path()), b"")
+    };
+    for script in [
+        "$2 replay $3 --bookmark mark --format id >&-",
+        "$1 token new a --right read --feeds '*' --tokens tokens >&-",
+    ] {
+        let refused = run(script);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{script}: {said}");
+        assert!(said.contains("stdout is closed"), "{script}: {said}");
+    }
+    assert!(!folder.path().join("tokens").exists());
+    let replayed = run("$2 replay $3 --bookmark mark --format id");
+    assert_eq!(text(&replayed.stdout), "urn:t:1\n");
+    // Whoever wants nothing says so.
+    assert_eq!(
+        run("$2 replay $3 --format id >/dev/null").status.code(),
+        Some(0)
+    );
+    server.stop();
+}
+
+/// Goal: a file of tokens that is none is refused, and holds up neither a running server nor a command.
+#[test]
+fn a_pipe_for_tokens_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, tokens) = (folder.path().join("data"), folder.path().join("tokens"));
+    let file = tokens.to_str().unwrap();
+    let new = [
+        "token", "new", "a", "--right", "read", "--feeds", "*", "--tokens", file,
+    ];
+    let run = |args: &[&str]| {
+        let mut command = Command::new(program("simplefeed-server"));
+        run_command(command.args(args), b"")
+    };
+    assert!(run(&new).status.success());
+    let server = Server::start(&data, &["--tokens", file]);
+    fs::remove_file(&tokens).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &tokens, rustix::fs::Mode::RWXU).unwrap();
+    server.signal("HUP");
+    server.wait_for_log(&["the tokens stay as they were"]);
+    assert_eq!(server.get("/healthz").status, 200);
+    server.stop();
+    for args in [&new[..], &["token", "list", "--tokens", file]] {
+        assert_eq!(run(args).status.code(), Some(1), "{args:?}");
+    }
+}

@@ -1,9 +1,11 @@
 //! Rates: entries counted over time, as readers see them.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::{
-    harness::{Server, check_folder, events, run, text, wait_for},
+    harness::{Server, check_folder, events, pause, run, text, wait_for},
     http::Request,
 };
 
@@ -149,4 +151,27 @@ fn entries_and_lag_are_drawn() {
         out.is_empty() && picture.starts_with("<svg ") && picture.contains("<rect "),
         "{picture}"
     );
+}
+
+/// Goal: the rates of a feed stay as they are while others, which a reader may not see, have new entries.
+#[test]
+fn rates_tell_nothing_of_other_feeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    server.publish("a", &events(1));
+    counted(&server, "/feeds/a/rates.json", 1);
+    // Once the second of its commit is over, nothing changes any more.
+    pause(Duration::from_millis(2_100));
+    let before = server.get("/feeds/a/rates.json");
+    for number in 2..4 {
+        server.publish("b", &events(number));
+        counted(
+            &server,
+            "/feeds/b/rates.json",
+            u64::try_from(number).unwrap(),
+        );
+        pause(Duration::from_millis(1_100));
+        assert_eq!(server.get("/feeds/a/rates.json").text(), before.text());
+    }
+    assert_ne!(before.json()["through"], Value::Null);
 }

@@ -5,9 +5,14 @@
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Stdout, Write},
-    os::{fd::AsFd as _, unix::fs::FileExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
+    },
     path::Path,
 };
+
+use rustix::fs::OFlags;
 
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -30,6 +35,11 @@ impl Printed {
     ///
     /// Returns why stdout cannot be looked at.
     pub(crate) fn new(keeps_place: bool) -> io::Result<Self> {
+        if is_closed(&io::stdout()) {
+            return Err(io::Error::other(
+                "stdout is closed, so entries would be lost",
+            ));
+        }
         let file = if keeps_place {
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let file = file.metadata()?.is_file().then_some(file);
@@ -64,6 +74,17 @@ impl Printed {
     }
 }
 
+/// Returns whether stdout was closed when the program began. The runtime has put the null device in its place then, for
+/// reading and writing; a shell's `>/dev/null` is for writing only.
+fn is_closed(stdout: &Stdout) -> bool {
+    let Ok(found) = rustix::fs::fstat(stdout) else {
+        return true;
+    };
+    let is_null = fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev);
+    let mode = rustix::fs::fcntl_getfl(stdout).map(|flags| flags & OFlags::RWMODE);
+    is_null && mode == Ok(OFlags::RDWR)
+}
+
 /// Makes the name of stdout's file durable: a shell may have made it just now.
 fn sync_name(file: &File) -> io::Result<()> {
     let path = fs::read_link("/proc/self/fd/1").ok();
@@ -90,7 +111,7 @@ fn sync_file_system(file: &File) -> io::Result<()> {
 /// better than a lost entry.
 fn end_torn_line(mut file: &File, read: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
     let length = file.metadata()?.len();
-    let appends = rustix::fs::fcntl_getfl(file)?.contains(rustix::fs::OFlags::APPEND);
+    let appends = rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND);
     if !appends || length == 0 {
         return Ok(());
     }

@@ -98,21 +98,19 @@ async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let (over, now) = (seen.over, site.clock.now());
     let read = off_thread(move || {
         let head = log.head().number;
+        let last = log.feed(feed)?.map(|head| head.updated.second());
         let Some(read) = view.read(&[feed], wanted.by, wanted.spans)? else {
             return Ok(None);
         };
-        // No instant of a commit, which may be of a feed that the reader may not see.
         let counted = if read.applied >= head {
             Some(over)
         } else {
             read.through.map(|through| through.second() - 1)
         };
-        Ok(Some(json(
-            &read,
-            wanted.by,
-            counted.map(|second| second.min(over)),
-            now,
-        )))
+        // Nothing later than the feed's own last commit: others may be of feeds that the reader may not see.
+        let bound = over.min(last.unwrap_or(over));
+        let through = counted.map(|second| second.min(bound));
+        Ok(Some(json(&read, wanted.by, through, now)))
     });
     let behind = || Problem::busy_with("entries are being counted");
     let rates = read.await?.ok_or_else(behind)?;

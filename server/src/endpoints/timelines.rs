@@ -492,7 +492,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
             return Err(Problem::not_found(format!("feed {feed} is no timeline")));
         }
         Shows::NoSuchPlace => {
-            return Err(Problem::malformed("after= names no feed of this server"));
+            return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
     let seen = super::feeds::look_again(site, &exchange, seen).await?;
