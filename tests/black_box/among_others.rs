@@ -350,7 +350,16 @@ fn activated(kinds: &str, data: &Path) -> Command {
 /// start.
 #[test]
 fn every_socket_that_is_handed_over_is_served() {
+    let has_v6 = TcpListener::bind("[::1]:0").is_ok();
+    if !has_v6 {
+        eprintln!("NOT RUN: sockets of IPv6 (this system has none)");
+    }
     for kinds in ["tcp,tcp6", "tcp6,tcp", "tcp,tcp,tcp6"] {
+        let kinds = &if has_v6 {
+            kinds.into()
+        } else {
+            kinds.replace("tcp6", "tcp")
+        };
         let folder = tempfile::tempdir().unwrap();
         let mut command = activated(kinds, &folder.path().join("data"));
         command.stdout(Stdio::piped()).stderr(Stdio::null());
