@@ -60,7 +60,7 @@ pub(crate) fn check_replaceable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether something is mounted at a path. A system that does not tell has nothing there.
+/// Returns whether a path is a mount point; false where the system cannot say.
 #[cfg(target_os = "linux")]
 fn is_mount(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};

@@ -65,7 +65,7 @@ fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
         .filter(|(head, _)| head.starts_with("HTTP/1."))
         .ok_or(io::ErrorKind::InvalidData)?;
     let is_ready = head.starts_with("HTTP/1.1 200 ");
-    // A line for people: whoever listens there may say anything.
+    // One line without control characters: the answer may be another program's.
     let said = body.lines().next().unwrap_or_default().trim();
     let said: String = said.chars().filter(|char| !char.is_control()).collect();
     if said.is_empty() {

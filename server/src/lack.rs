@@ -1,4 +1,4 @@
-//! What the system keeps from a process: rights, file handles, memory, room.
+//! Missing resources of a process: rights, file handles, memory, room on a disk.
 //!
 //! Pure, but for the limit of files. None of it is a fault of a file, whatever was being done.
 
@@ -9,7 +9,7 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Returns the error of the system in a chain of causes, if it tells what a process lacks.
+/// Returns the first error in a chain of causes that stands for a missing resource.
 pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -22,11 +22,11 @@ pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
     None
 }
 
-/// Returns what was read, or `None` if the file is at fault.
+/// Returns the value that was read, or `None` if the file is at fault.
 ///
 /// # Errors
 ///
-/// Returns what the process lacks.
+/// Returns the error of a missing resource.
 pub fn unless_lacking<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error) if is_lack(&error) => Err(error),
@@ -85,7 +85,7 @@ pub fn raise_files(least: u64) -> io::Result<()> {
     }
 }
 
-/// Returns what to do about an error of the system, if that is known.
+/// Returns the remedy for an error of the system, if one is known.
 pub fn advice(error: &io::Error) -> Option<&'static str> {
     Some(match Errno::from_io_error(error)? {
         Errno::MFILE => {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::log::LogError;
 
-    /// Goal: what a process lacks is found below other errors, and what is wrong with a file is none of it.
+    /// Goal: a missing resource is found below other errors, and a fault of a file is none.
     #[test]
     fn a_lack_is_no_fault_of_a_file() {
         for errno in [

@@ -23,7 +23,7 @@ use tracing_subscriber::{EnvFilter, filter::ParseError};
 
 /// Most bytes of lines that wait for their reader.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
-/// Longest time that somebody waits for a line to be written.
+/// Longest wait for a line to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Name of the thread that writes.
@@ -41,7 +41,7 @@ pub fn dropped_lines() -> u64 {
 ///
 /// # Errors
 ///
-/// Returns what is wrong with the filter.
+/// Returns the mistake in the filter.
 pub fn start(filter: &str) -> Result<(), ParseError> {
     // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on a page.
     let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
@@ -56,14 +56,15 @@ pub fn start(filter: &str) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Tells something to whoever started the process. Waits a second at most until it is written.
+/// Writes a message for the operator to stderr. Waits a second at most.
 pub fn say(text: &str) {
     let lines = LINES.get_or_init(Lines::start);
     lines.put_or_write(format!("{text}\n").into());
     lines.flush();
 }
 
-/// Waits until all lines are written, a second at most. If that was too short once, nobody waits until they are.
+/// Waits until all lines are written, a second at most. After a timeout, later calls return at once until the queue is
+/// empty.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush();
@@ -98,14 +99,14 @@ struct Lines {
 struct Waiting {
     /// Bytes of lines in the queue.
     bytes: AtomicUsize,
-    /// Whether somebody has waited for them for too long.
+    /// Whether a wait for the queue has timed out.
     is_overdue: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Item {
     Line(Vec<u8>),
-    /// Somebody waits for the lines before this.
+    /// Answered once the lines before it are written.
     Flush(Sender<()>),
 }
 
@@ -194,7 +195,7 @@ struct Writer {
     waiting: Arc<Waiting>,
     /// Whether the last line was cut short.
     is_torn: bool,
-    /// Dropped lines that the log tells of.
+    /// Dropped lines that the log has reported.
     told: u64,
 }
 
@@ -209,7 +210,7 @@ impl Writer {
                         self.waiting.is_overdue.store(false, Ordering::Release);
                     }
                 }
-                // Whoever waited may have gone.
+                // The wait may have timed out.
                 Item::Flush(done) => drop(done.send(())),
             }
         }

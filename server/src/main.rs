@@ -348,7 +348,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     };
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let (is_ready, said) = health::ask(listen).map_err(anyhow::Error::msg)?;
-    // The code tells, whether or not somebody reads the words.
+    // The exit code is the result; the words are for people.
     let _unread = writeln!(io::stdout(), "{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
@@ -661,7 +661,7 @@ impl Output {
 
     /// Returns the exit code of a task that had one, and whose lines are printed or not.
     fn end(self, code: u8) -> anyhow::Result<u8> {
-        // Whoever reads the beginning only, as `head` does, has had enough.
+        // A reader such as `head` closes the pipe early.
         let failure = self
             .failure
             .filter(|error| error.kind() != io::ErrorKind::BrokenPipe);

@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Time after a panic in which a server is not ready. A thread that panics again and again keeps it so.
 const UNWELL: Duration = Duration::from_mins(1);
 
-/// Threads of a server. Clones share what they tell.
+/// Threads of a server. Clones share the count of panics.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<Panics>);
 
@@ -108,7 +108,7 @@ mod tests {
         let thread = threads.spawn("well", &stop, |stop| assert!(stop.is_requested()));
         thread.unwrap().join().unwrap();
         assert_eq!((threads.panics(), threads.panicked()), (0, None));
-        // Nobody waits for the next turn of one that panics then.
+        // A thread that panics during the stop does not begin again.
         let thread = threads.spawn("late", &stop, |_| panic!("planted"));
         thread.unwrap().join().unwrap();
         assert_eq!(threads.panics(), 1);

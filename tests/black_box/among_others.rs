@@ -24,7 +24,7 @@ use crate::{
 /// Longest time in which anything has to end, on a machine that others use.
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// What becomes of stderr.
+/// Fate of stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stderr {
     /// Its reader goes away.
@@ -314,7 +314,7 @@ fn output_that_cannot_be_written_is_no_panic() {
     ];
     for args in shown {
         assert_eq!(run(args, full()).0, 1, "{args:?}");
-        // As `head` does: whoever reads the beginning only has had enough.
+        // A reader such as `head` closes the pipe early.
         assert_eq!(run(args, closed()).0, 0, "{args:?}");
     }
 }
@@ -785,7 +785,7 @@ fn a_closed_stdout_loses_nothing() {
     assert!(!folder.path().join("tokens").exists());
     let replayed = run("$2 replay $3 --bookmark mark --format id");
     assert_eq!(text(&replayed.stdout), "urn:t:1\n");
-    // Whoever wants nothing says so.
+    // An explicit null device is no closed stdout.
     assert_eq!(
         run("$2 replay $3 --format id >/dev/null").status.code(),
         Some(0)

@@ -135,7 +135,7 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
 
 /// Writes a line. Stderr may be closed or full, and its reader may stand still: then the line is dropped, and work goes on.
 fn line(text: &str) {
-    // Set by a line that nobody took in time: the next ones do not wait, until somebody reads again.
+    // Set when a line timed out: later lines do not wait until the pipe takes bytes again.
     static STANDS_STILL: AtomicBool = AtomicBool::new(false);
     // Held, since another thread's line must not come between the question and the write.
     let stderr = io::stderr().lock();
@@ -170,7 +170,7 @@ fn is_writable(stderr: &StderrLock<'_>, patience: Duration) -> bool {
         match poll(&mut [PollFd::new(stderr, PollFlags::OUT)], left.as_ref()) {
             // By a signal.
             Err(Errno::INTR) => {}
-            // What cannot be asked is written to.
+            // A descriptor without `poll` is written to directly.
             asked => return asked.map_or(true, |ready| ready > 0),
         }
     }

@@ -55,7 +55,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    // First: whoever looks at the log may have to wait for its writer.
+    // First, since a look at the log may wait for its writer.
     if let Some(stuck) = site.publisher.stuck() {
         return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
     }

@@ -215,7 +215,7 @@ impl Settler {
 
     /// Notes the last commit, if that was put off. A failure is left to the next commit.
     pub(super) fn note_rest(&self) {
-        // Who holds it writes the same, and may wait for the disk: whoever asks whether the log is ready does not.
+        // A holder writes the same note, and may wait for the disk; `/readyz` must not.
         let Some(mut place) = self.shared.witness.try_lock() else {
             return;
         };

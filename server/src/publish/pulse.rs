@@ -15,7 +15,7 @@ const PATIENCE_WITH_DISKS: Duration = Duration::from_mins(1);
 /// Stages share a number with the time of their beginning.
 const STAGES: u64 = 4;
 
-/// What a writer does.
+/// Stage of the writer's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Waits for a request.

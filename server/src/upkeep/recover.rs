@@ -134,7 +134,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if !data.is_dir() {
         return Err(nothing(&[]));
     }
-    // What cannot be read for want of a right would count as lost.
+    // Files without the right to read them would count as lost.
     for folder in [Some(data), www].into_iter().flatten() {
         check_readable(folder)?;
     }

@@ -33,7 +33,7 @@ pub struct Report {
     pub entries: u64,
     /// Faults, and the number of documents that were compared with their files.
     pub findings: Findings,
-    /// What the process lacked, so that checking ended before its end.
+    /// Missing resource that ended the check early.
     pub lack: Option<ViewError>,
 }
 
@@ -64,7 +64,7 @@ pub fn verify(
     let checked = checking.all(shown, views);
     let mut report = checking.report;
     match checked {
-        // The faults that were found before are told all the same.
+        // Faults found before it stay in the report.
         Err(error) if lack_in(&error).is_some() => report.lack = Some(error),
         checked => checked?,
     }

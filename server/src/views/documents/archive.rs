@@ -388,7 +388,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns what the process lacks to read it.
+    /// Returns the error of a missing resource; a fault of the file is a difference.
     pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
         let path = self.sidecar_path(feed, frozen.opening.name);
         let found = found_in(&path, regular::read_document(&path))?;
@@ -967,7 +967,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns what the process lacks to read it.
+    /// Returns the error of a missing resource; a fault of the file is a difference.
     pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
         let Some(linked) = linked_name(frozen) else {
             return Ok(false);
@@ -986,7 +986,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns what the process lacks to read it.
+    /// Returns the error of a missing resource; a fault of the file is a difference.
     pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> Result<bool, ViewError> {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
@@ -1053,7 +1053,7 @@ fn replaced_by(path: PathBuf) -> ViewError {
     ViewError::Replaced { path, source }
 }
 
-/// Returns what was read from a file, or `None` if the file is at fault.
+/// Returns the value read from a file, or `None` if the file is at fault.
 fn found_in<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, ViewError> {
     unless_lacking(read).map_err(failed("read", path))
 }
