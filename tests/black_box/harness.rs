@@ -53,8 +53,12 @@ pub(crate) fn program(name: &str) -> PathBuf {
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        let status = build.current_dir(workspace()).status().unwrap();
-        assert!(status.success(), "the programs cannot be built");
+        let built = build.current_dir(workspace()).output().unwrap();
+        let output = String::from_utf8_lossy(&built.stderr);
+        assert!(
+            built.status.success(),
+            "the programs cannot be built: {output}"
+        );
         folder
     });
     folder.join(name)

@@ -534,7 +534,7 @@ impl Journal {
             self.end = end;
             if planted::is("shown-first") {
                 // Readers get their time to see it.
-                std::thread::park_timeout(std::time::Duration::from_millis(3));
+                std::thread::park_timeout(Duration::from_millis(3));
                 self.barrier
                     .sync(&self.file.file)
                     .map_err(LogError::io("sync", path))?;

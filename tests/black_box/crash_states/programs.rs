@@ -72,10 +72,11 @@ fn planted() -> PathBuf {
         if is_release {
             build.arg("--release");
         }
-        let status = build.current_dir(workspace()).status().unwrap();
+        let built = build.current_dir(workspace()).output().unwrap();
         assert!(
-            status.success(),
-            "the programs with planted bugs cannot be built"
+            built.status.success(),
+            "the programs with planted bugs cannot be built: {}",
+            String::from_utf8_lossy(&built.stderr)
         );
         folder.join(if is_release { "release" } else { "debug" })
     };
