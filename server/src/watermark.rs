@@ -121,11 +121,11 @@ impl Watermark {
     }
 
     /// Publishes as much as can be: returns the last second of which readers see every commit there will
-    /// ever be. `newest` is the instant of the newest commit they see, or of an older one.
+    /// ever be; `None` if none could be kept yet. `newest` is the instant of the newest commit they see, or of an older one.
     ///
     /// That is the second before the one on the clock, so that no commit is stamped with a time to come.
     /// With a clock behind the log, it is the second before the newest commit's, and now and then that one.
-    pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> i64 {
+    pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> Option<i64> {
         let mut marks = self.marks();
         let wanted = if newest.second() <= clock.second() {
             clock.second() - 1
@@ -145,7 +145,7 @@ impl Watermark {
                 marks.moved_on = Some(Instant::now());
             }
         }
-        marks.published
+        (marks.published > i64::MIN).then_some(marks.published)
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
@@ -191,17 +191,33 @@ mod tests {
         Timestamp::from_micros(millis * 1_000)
     }
 
+    /// Goal: a second that cannot be kept is not published.
+    #[test]
+    fn nothing_is_published_that_cannot_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watermark");
+        fs::write(&path, "").unwrap();
+        let unwritable = File::open(&path).unwrap();
+        let mark = Watermark::in_memory();
+        mark.marks().file = Some(unwritable);
+        assert_eq!(mark.publish(at(10_999), at(10_500)), None);
+        mark.marks().file = None;
+        assert_eq!(mark.publish(at(10_999), at(10_500)), Some(9));
+        mark.marks().file = Some(File::open(&path).unwrap());
+        assert_eq!(mark.publish(at(20_999), at(10_500)), Some(9));
+    }
+
     #[test]
     fn only_seconds_that_are_over_are_published() {
         let mark = Watermark::in_memory();
-        assert_eq!(mark.publish(at(10_999), at(10_500)), 9);
+        assert_eq!(mark.publish(at(10_999), at(10_500)), Some(9));
         assert_eq!(
             mark.stamp(at(10_999), at(10_500)),
             at(10_999),
             "no commit is delayed"
         );
         mark.release();
-        assert_eq!(mark.publish(at(11_000), at(10_999)), 10);
+        assert_eq!(mark.publish(at(11_000), at(10_999)), Some(10));
     }
 
     /// SUP-P5: what is on its way when a second is published belongs to a later one.
@@ -209,9 +225,9 @@ mod tests {
     fn a_commit_on_its_way_holds_its_second_back() {
         let mark = Watermark::in_memory();
         mark.stamp(at(10_900), at(0));
-        assert_eq!(mark.publish(at(12_000), at(5_000)), 9);
+        assert_eq!(mark.publish(at(12_000), at(5_000)), Some(9));
         mark.release();
-        assert_eq!(mark.publish(at(12_000), at(10_900)), 11);
+        assert_eq!(mark.publish(at(12_000), at(10_900)), Some(11));
     }
 
     /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what is
@@ -219,11 +235,11 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_hides_nothing() {
         let mark = Watermark::in_memory();
-        assert_eq!(mark.publish(at(100_000), at(90_000)), 99);
+        assert_eq!(mark.publish(at(100_000), at(90_000)), Some(99));
         let late = mark.stamp(at(50_000), at(90_000));
         assert_eq!(late, at(100_000));
         mark.release();
-        assert_eq!(mark.publish(at(50_000), late), 100);
+        assert_eq!(mark.publish(at(50_000), late), Some(100));
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
     }
 

@@ -216,7 +216,7 @@ impl Publisher {
             Some(query) => query.strip_prefix("seconds=")?.parse().ok()?,
             None => 60,
         };
-        let until = self.watermark.publish(self.clock(now), self.last);
+        let until = self.watermark.publish(self.clock(now), self.last)?;
         let current = self.view.current(Visibility::Public, period, until);
         let is_archived = self.telling == Telling::Archived;
         let since = if is_archived {

@@ -475,7 +475,7 @@ async fn look(
         span,
     } = found.ok_or_else(|| match window {
         Some(_) => nothing_at(exchange.uri.path()),
-        None => Problem::unavailable("what happened before the start is being read"),
+        None => Problem::unavailable("which updates there are cannot be told yet"),
     })?;
     let policy = if resource.is_final() {
         site.lifetimes.of(&resource, visibility)

@@ -36,6 +36,7 @@ use crate::{
     access::{Access, Audience},
     clock::Clock,
     config::Limits,
+    lack::lack_in,
     log::LogError,
     metrics::Metrics,
     resource::{Content, Resource, Visibility},
@@ -533,6 +534,9 @@ pub async fn off_thread<T: Send + 'static>(
                 // After a failed write, sled may have left a tree that it repairs only when it is opened again.
                 ViewError::Log(LogError::Storage(_) | LogError::Stopped) => {
                     Problem::unavailable("the log cannot be read until the server is restarted")
+                }
+                _ if lack_in(error).is_some() => {
+                    Problem::busy_with("the system gives the server less than it needs for this")
                 }
                 _ => Problem::internal(),
             })

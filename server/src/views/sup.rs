@@ -78,13 +78,13 @@ impl Reach {
     }
 
     /// Returns the last second of a document, given the last commit that was applied, and its second; `None` while
-    /// commits from before the start are missing.
+    /// commits from before the start are missing, or no second could be published.
     fn end(
         &mut self,
         log: &dyn Commits,
         applied: CommitNumber,
         newest: i64,
-        published: impl FnOnce(Timestamp) -> i64,
+        published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<i64> {
         let head = log.head();
         // The log was empty at the start, and its first commit is not applied yet.
@@ -92,7 +92,7 @@ impl Reach {
         if applied < self.start || is_new {
             return None;
         }
-        let published = published(head.last);
+        let published = published(head.last)?;
         // The head is read after that: a later commit is of a later second.
         self.until = if log.head().number == applied {
             published
@@ -121,13 +121,13 @@ impl Sup {
 
     /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
     /// start. `published` returns the last second that a document may end with (rule SUP-P5), given the instant of the
-    /// newest commit.
+    /// newest commit; without one, there is no document either.
     pub fn current(
         &self,
         log: &dyn Commits,
         visibility: Visibility,
         period: u32,
-        published: impl FnOnce(Timestamp) -> i64,
+        published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<Current> {
         // Held to the end, so no commit is applied in between.
         let mut state = self.state();

@@ -57,7 +57,7 @@ impl TimelineUpdates {
         visibility: Visibility,
         period: u32,
         has_updates: bool,
-        published: impl FnOnce(Timestamp) -> i64,
+        published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<Current> {
         let window = self.window(log, period, has_updates, published)?;
         let is_closed = visibility == Visibility::Private;
@@ -85,7 +85,7 @@ impl TimelineUpdates {
         log: &dyn Commits,
         period: u32,
         has_updates: bool,
-        published: impl FnOnce(Timestamp) -> i64,
+        published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<RecentWindow> {
         let mut state = self.state.lock();
         let state = state.as_mut()?;

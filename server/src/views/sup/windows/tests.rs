@@ -146,7 +146,7 @@ proptest! {
                     pending.extend(over.map(|(_, window)| window));
                 }
                 Step::Publish(period) => {
-                    let until = watermark.publish(now, last);
+                    let until = watermark.publish(now, last).unwrap();
                     let current = view.current(Visibility::Public, period, until);
                     prop_assert!(current.since <= until - i64::from(period) - SUP_OVERLAP_SECONDS);
                     let archived = windows.last().map(|window: &Window| window.until);
