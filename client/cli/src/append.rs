@@ -23,6 +23,7 @@ use crate::{
     exit,
     progress::counter,
     say,
+    stdout::stdout,
     token::TokenArgs,
     wrap::Wrap,
 };
@@ -117,7 +118,8 @@ async fn append_events(
     // About one batch ahead: a large file must not be read into memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
-    let reader = std::thread::spawn(move || read_events(input, first, wrap.as_ref(), &sender));
+    let reader = std::thread::Builder::new();
+    let reader = reader.spawn(move || read_events(input, first, wrap.as_ref(), &sender))?;
     let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {
@@ -320,8 +322,8 @@ impl Report {
         if self.is_unread {
             return Ok(());
         }
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
+        let mut report = stdout();
+        match report.write_all(&out).and_then(|()| report.flush()) {
             // `append … | head` closes the report early. Publishing goes on without it.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.is_unread = true;

@@ -3,7 +3,7 @@
 //! Shell: the file, and the feed that a place is looked up in.
 use std::{
     fs,
-    io::{self, Write as _},
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use simplefeed_client::{BookmarkStore as _, ConsumerError, FileBookmark, Since};
 
-use crate::{exit, say, source::SourceArgs};
+use crate::{exit, say, source::SourceArgs, stdout::stdout};
 
 /// Look at a bookmark, move it, or forget it
 #[derive(Args, Debug)]
@@ -84,7 +84,7 @@ fn show(path: &Path) -> anyhow::Result<u8> {
     }
     // Byte for byte: the output can be kept as another bookmark.
     let text = fs::read(path).context("the bookmark cannot be read")?;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     out.write_all(&text)?;
     out.flush()?;
     Ok(exit::OK)

@@ -2,14 +2,14 @@
 //!
 //! Shell: stdout. One line per feed: `entries TAB title TAB URL`, with `-` for the entries of a timeline.
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use url::Url;
 
-use crate::{exit, source::SourceArgs};
+use crate::{exit, source::SourceArgs, stdout::stdout};
 
 /// List the feeds of a server
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ struct Feed {
 
 pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
     let fetcher = args.source.fetcher(&args.url)?;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     let mut next = Some(args.url);
     while let Some(url) = next {
         let body = fetcher.bytes(&url).await?;

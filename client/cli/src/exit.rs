@@ -4,6 +4,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use simplefeed_client::{
     ConsumerError, EntryError, PublishError, fetch::FetchError, state::StateError,
     watcher::WatchError, worker::WorkerError,
@@ -29,6 +30,11 @@ pub(crate) const INTEGRITY: u8 = 15;
 pub(crate) const ANOTHER_FEED: u8 = 16;
 /// SIGINT (Ctrl-C), as shells count it: 128 and the signal's number.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The system gives a command none of the threads that it begins with.
+#[derive(Debug, thiserror::Error)]
+#[error("the system gives this command no threads")]
+pub(crate) struct NoThreads(#[source] pub(crate) io::Error);
 
 /// A command line that clap accepts and we do not.
 #[derive(Debug, thiserror::Error)]
@@ -151,18 +157,38 @@ fn code_of_fetch(error: &FetchError) -> u8 {
 const HINT_URL: &str = "a URL begins with http:// or https://.";
 const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED_TOKEN.";
 
+/// Returns the remedy for an error of the system, if one is known.
+fn advice(error: &io::Error) -> Option<&'static str> {
+    use io::ErrorKind as Kind;
+    Some(match error.kind() {
+        Kind::FileTooLarge => {
+            "a file may not become so long: raise `ulimit -f`, or LimitFSIZE= of its unit."
+        }
+        Kind::StorageFull => "the disk is full: `df` and `df -i` show which one.",
+        Kind::QuotaExceeded => "the quota of the disk is exhausted: `quota` shows it.",
+        Kind::ReadOnlyFilesystem => {
+            "the file system is mounted for reading only: name a place that can be written to."
+        }
+        _ => match Errno::from_io_error(error)? {
+            Errno::MFILE | Errno::NFILE => {
+                "too many files are open: raise `ulimit -n`, or LimitNOFILE= of its unit."
+            }
+            _ => return None,
+        },
+    })
+}
+
 /// Returns advice about an error, where there is one thing to do.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
-    let has_no_handles = |cause: &io::Error| {
-        let errno = rustix::io::Errno::from_io_error(cause);
-        matches!(
-            errno,
-            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
-        )
-    };
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    if causes.any(has_no_handles) {
-        return Some("too many files are open: raise `ulimit -n`, or LimitNOFILE= of its unit.");
+    if let Some(advice) = causes.find_map(advice) {
+        return Some(advice);
+    }
+    if error.is::<NoThreads>() {
+        return Some(
+            "look at the limits of tasks (`ulimit -u`, TasksMax, pids.max) and of memory (`ulimit -v`, MemoryMax; each \
+             thread needs room for its stack).",
+        );
     }
     match error.downcast_ref() {
         // The URL of a timeline is a feed's own, and the message says where to publish.

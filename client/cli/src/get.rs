@@ -2,12 +2,12 @@
 //!
 //! Shell: stdout.
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use clap::Args;
 use url::Url;
 
-use crate::{exit, source::SourceArgs};
+use crate::{exit, source::SourceArgs, stdout::stdout};
 
 /// Print one document or entry, as it is
 #[derive(Args, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct GetArgs {
 pub(crate) async fn get(args: GetArgs) -> anyhow::Result<u8> {
     let fetcher = args.source.fetcher(&args.url)?;
     let bytes = fetcher.bytes(&args.url).await?;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     out.write_all(&bytes)?;
     out.flush()?;
     Ok(exit::OK)

@@ -4,10 +4,7 @@
 //! leads, whatever is wrong with it on the way; then every archive is requested once more. The checks stand in
 //! `lint/rules.rs`.
 
-use std::{
-    collections::HashSet,
-    io::{self, Write as _},
-};
+use std::{collections::HashSet, io::Write as _};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -15,7 +12,7 @@ use simplefeed_client::fetch::{Fetcher, document_of, successful};
 use simplefeed_core::{digest::Digest, reader::Document};
 use url::Url;
 
-use crate::{exit, format::one_line, say, source::SourceArgs};
+use crate::{exit, format::one_line, say, source::SourceArgs, stdout::stdout};
 
 mod explained;
 mod rules;
@@ -60,7 +57,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         entries,
         ..
     } = lint.rules;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for finding in &findings {
         let line = if args.json {
             serde_json::to_string(finding)?
@@ -100,7 +97,7 @@ fn explain(id: &str) -> anyhow::Result<u8> {
         say::error(&error, hint, exit::NOT_FOUND);
         return Ok(exit::NOT_FOUND);
     };
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "{rule}")?;
     out.flush()?;
     Ok(exit::OK)

@@ -3,11 +3,12 @@
 //! Shell: the command line and the terminal. Data goes to stdout, everything else to stderr; each
 //! subcommand and each output format has a file of its own.
 
-use std::{env, io, process::ExitCode};
+use std::{env, io, process::ExitCode, sync::RwLock, time::Duration};
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use tokio::runtime::{Builder, Runtime};
 
 #[cfg(planted)]
 #[path = "../../../tests/planted.rs"]
@@ -41,12 +42,14 @@ mod since;
 mod source;
 mod state;
 mod status;
+mod stdout;
 mod sup;
 mod timeline;
 mod token;
 mod watch;
 mod wrap;
 
+use exit::NoThreads;
 use format::Format;
 use say::Loudness;
 
@@ -210,14 +213,9 @@ enum Command {
 fn main() -> ExitCode {
     let line = CommandLine::parse();
     say::speak(line.voice());
-    // Documents are read on one thread while the other hands entries over.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let outcome = match runtime {
+    let outcome = match runtime() {
         Ok(runtime) => runtime.block_on(run_until_interrupted(line.command)),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -229,6 +227,41 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// Starts the threads of a command: two for tasks, and one for what makes its thread wait, such as the look-up of a name.
+fn runtime() -> anyhow::Result<Runtime> {
+    // tokio panics where the system gives it no file or thread. One more thread is for reading an input.
+    ask_for_files(16).context("the system lets this command open no files")?;
+    ask_for_threads(4).map_err(NoThreads)?;
+    // Documents are read on one thread while the other hands entries over.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        // Where the system gives no other thread later, work waits for the one that is there.
+        .thread_keep_alive(Duration::MAX)
+        .enable_all()
+        .build()?;
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
+}
+
+/// Opens so many files at the same time, and closes them.
+fn ask_for_files(count: usize) -> io::Result<()> {
+    let pipes = (0..count / 2).map(|_| io::pipe());
+    pipes.collect::<io::Result<Vec<_>>>().map(drop)
+}
+
+/// Starts so many threads at the same time, and ends them.
+fn ask_for_threads(count: usize) -> io::Result<()> {
+    let gate = RwLock::new(());
+    std::thread::scope(|scope| {
+        let closed = gate.write();
+        let wait = || drop(gate.read());
+        let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
+        let begun: io::Result<Vec<_>> = threads.collect();
+        drop(closed);
+        begun.map(drop)
+    })
 }
 
 impl CommandLine {
@@ -256,6 +289,7 @@ impl CommandLine {
 }
 
 async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
+    signals::survive_long_files()?;
     let ends_by_itself = match &command {
         Command::Replay(args) | Command::Tail(args) => args.ends_by_itself(),
         Command::Watch(_) => true,
@@ -322,7 +356,7 @@ fn manual_page(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
 }
 
 fn print(text: &[u8]) -> anyhow::Result<u8> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout::stdout();
     io::Write::write_all(&mut out, text)?;
     io::Write::flush(&mut out)?;
     Ok(exit::OK)

@@ -24,6 +24,7 @@ use crate::{
     replay::Warnings,
     say,
     state::{self, StateArgs},
+    stdout::stdout,
 };
 
 /// List, show, retry or drop the entries that were set aside
@@ -175,7 +176,7 @@ fn each(
 }
 
 fn list(all: impl Iterator<Item = io::Result<Parked>>, json: bool) -> anyhow::Result<u8> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for parked in all {
         let parked = parked?;
         let delivery = parked.delivery();
@@ -214,7 +215,7 @@ fn show(
     ids: &[String],
     format: Format,
 ) -> anyhow::Result<u8> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     each(all, ids, |parked| {
         format.write(&parked.delivery(), &mut out)
     })?;

@@ -2,12 +2,7 @@
 //!
 //! Shell: the feed, the consumer's state folder, stdout or a file. [`chart`] draws.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -25,6 +20,7 @@ use crate::{
     source::SourceArgs,
     state::StateArgs,
     status::{Lag, StatusArgs},
+    stdout::stdout,
 };
 
 mod chart;
@@ -102,7 +98,9 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     } else {
         let text: Vec<String> = charts.iter().map(Chart::text).collect();
-        io::stdout().write_all(text.join("\n").as_bytes())?;
+        let mut out = stdout();
+        out.write_all(text.join("\n").as_bytes())?;
+        out.flush()?;
     }
     Ok(exit::OK)
 }

@@ -14,13 +14,15 @@ use std::{
 
 use rustix::fs::OFlags;
 
+use crate::stdout::{Out, stdout};
+
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Stdout, for entries that a bookmark or a state moves past.
 #[derive(Debug)]
 pub(crate) struct Printed {
-    out: BufWriter<Stdout>,
+    out: BufWriter<Out>,
     /// Stdout, if it is a file and a place is kept.
     file: Option<File>,
     /// Whether something was written.
@@ -51,7 +53,7 @@ impl Printed {
             None
         };
         Ok(Self {
-            out: BufWriter::with_capacity(BUFFER_BYTES, io::stdout()),
+            out: BufWriter::with_capacity(BUFFER_BYTES, stdout()),
             file,
             has_begun: false,
             is_settled: true,

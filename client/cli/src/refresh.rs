@@ -40,6 +40,7 @@ use crate::{
     progress, say,
     signals::Ends,
     source::SourceArgs,
+    stdout::stdout,
     token::TokenArgs,
 };
 
@@ -519,6 +520,6 @@ async fn change(
 }
 
 fn print(line: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout().lock(), "{line}")?;
+    writeln!(stdout(), "{line}")?;
     Ok(())
 }

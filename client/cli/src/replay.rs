@@ -36,6 +36,7 @@ use crate::{
     since,
     source::{Gap, Means, SourceArgs},
     state::StateArgs,
+    stdout::stdout,
 };
 
 /// Longest time between two moves of the bookmark while entries are written.
@@ -181,7 +182,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         reversed.print(args.limit.unwrap_or(u64::MAX), &mut output.out)?;
     }
     if args.chosen.count {
-        writeln!(io::stdout(), "{}", output.printed)?;
+        writeln!(stdout(), "{}", output.printed)?;
     }
     // `tail` ends by a signal or a limit, as it was asked to, and its exit code is about nothing else.
     Ok(if output.skipped > 0 && !follow {

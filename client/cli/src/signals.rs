@@ -4,6 +4,7 @@
 
 use std::{io, time::Duration};
 
+use rustix::process::Signal as Number;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time,
@@ -50,6 +51,14 @@ impl Ends {
         let _nothing_new = time::timeout(Duration::ZERO, self.told()).await.is_err();
         self.told
     }
+}
+
+/// Lets a write fail where a file may not become longer. Else a signal ends the process there.
+pub(crate) fn survive_long_files() -> io::Result<()> {
+    let signal = signal(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
+    // The process handles it from now on.
+    drop(signal);
+    Ok(())
 }
 
 /// Ends the process some time after a signal, even if a write to a full pipe blocks the main thread.

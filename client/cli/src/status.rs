@@ -32,6 +32,7 @@ use url::Url;
 
 use crate::{
     duration::shown, exit, format::one_line, say, since, source::SourceArgs, state::StateArgs,
+    stdout::stdout,
 };
 
 /// Tell how far behind a consumer is
@@ -338,7 +339,7 @@ fn instant_of(time: SystemTime) -> Timestamp {
 }
 
 fn print(status: &Status, json: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     if json {
         serde_json::to_writer(&mut out, status)?;
         writeln!(out)?;

@@ -2,14 +2,14 @@
 //!
 //! Shell: the network and stdout. The checks stand in [`simplefeed_core::sup::rules`].
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use simplefeed_core::sup::rules::{Finding, Severity, check};
 use url::Url;
 
-use crate::{exit, format::one_line, source::SourceArgs};
+use crate::{exit, format::one_line, source::SourceArgs, stdout::stdout};
 
 /// Look at SUP documents
 #[derive(Args, Debug)]
@@ -60,7 +60,7 @@ pub(crate) async fn sup(args: SupArgs) -> anyhow::Result<u8> {
     url.set_fragment(None);
     let body = args.source.fetcher(&url)?.bytes(&url).await?;
     let found = check(&body);
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let checked = Checked {
             url: url.as_str(),

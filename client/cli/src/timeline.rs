@@ -17,7 +17,7 @@ use simplefeed_client::{
 };
 use url::Url;
 
-use crate::{exit, say, source::SourceArgs, token::TokenArgs};
+use crate::{exit, say, source::SourceArgs, stdout::stdout, token::TokenArgs};
 
 /// Follow feeds
 #[derive(Args, Debug)]
@@ -184,7 +184,7 @@ pub(crate) async fn followers(args: ListArgs) -> anyhow::Result<u8> {
 
 async fn list(args: ListArgs, name: &str) -> anyhow::Result<u8> {
     let fetcher = args.source.fetcher(&args.url)?;
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     let base = args.url.as_str().trim_end_matches('/');
     let mut next = Some(Url::parse(&format!("{base}/{name}"))?);
     let mut patterns = vec![];

@@ -1,0 +1,55 @@
+//! Stdout of a command: where a write waits, and what an error is about.
+//!
+//! Shell: stdout.
+
+use std::io::{self, ErrorKind, Stdout, Write};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
+
+/// Stdout could not be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to stdout")]
+struct Unwritable(#[source] io::Error);
+
+/// Stdout. A write waits for the reader, even of a pipe that another process has told not to wait.
+#[derive(Debug)]
+pub(crate) struct Out(Stdout);
+
+/// Returns stdout.
+pub(crate) fn stdout() -> Out {
+    Out(io::stdout())
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        patiently(|| self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        patiently(|| self.0.flush())
+    }
+}
+
+fn patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match write() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait()?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // `replay | head` is no error: main asks for its kind.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(io::Error::new(error.kind(), Unwritable(error)));
+            }
+            written => return written,
+        }
+    }
+}
+
+fn wait() -> io::Result<()> {
+    match poll(&mut [PollFd::new(&io::stdout(), PollFlags::OUT)], None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
