@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
+//! ← "begun"
 //! ← {"note":"Copied 12 commits of 3 feeds and 2 archived documents to /backups/monday."}
 //! ← {"exit":0}
 //! ```
@@ -14,7 +15,10 @@ use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    sync::{Arc, mpsc::channel},
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, channel},
+    },
     time::Duration,
 };
 
@@ -36,6 +40,10 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(50);
 /// Time that a client has to send its task, and to read each line.
 const WAIT: Duration = Duration::from_secs(2);
+/// Time after which a client says that it waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+const WAITS: &str =
+    "Waiting for the server: it does another task, or can take none now (`health` may say why).";
 /// Longest line with a task, in bytes.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
@@ -43,6 +51,8 @@ const TASK_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
+    /// It reads the order, and carries it out next.
+    Begun,
     Exit(u8),
     #[serde(untagged)]
     Tell(Line),
@@ -131,6 +141,7 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
+    send(&Answer::Begun)?;
     let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
         .and_then(|order| {
@@ -170,7 +181,7 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a thread
     // reads on.
     let (send, answers) = channel();
-    let reader = std::thread::spawn(move || {
+    let reader = std::thread::Builder::new().spawn(move || {
         for line in BufReader::new(&stream).lines() {
             let answer = line.and_then(|line| Ok(serde_json::from_str::<Answer>(&line)?));
             let ended = matches!(answer, Ok(Answer::Exit(_)) | Err(_));
@@ -178,10 +189,15 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
                 return;
             }
         }
-    });
+    })?;
     let mut outcome = Err(io::ErrorKind::UnexpectedEof.into());
-    for answer in answers {
+    let first = answers.recv_timeout(PATIENCE);
+    if matches!(first, Err(RecvTimeoutError::Timeout)) {
+        tell(Line::Note(WAITS.into()));
+    }
+    for answer in first.into_iter().chain(answers) {
         match answer? {
+            Answer::Begun => {}
             Answer::Tell(line) => tell(line),
             Answer::Exit(code) => outcome = Ok(Some(code)),
         }

@@ -96,8 +96,21 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     }
     texts.extend(hint_for_files(error).map(Into::into));
     texts.extend(hint_for_threads(error).map(Into::into));
-    let advice = lack_in(error.as_ref()).and_then(advice);
-    texts.extend(advice.map(|advice| format!("hint: {advice}.")));
+    let lack = lack_in(error.as_ref());
+    texts.extend(
+        lack.and_then(advice)
+            .map(|advice| format!("hint: {advice}.")),
+    );
+    let is_log = error
+        .chain()
+        .any(|cause| cause.is::<OpenError>() || cause.is::<LogError>());
+    if is_log && lack.is_some_and(|lack| lack.kind() == io::ErrorKind::ReadOnlyFilesystem) {
+        texts.push(
+            "hint: opening a log writes: copy the data folder to another disk with `cp -a`, or lay a writable layer over \
+             it with `mount -t overlay`."
+                .into(),
+        );
+    }
     texts
 }
 
@@ -114,7 +127,18 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
                 }
             )
         };
-        cause.downcast_ref().is_some_and(of_serve) || cause.downcast_ref().is_some_and(of_log)
+        let of_open = |error: &OpenError| {
+            matches!(
+                error,
+                OpenError::Io {
+                    action: "start",
+                    ..
+                }
+            )
+        };
+        cause.downcast_ref().is_some_and(of_serve)
+            || cause.downcast_ref().is_some_and(of_log)
+            || cause.downcast_ref().is_some_and(of_open)
     });
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     let is_limited = |error: &io::Error| {

@@ -1,9 +1,10 @@
 //! Missing resources of a process: rights, file handles, memory, room on a disk.
 //!
-//! Pure, but for the limit of files. None of it is a fault of a file, whatever was being done.
+//! Pure, but for the limits of files and threads. None of it is a fault of a file, whatever was being done.
 
 use std::{error::Error, io};
 
+use parking_lot::RwLock;
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -44,11 +45,9 @@ fn is_lack(error: &io::Error) -> bool {
         Kind::ReadOnlyFilesystem,
         Kind::StorageFull,
     ];
-    // Our own bound on the bytes of a file has the kind of a system's limit, and no number.
-    let is_own = error.kind() == Kind::FileTooLarge && error.raw_os_error().is_none();
     let handles = [Errno::MFILE, Errno::NFILE];
     let is_handles = Errno::from_io_error(error).is_some_and(|errno| handles.contains(&errno));
-    (kinds.contains(&error.kind()) && !is_own) || is_handles
+    kinds.contains(&error.kind()) || is_handles
 }
 
 /// Returns a copy of an error of the system.
@@ -85,25 +84,44 @@ pub fn raise_files(least: u64) -> io::Result<()> {
     }
 }
 
+/// Starts so many threads at the same time, and ends them.
+///
+/// Some libraries panic or wait for ever where the system gives them no thread.
+///
+/// # Errors
+///
+/// Returns why the system does not give so many.
+pub fn ask_for_threads(count: usize) -> io::Result<()> {
+    let gate = RwLock::new(());
+    std::thread::scope(|scope| {
+        let closed = gate.write();
+        let wait = || drop(gate.read());
+        let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
+        let begun: io::Result<Vec<_>> = threads.collect();
+        drop(closed);
+        begun.map(drop)
+    })
+}
+
 /// Returns the remedy for an error of the system, if one is known.
 pub fn advice(error: &io::Error) -> Option<&'static str> {
-    Some(match Errno::from_io_error(error)? {
-        Errno::MFILE => {
-            "the process has too many files open: raise `ulimit -n`, or LimitNOFILE= of its unit"
-        }
-        Errno::NFILE => {
-            "all processes together have too many files open: raise fs.file-max (sysctl)"
-        }
-        Errno::FBIG => {
+    use io::ErrorKind as Kind;
+    Some(match error.kind() {
+        Kind::FileTooLarge => {
             "a file may not become so long: raise `ulimit -f`, or LimitFSIZE= of its unit"
         }
-        Errno::NOSPC => "the disk is full: `df` and `df -i` show which one",
-        Errno::DQUOT => "the quota of the disk is exhausted: `quota` shows it",
-        Errno::ROFS => {
-            "the file system is mounted for reading only, and opening a log writes: copy the data folder to another disk \
-             with `cp -a`, or lay a writable layer over it with `mount -t overlay`"
-        }
-        _ => return None,
+        Kind::StorageFull => "the disk is full: `df` and `df -i` show which one",
+        Kind::QuotaExceeded => "the quota of the disk is exhausted: `quota` shows it",
+        Kind::ReadOnlyFilesystem => "the file system is mounted for reading only",
+        _ => match Errno::from_io_error(error)? {
+            Errno::MFILE => {
+                "the process has too many files open: raise `ulimit -n`, or LimitNOFILE= of its unit"
+            }
+            Errno::NFILE => {
+                "all processes together have too many files open: raise fs.file-max (sysctl)"
+            }
+            _ => return None,
+        },
     })
 }
 
@@ -140,8 +158,9 @@ mod tests {
             let error = io::Error::from(errno);
             assert!(unless_lacking::<()>(Err(error)).unwrap().is_none());
         }
-        let too_long = io::Error::from(io::ErrorKind::FileTooLarge);
-        assert!(lack_in(&too_long).is_none());
+        // sled copies an error without its number.
+        let copied = io::Error::new(io::ErrorKind::FileTooLarge, "code: 27");
+        assert!(lack_in(&copied).is_some() && advice(&copied).is_some());
         assert!(lack_in(&LogError::damaged("x")).is_none());
         assert_eq!(unless_lacking(Ok(1)).unwrap(), Some(1));
     }

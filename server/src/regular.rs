@@ -4,6 +4,7 @@
 //! to no regular file is an error.
 
 use std::{
+    error::Error,
     fs::{File, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -91,7 +92,7 @@ const SNAPSHOT_BYTES_MAX: u64 = 4 * WHOLE_BYTES_MAX;
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be read: [`io::ErrorKind::FileTooLarge`] if it is longer than any file of ours.
+/// As [`open`], or why it cannot be read. See [`is_too_long`].
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_at_most(path, WHOLE_BYTES_MAX)
 }
@@ -124,12 +125,12 @@ pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
     let length = file.metadata()?.len();
     // The length first: what stands in the place of a file may be larger than the memory.
     if length > max {
-        return Err(too_large());
+        return Err(too_long());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     let read = file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > max {
-        return Err(too_large());
+        return Err(too_long());
     }
     Ok(bytes)
 }
@@ -143,7 +144,7 @@ pub fn has(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<bool> {
     let max = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     match read_at_most(path, max) {
         Ok(found) => Ok(found == bytes),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(false),
+        Err(error) if is_too_long(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -158,11 +159,19 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn too_large() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::FileTooLarge,
-        "it is longer than any file that belongs here",
-    )
+/// A file is longer than any that belongs in its place.
+#[derive(Debug, thiserror::Error)]
+#[error("it is longer than any file that belongs here")]
+struct TooLong;
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, TooLong)
+}
+
+/// Returns whether a file could not be read because it is longer than any that belongs in its place.
+pub fn is_too_long(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(<dyn Error + Send + Sync>::is::<TooLong>)
 }
 
 fn flags(flags: OFlags) -> i32 {

@@ -22,6 +22,7 @@ use crate::{
     endpoints::{self, Site, sup::Updates},
     error::ServeError,
     http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes},
+    lack::ask_for_threads,
     listening::{Gates, Listening},
     log::{
         EntryLog, LogError,
@@ -55,12 +56,15 @@ use crate::{
         },
     },
     watermark::Watermark,
+    workers::Workers,
 };
 
 /// Time between two looks at a clock whose next second is waited for.
 const PART_OF_SECOND: Duration = Duration::from_millis(50);
 /// Longest time that work which was cut off may go on, before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
+/// Threads beside those of the workers, and some for what is merged or settled.
+const THREADS: usize = 24;
 
 /// A server that is ready to take connections.
 pub struct Server {
@@ -96,6 +100,8 @@ impl Server {
         listening: Listening,
         store: impl Store + 'static,
     ) -> Result<Self, ServeError> {
+        // A runtime panics where it gets no thread.
+        ask_for_threads(THREADS + Workers::threads()).map_err(ServeError::Start)?;
         Self::start_by(config, listening, store, clock::system)
     }
 

@@ -132,15 +132,26 @@ impl Drop for Counted {
 }
 
 impl Workers {
+    /// Returns the number of workers.
+    fn count() -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // With one, a task that blocks its thread would keep all connections waiting.
+        processors.max(2)
+    }
+
+    /// Returns the number of threads that all workers begin with.
+    pub fn threads() -> usize {
+        // Each has one beside it, for work that waits.
+        2 * Self::count()
+    }
+
     /// Starts the threads.
     ///
     /// # Errors
     ///
     /// Returns why the system gives no thread.
     pub fn start() -> io::Result<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // With one, a task that blocks its thread would keep all connections waiting.
-        let count = processors.max(2);
+        let count = Self::count();
         let blocking = (BLOCKING_MAX / count).max(BLOCKING_LEAST);
         let workers = (0..count).map(|_| Worker::start(blocking));
         let workers: io::Result<Vec<Worker>> = workers.collect();
@@ -189,8 +200,11 @@ impl Worker {
     fn start(blocking: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(blocking)
+            // Where the system gives no other thread, work waits for one that is there.
+            .thread_keep_alive(Duration::MAX)
             .enable_all()
             .build()?;
+        drop(runtime.spawn_blocking(|| ()));
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
         let load: Arc<Load> = Arc::default();

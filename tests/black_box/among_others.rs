@@ -13,13 +13,12 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
-    harness::{
-        Server, check_folder, free_address, ids, is_long, pause, program, run_command, signal,
-        text, wait_for,
-    },
+    harness::{Server, free_address, is_long, pause, program, run_command, signal, text, wait_for},
     http::Request,
     site::{Asked, Site, answer},
 };
+
+mod limits;
 
 /// Longest time in which anything has to end, on a machine that others use.
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -272,6 +271,36 @@ fn messages_that_nobody_reads_stop_no_command() {
     }
 }
 
+/// Goal: a refresher goes on, and ends in order, whatever becomes of its messages.
+#[test]
+fn messages_that_nobody_reads_stop_no_refresher() {
+    let kinds = if is_long() { &ALL[..] } else { &ALL[1..3] };
+    for stderr in kinds {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(&folder.path().join("data"), &[]);
+        server.publish_ids("items", ["1".into(), "2".into()]);
+        let (pipe, _log) = stderr.open();
+        let intervals = folder.path().join("intervals.toml");
+        fs::write(&intervals, "\"1h\" = \"1s\"").unwrap();
+        let mut command = Command::new(program("simplefeed"));
+        command.args(["refresh", &server.url("/feeds/items"), "--verbose"]);
+        command.arg("--intervals").arg(intervals);
+        command.args(["--into", &server.url("/feeds/news"), "--buffer", "0s"]);
+        command.arg("--queue").arg(folder.path().join("queue"));
+        // Each answer is another one, and one item is not known.
+        let lookup = "grep 1$ | sed \"s/.*/{\\\"id\\\":\\\"&\\\",\\\"at\\\":$(date +%N)}/\"";
+        command.args(["--lookup-exec", lookup]).stderr(pipe);
+        let mut running = Running::spawn(command.stdout(Stdio::null()));
+        wait_for("nothing is refreshed", || {
+            let news = server.get("/feeds/news/recent.atom");
+            news.text().contains("<entry").then_some(())
+        });
+        signal("TERM", running.0.id());
+        assert_eq!(running.ended("the refresher"), 0, "{stderr:?}");
+        server.stop();
+    }
+}
+
 /// Goal: what cannot be shown is not made, and no command panics where its output cannot be written.
 #[test]
 fn output_that_cannot_be_written_is_no_panic() {
@@ -317,6 +346,53 @@ fn output_that_cannot_be_written_is_no_panic() {
         // A reader such as `head` closes the pipe early.
         assert_eq!(run(args, closed()).0, 0, "{args:?}");
     }
+}
+
+/// Goal: a command that cannot write its output names stdout, and what is full.
+#[test]
+fn a_full_stdout_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let url = server.url("/feeds/a");
+    let commands: [&[&str]; 5] = [
+        &["replay", &url],
+        &["tail", &url, "--since", "oldest"],
+        &["watch", &url, "--since", "oldest"],
+        &["get", &url],
+        &["ls", &server.url("/feeds")],
+    ];
+    for args in commands {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(program("simplefeed"));
+        let output = command.args(args).stdout(full).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot write to stdout"), "{args:?}: {said}");
+        assert!(said.contains("the disk is full"), "{args:?}: {said}");
+    }
+}
+
+/// Goal: a pipe that another process has told not to wait loses nothing: the command waits for its reader.
+#[test]
+fn a_stdout_that_does_not_wait_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    // More than a pipe holds.
+    let lines = "{\"content\":\"some words to fill the pipe with, and some more\"}\n".repeat(3_000);
+    assert_eq!(server.publish("a", &lines).status, 201);
+    let (reader, writer) = std::io::pipe().unwrap();
+    fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    let mut command = Command::new(program("simplefeed"));
+    command.args(["replay", &server.url("/feeds/a")]);
+    let mut replay = Running::spawn(command.stdout(writer));
+    // The command holds another writer until it is dropped.
+    drop(command);
+    // The pipe is full meanwhile.
+    pause(Duration::from_millis(500));
+    assert_eq!(BufReader::new(reader).lines().count(), 3_000);
+    assert_eq!(replay.ended("replay"), 0);
+    server.stop();
 }
 
 /// What systemd does: sockets as file descriptors from 3 on, and who they are for. Prints the port of each.
@@ -517,113 +593,28 @@ fn a_log_that_cannot_be_written_says_what_to_copy() {
     }
 }
 
-/// Goal: a lack of handles is never called damage, whatever is being done; the message names the limit.
+/// Goal: what a command cannot write to, on a file system for reading only, is called that.
 #[test]
-fn a_lack_of_handles_is_no_damage() {
+#[ignore = "needs root, to mount folders"]
+fn a_place_for_reading_only_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &["--document-entries", "2"]);
-    server.publish_ids("a", (0..5).map(|n| n.to_string()));
-    server.wait_until_frozen("/feeds/a/2.atom");
-    server.stop();
-    let data = data.to_str().unwrap();
-    let to = folder.path().join("new");
-    let to = to.to_str().unwrap();
-    let most = if is_long() { 64 } else { 24 };
-    let tasks: [&[&str]; 5] = [
-        &["serve", "--listen", "127.0.0.1:0", "--data", data],
-        &["verify", "--data", data],
-        &["recover", "--data", data, "--to", to],
-        &["backup", "--data", data, "--to", to],
-        &["export", "--data", data, "--to", to],
-    ];
-    for task in tasks {
-        for files in (5..most).step_by(if is_long() { 1 } else { 6 }) {
-            let script = format!("ulimit -n {files}; exec \"$@\"");
-            let mut command = Command::new("sh");
-            command
-                .args(["-c", &script, "sh"])
-                .arg(program("simplefeed-server"));
-            let Output { status, stderr, .. } = run_command(command.args(task), b"");
-            let said = text(&stderr);
-            assert_eq!(status.code(), Some(1), "{files} {task:?}: {said}");
-            assert!(said.contains("ulimit -n"), "{files} {task:?}: {said}");
-            assert!(
-                !said.contains("damage") && !said.contains("recover"),
-                "{said}"
-            );
-        }
-    }
-    check_folder("verify", Path::new(data));
-}
-
-/// Goal: a limit on the length of files is told as what it is, and ends nothing: when it is raised, all goes on.
-#[test]
-fn a_limit_on_the_length_of_files_ends_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &[]);
+    let server = Server::start(&folder.path().join("data"), &[]);
     server.publish_ids("a", ["1".into()]);
-    // Less than sled may need to settle what is there.
-    server.limit_files_to(4 << 20);
-    let refused = server.publish("a", "{}");
-    assert_eq!(refused.status, 507);
-    assert!(refused.text().contains("LimitFSIZE"), "{}", refused.text());
-    let ready = server.get("/readyz");
-    assert_eq!(ready.status, 503);
-    assert!(ready.text().contains("LimitFSIZE"), "{}", ready.text());
-    server.limit_files_to(1 << 40);
-    server.publish_ids("a", ["2".into()]);
-    assert_eq!(server.get("/readyz").status, 200);
-    server.stop();
-    // A start under the limit refuses entries, and no more.
-    let mut command = Command::new("bash");
-    command.args(["-c", "ulimit -f 4096; exec \"$@\"", "sh"]);
-    command.arg(program("simplefeed-server"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
-    let server = Server::try_spawn({
-        command.arg(&data);
-        command
-    })
-    .unwrap();
-    assert_eq!(server.publish("a", "{}").status, 507);
-    assert_eq!(ids(&server, "a").len(), 2);
-    server.stop();
-    check_folder("verify", &data);
-}
-
-/// Goal: a lack of file handles under a running server is never damage, loses nothing, and is over when the limit is raised.
-#[test]
-fn a_lack_of_handles_under_a_server_is_no_damage() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &["--document-entries", "2"]);
-    server.publish_ids("a", (0..5).map(|n| n.to_string()));
-    server.wait_until_frozen("/feeds/a/2.atom");
-    let mut stored = 5;
-    for more in [1, 2, 4, 8] {
-        server.limit_handles_to(server.open_files() + more);
-        for _ in 0..20 {
-            let request = Request::post("/feeds/a", "application/x-ndjson", "{}");
-            // Without a handle for the connection there is no answer.
-            let answered = request.send_within(&server.address, Duration::from_secs(2));
-            stored += usize::from(answered.is_ok_and(|answer| answer.status == 201));
-        }
-        server.limit_handles_to(10_000);
-        assert_eq!(server.get("/readyz").status, 200, "{more}");
+    let url = server.url("/feeds/a");
+    fs::create_dir(folder.path().join("kept")).unwrap();
+    let read_only = "mount --bind kept kept; mount -o remount,bind,ro kept;";
+    for task in [
+        "$1 token new a --right read --feeds '*' --tokens kept/tokens",
+        "$2 replay $3 --bookmark kept/mark",
+        "$2 replay $3 --state kept/state",
+    ] {
+        let refused = run_mounted(folder.path(), &format!("{read_only} {task}"), &[&url]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{task}: {said}");
+        assert!(said.contains("mounted for reading only"), "{task}: {said}");
+        assert!(!said.contains("data folder"), "{task}: {said}");
     }
-    assert_eq!(server.publish("a", "{}").status, 201);
-    wait_for("the archive does not go on", || {
-        let documents = (ids(&server, "a").len() - 1) / 2;
-        let last = format!("/feeds/a/{documents}.atom");
-        server.get(&last).is_immutable().then_some(())
-    });
-    // Some were stored for which there was no answer.
-    assert!(ids(&server, "a").len() > stored);
-    let said = server.said().join("\n");
-    assert!(!said.contains("damage"), "{said}");
     server.stop();
-    check_folder("verify", &data);
 }
 
 /// Runs a server's command as a user without rights.

@@ -34,10 +34,12 @@ use super::{
     tail::FeedRecord,
     watchdog::Watchdog,
 };
-use crate::{codec, regular};
+use crate::{codec, lack::ask_for_threads, regular};
 
 /// sled's page cache, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// Threads that sled begins with, and some that it begins under load.
+const SLED_THREADS: usize = 12;
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
 /// Keys that are looked for to be removed, at a time.
@@ -576,6 +578,8 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
             .mode(Mode::LowSpace)
             .open()
     };
+    // Without one of its threads, sled waits for ever.
+    ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
     match quietly(open) {
         Some(Ok(db)) => Ok(db),
         Some(Err(error)) => Err(storage_error(error)),

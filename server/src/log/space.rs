@@ -114,11 +114,7 @@ pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     while let Some(error) = cause {
         let full = error.downcast_ref::<io::Error>().is_some_and(|error| {
             use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-            match error.kind() {
-                // Our own bound on the bytes of a file has no number.
-                FileTooLarge => error.raw_os_error().is_some(),
-                kind => matches!(kind, QuotaExceeded | StorageFull),
-            }
+            matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
         });
         if full {
             return true;

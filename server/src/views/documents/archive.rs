@@ -374,7 +374,7 @@ impl Archive {
             read = regular::read_at_most(&path, coded.bytes);
         }
         let bytes = match read {
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => vec![],
+            Err(error) if regular::is_too_long(&error) => vec![],
             read => read.map_err(failed("read", &path))?,
         };
         // Each read checks the digest, so a damaged file is never served.

@@ -111,13 +111,12 @@ pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<
 /// Returns what was read, or `None` if it is no document: there is nothing, no regular file, or rot.
 fn there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
     use io::ErrorKind::{
-        FileTooLarge, InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound,
-        UnexpectedEof,
+        InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof,
     };
     match read {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) => match error.kind() {
-            NotFound | NotADirectory | IsADirectory | InvalidInput | InvalidData | FileTooLarge
+            NotFound | NotADirectory | IsADirectory | InvalidInput | InvalidData
             | UnexpectedEof => Ok(None),
             _ => Err(error),
         },

@@ -1,0 +1,518 @@
+//! Limits of a process: open files, length of files, memory, threads.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Read as _},
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
+    process::{Command, ExitStatus, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use super::{DEADLINE, Running, publish};
+use crate::{
+    harness::{
+        Server, check_folder, free_address, ids, is_long, pause, program, run_command, signal,
+        text, wait_for,
+    },
+    http::Request,
+};
+
+/// Longest time in which a request has its answer, on a machine that others use.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A limit that the system sets a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Files,
+    Length,
+    Memory,
+    Threads,
+}
+
+const LIMITS: [Limit; 4] = [Limit::Files, Limit::Length, Limit::Memory, Limit::Threads];
+
+impl Limit {
+    /// Option of `prlimit`.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Files => "--nofile",
+            Self::Length => "--fsize",
+            Self::Memory => "--as",
+            Self::Threads => "--nproc",
+        }
+    }
+
+    /// How a message says to raise it.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Files => "ulimit -n",
+            Self::Length => "ulimit -f",
+            Self::Memory => "ulimit -v",
+            Self::Threads => "ulimit -u",
+        }
+    }
+
+    /// Limits from nothing to enough, for a start.
+    fn values(self) -> Vec<u64> {
+        let every = |short: usize| if is_long() { 1 } else { short };
+        match self {
+            Self::Files => (4..72).step_by(every(16)).collect(),
+            Self::Length => (0..26).step_by(every(6)).map(|bits| 1 << bits).collect(),
+            Self::Memory => (3..24)
+                .step_by(every(5))
+                .map(|half| (1 << (20 + half / 2)) * (2 + half % 2))
+                .collect(),
+            Self::Threads => (1..64).step_by(every(15)).collect(),
+        }
+    }
+
+    /// Holds the outcome of a command under this limit against what is promised.
+    fn judge(self, value: u64, code: i32, said: &str, task: &[&str]) {
+        let what = format!("{self:?} {value} {task:?}: {code}: {said}");
+        assert!(!said.contains("damage"), "{what}");
+        // Of the loader, or of an allocation that failed.
+        if self == Self::Memory && [127, 134, 137, 139].contains(&code) {
+            return;
+        }
+        assert!(!said.contains("panicked"), "{what}");
+        assert!(
+            code == 0 || code == 1 && said.contains(self.remedy()),
+            "{what}"
+        );
+    }
+}
+
+/// Returns a user that nobody else is: the system counts the threads of all processes of a user.
+fn somebody() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    10_000 + std::process::id() % 5_000 * 10 + NEXT.fetch_add(1, Ordering::Relaxed) % 10
+}
+
+/// Gives a folder and all in it to a user.
+fn give(folder: &Path, user: u32) {
+    let mut command = Command::new("chown");
+    command.arg("-R").arg(user.to_string()).arg(folder);
+    assert!(run_command(&mut command, b"").status.success());
+}
+
+/// Returns a program that runs as a user, under a limit.
+fn command_of(user: u32, limit: Option<(Limit, u64)>, name: &str) -> Command {
+    let user = user.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    if let Some((limit, value)) = limit {
+        command.args(["prlimit", &format!("{}={value}", limit.option())]);
+    }
+    command.arg(program(name)).current_dir("/");
+    command
+}
+
+/// Returns an exit code, or that of a signal as shells count it.
+fn code_of(status: ExitStatus) -> i32 {
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+/// Runs a command to its end. Returns its exit code and its messages.
+fn run_to_end(mut command: Command) -> (i32, String) {
+    let began = Instant::now();
+    let output = run_command(&mut command, b"");
+    assert!(began.elapsed() < DEADLINE, "{command:?} hangs");
+    (code_of(output.status), text(&output.stderr))
+}
+
+/// Starts a server that publishes, if it starts at all, and ends. Returns its exit code, its messages, and whether an entry
+/// was acknowledged.
+fn serve_once(mut command: Command, data: &Path) -> (i32, String, bool) {
+    let address = free_address();
+    command
+        .args(["serve", "--listen", &address, "--data"])
+        .arg(data)
+        .stderr(Stdio::piped());
+    let mut running = Running::spawn(&mut command);
+    let mut stderr = running.0.stderr.take().unwrap();
+    let messages = std::thread::spawn(move || {
+        let mut messages = vec![];
+        stderr.read_to_end(&mut messages).map(|_| text(&messages))
+    });
+    let is_up = wait_for("the server neither ends nor listens", || {
+        let has_ended = running.0.try_wait().unwrap().is_some();
+        let is_up = || {
+            Request::get("/healthz")
+                .send_within(&address, ANSWER)
+                .is_ok()
+        };
+        (has_ended || is_up()).then_some(!has_ended)
+    });
+    let mut is_stored = false;
+    if is_up {
+        let request = Request::post("/feeds/a", "application/x-ndjson", "{}");
+        let answer = request.send_within(&address, ANSWER);
+        is_stored = answer.is_ok_and(|answer| answer.status == 201);
+        signal("TERM", running.0.id());
+    }
+    let code = running.ended("the server");
+    (code, messages.join().unwrap().unwrap(), is_stored)
+}
+
+/// Goal: under whatever limit a command starts, it does its work, or says which limit to raise. It neither hangs nor panics, and
+/// calls nothing damaged. (An allocation that fails may abort it.) Nothing acknowledged is lost.
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn no_limit_breaks_a_start() {
+    let (folder, user) = (tempfile::tempdir().unwrap(), somebody());
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let mut stored = 5;
+    let (data, to) = (data.to_str().unwrap(), folder.path().join("new"));
+    let tasks: [&[&str]; 5] = [
+        &["verify", "--data", data],
+        &["rebuild", "--data", data],
+        &["recover", "--data", data, "--to", to.to_str().unwrap()],
+        &["backup", "--data", data, "--to", to.to_str().unwrap()],
+        &["export", "--data", data, "--to", to.to_str().unwrap()],
+    ];
+    for limit in LIMITS {
+        for value in limit.values() {
+            give(folder.path(), user);
+            let command = || command_of(user, Some((limit, value)), "simplefeed-server");
+            for task in tasks {
+                let mut command = command();
+                command.args(task);
+                let (code, said) = run_to_end(command);
+                limit.judge(value, code, &said, task);
+                let _none_made = fs::remove_dir_all(&to);
+            }
+            let (code, said, is_stored) = serve_once(command(), Path::new(data));
+            stored += usize::from(is_stored);
+            limit.judge(value, code, &said, &["serve"]);
+        }
+    }
+    check_folder("verify", Path::new(data));
+    let server = Server::start(Path::new(data), &[]);
+    assert!(ids(&server, "a").len() >= stored, "{stored}");
+    server.stop();
+}
+
+/// Goal: the control of the test above: without a limit, the same user starts each command.
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn without_a_limit_a_start_is_well() {
+    let (folder, user) = (tempfile::tempdir().unwrap(), somebody());
+    let data = folder.path().join("data");
+    Server::start(&data, &[]).stop();
+    give(folder.path(), user);
+    let command = command_of(user, None, "simplefeed-server");
+    let (code, said, is_stored) = serve_once(command, &data);
+    assert!(code == 0 && is_stored, "{code}: {said}");
+}
+
+/// Goal: a client's command under a limit does its work, or says which limit to raise.
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn no_limit_breaks_a_command() {
+    let (folder, user) = (tempfile::tempdir().unwrap(), somebody());
+    let server = Server::start(&folder.path().join("data"), &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    let url = server.url("/feeds/a");
+    let mark = folder.path().join("mark");
+    let tasks: [&[&str]; 3] = [
+        &["replay", &url, "--bookmark", mark.to_str().unwrap()],
+        &["tail", &url, "--since", "oldest", "--limit", "2"],
+        &["get", &url],
+    ];
+    for limit in LIMITS {
+        for value in limit.values() {
+            give(folder.path(), user);
+            for task in tasks {
+                let mut command = command_of(user, Some((limit, value)), "simplefeed");
+                command.args(task);
+                let (code, said) = run_to_end(command);
+                limit.judge(value, code, &said, task);
+                let _none_made = fs::remove_file(&mark);
+            }
+        }
+    }
+}
+
+/// Runs `prlimit` on a server, as the server's user: nobody else may without a privilege.
+fn prlimit(server: &Server, user: u32, args: &[&str]) -> String {
+    let mut command = Command::new("setpriv");
+    let user = user.to_string();
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    command.args(["prlimit", "--pid", &server.process().to_string()]);
+    let output = run_command(command.args(args), b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}
+
+fn number(server: &Server, name: &str) -> u64 {
+    server.status(name).parse().unwrap()
+}
+
+fn has_ended(server: &Server) -> bool {
+    server.status("State:") == "Z"
+}
+
+/// What came of requests under a limit.
+#[derive(Debug, Default)]
+struct Requests {
+    stored: usize,
+    /// Those without an answer in time.
+    late: usize,
+}
+
+/// Sends requests of many kinds.
+fn ask(address: &str, rounds: u32, time: Duration) -> Requests {
+    let mut requests = Requests::default();
+    let mut send = |request: Request| {
+        let answer = request.send_within(address, time);
+        let is_late = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            )
+        };
+        requests.late += usize::from(answer.as_ref().is_err_and(is_late));
+        answer.is_ok_and(|answer| answer.status == 201)
+    };
+    let mut stored = 0;
+    for _ in 0..rounds {
+        stored += usize::from(send(Request::post(
+            "/feeds/a/recent.atom",
+            "application/x-ndjson",
+            "{}",
+        )));
+        for path in [
+            "/feeds/a/recent.atom",
+            "/feeds/a/1.atom",
+            "/feeds",
+            "/sup.json",
+            "/readyz",
+        ] {
+            send(Request::get(path));
+        }
+    }
+    requests.stored = stored;
+    requests
+}
+
+/// Goal: a limit that a running server meets ends no more than the requests that it meets; without the limit, all goes on
+/// without a restart. (An allocation that fails may abort it.) Nothing acknowledged is lost.
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn no_limit_breaks_a_running_server() {
+    for limit in LIMITS {
+        let (folder, user) = (tempfile::tempdir().unwrap(), somebody());
+        let data = folder.path().join("data");
+        give(folder.path(), user);
+        let mut command = command_of(user, None, "simplefeed-server");
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--document-entries",
+            "2",
+            "--data",
+        ]);
+        command.arg(&data);
+        let server = Server::try_spawn(command).unwrap();
+        server.publish_ids("a", (0..5).map(|n| n.to_string()));
+        server.wait_until_frozen("/feeds/a/2.atom");
+        let option = limit.option();
+        let shown = [option, "--raw", "--noheadings", "--output", "SOFT"];
+        let (mut stored, before) = (5, prlimit(&server, user, &shown));
+        let set = |to: &str| prlimit(&server, user, &[&format!("{option}={to}:")]);
+
+        for more in if is_long() { 0..8 } else { 0..2 } {
+            let tight = match limit {
+                Limit::Files => u64::try_from(server.open_files()).unwrap() + more,
+                Limit::Length => 1_000 * more,
+                Limit::Memory => number(&server, "VmSize:") * 1_024 + (more << 20),
+                Limit::Threads => number(&server, "Threads:") + more,
+            };
+            set(&tight.to_string());
+            // A server without a handle for a connection cannot answer it.
+            let (rounds, time) = match limit {
+                Limit::Files => (2, Duration::from_secs(1)),
+                _ => (20, ANSWER),
+            };
+            let asked = ask(&server.address, rounds, time);
+            assert!(
+                asked.late == 0 || limit == Limit::Files,
+                "{limit:?} {more}: {asked:?}"
+            );
+            stored += asked.stored;
+            let mut backup = Command::new(program("simplefeed-server"));
+            backup.args(["backup", "--data"]).arg(&data);
+            backup
+                .arg("--to")
+                .arg(folder.path().join(format!("copy{more}")));
+            let mut backup = Running::spawn(backup.stderr(Stdio::null()).stdout(Stdio::null()));
+            pause(Duration::from_secs(1));
+            set(&before);
+            backup.ended("a backup");
+            if limit == Limit::Memory && has_ended(&server) {
+                break;
+            }
+            assert_eq!(publish(&server.address, "a"), 201, "{limit:?} {more}");
+            stored += 1;
+            wait_for("the server is not ready again", || {
+                (server.get("/readyz").status == 200).then_some(())
+            });
+        }
+        if !has_ended(&server) {
+            let said = server.said().join("\n");
+            assert!(
+                !said.contains("damage") && !said.contains("panicked"),
+                "{limit:?}: {said}"
+            );
+            server.stop();
+        }
+        check_folder("verify", &data);
+        let server = Server::start(&data, &[]);
+        assert!(ids(&server, "a").len() >= stored, "{limit:?}");
+        server.stop();
+    }
+}
+
+/// Goal: a lack of handles is never called damage, whatever is being done; the message names the limit.
+#[test]
+fn a_lack_of_handles_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    let data = data.to_str().unwrap();
+    let to = folder.path().join("new");
+    let to = to.to_str().unwrap();
+    let most = if is_long() { 64 } else { 24 };
+    let tasks: [&[&str]; 5] = [
+        &["serve", "--listen", "127.0.0.1:0", "--data", data],
+        &["verify", "--data", data],
+        &["recover", "--data", data, "--to", to],
+        &["backup", "--data", data, "--to", to],
+        &["export", "--data", data, "--to", to],
+    ];
+    for task in tasks {
+        for files in (5..most).step_by(if is_long() { 1 } else { 6 }) {
+            let script = format!("ulimit -n {files}; exec \"$@\"");
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", &script, "sh"])
+                .arg(program("simplefeed-server"));
+            let Output { status, stderr, .. } = run_command(command.args(task), b"");
+            let said = text(&stderr);
+            assert_eq!(status.code(), Some(1), "{files} {task:?}: {said}");
+            assert!(said.contains("ulimit -n"), "{files} {task:?}: {said}");
+            assert!(
+                !said.contains("damage") && !said.contains("recover"),
+                "{said}"
+            );
+        }
+    }
+    check_folder("verify", Path::new(data));
+}
+
+/// Goal: a limit on the length of files is told as what it is, and ends nothing: when it is raised, all goes on.
+#[test]
+fn a_limit_on_the_length_of_files_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &[]);
+    server.publish_ids("a", ["1".into()]);
+    // Less than sled may need to settle what is there.
+    server.limit_files_to(4 << 20);
+    let refused = server.publish("a", "{}");
+    assert_eq!(refused.status, 507);
+    assert!(refused.text().contains("LimitFSIZE"), "{}", refused.text());
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("LimitFSIZE"), "{}", ready.text());
+    // Not even the few bytes that promise what a document tells.
+    server.limit_files_to(0);
+    assert_eq!(server.get("/sup.json").status, 503);
+    server.limit_files_to(1 << 40);
+    server.publish_ids("a", ["2".into()]);
+    assert_eq!(server.get("/readyz").status, 200);
+    server.stop();
+    // A start under the limit refuses entries, and no more.
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -f 4096; exec \"$@\"", "sh"]);
+    command.arg(program("simplefeed-server"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    let server = Server::try_spawn({
+        command.arg(&data);
+        command
+    })
+    .unwrap();
+    assert_eq!(server.publish("a", "{}").status, 507);
+    assert_eq!(ids(&server, "a").len(), 2);
+    server.stop();
+    check_folder("verify", &data);
+}
+
+/// Goal: a lack of file handles under a running server is never damage, loses nothing, and is over when the limit is raised.
+#[test]
+fn a_lack_of_handles_under_a_server_is_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    let mut stored = 5;
+    for more in [1, 2, 4, 8] {
+        server.limit_handles_to(server.open_files() + more);
+        for _ in 0..20 {
+            let request = Request::post("/feeds/a", "application/x-ndjson", "{}");
+            // Without a handle for the connection there is no answer.
+            let answered = request.send_within(&server.address, Duration::from_secs(2));
+            stored += usize::from(answered.is_ok_and(|answer| answer.status == 201));
+        }
+        server.limit_handles_to(10_000);
+        assert_eq!(server.get("/readyz").status, 200, "{more}");
+    }
+    assert_eq!(server.publish("a", "{}").status, 201);
+    wait_for("the archive does not go on", || {
+        let documents = (ids(&server, "a").len() - 1) / 2;
+        let last = format!("/feeds/a/{documents}.atom");
+        server.get(&last).is_immutable().then_some(())
+    });
+    // Some were stored for which there was no answer.
+    assert!(ids(&server, "a").len() > stored);
+    let said = server.said().join("\n");
+    assert!(!said.contains("damage"), "{said}");
+    server.stop();
+    check_folder("verify", &data);
+}
+
+/// Goal: a task of upkeep that a server cannot take now says that it waits, and is done when the server can take it.
+#[test]
+fn a_task_that_is_not_taken_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &[]);
+    server.publish_ids("a", ["1".into()]);
+    // Without a handle for the connection, it is not taken.
+    server.limit_handles_to(1);
+    let mut command = Command::new(program("simplefeed-server"));
+    command.args(["backup", "--data"]).arg(&data);
+    command.arg("--to").arg(folder.path().join("copy"));
+    let mut backup = Running::spawn(command.stderr(Stdio::piped()));
+    let mut lines = BufReader::new(backup.0.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("Waiting for the server"), "{first}");
+    server.limit_handles_to(10_000);
+    assert_eq!(backup.ended("a backup"), 0);
+    server.stop();
+    check_folder("verify", &folder.path().join("copy"));
+}
