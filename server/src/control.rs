@@ -6,7 +6,6 @@
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
-//! ← "begun"
 //! ← {"note":"Copied 12 commits of 3 feeds and 2 archived documents to /backups/monday."}
 //! ← {"exit":0}
 //! ```
@@ -51,8 +50,6 @@ const TASK_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// It reads the order, and carries it out next.
-    Begun,
     Exit(u8),
     #[serde(untagged)]
     Tell(Line),
@@ -141,7 +138,6 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
-    send(&Answer::Begun)?;
     let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
         .and_then(|order| {
@@ -175,14 +171,12 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
     };
-    let mut line = serde_json::to_vec(order).map_err(io::Error::other)?;
-    line.push(b'\n');
-    (&stream).write_all(&line)?;
     // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a thread
     // reads on.
     let (send, answers) = channel();
+    let answering = stream.try_clone()?;
     let reader = std::thread::Builder::new().spawn(move || {
-        for line in BufReader::new(&stream).lines() {
+        for line in BufReader::new(&answering).lines() {
             let answer = line.and_then(|line| Ok(serde_json::from_str::<Answer>(&line)?));
             let ended = matches!(answer, Ok(Answer::Exit(_)) | Err(_));
             if send.send(answer).is_err() || ended {
@@ -190,6 +184,10 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
             }
         }
     })?;
+    // Last, so that no task begins that nobody waits for.
+    let mut line = serde_json::to_vec(order).map_err(io::Error::other)?;
+    line.push(b'\n');
+    (&stream).write_all(&line)?;
     let mut outcome = Err(io::ErrorKind::UnexpectedEof.into());
     let first = answers.recv_timeout(PATIENCE);
     if matches!(first, Err(RecvTimeoutError::Timeout)) {
@@ -197,7 +195,6 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     }
     for answer in first.into_iter().chain(answers) {
         match answer? {
-            Answer::Begun => {}
             Answer::Tell(line) => tell(line),
             Answer::Exit(code) => outcome = Ok(Some(code)),
         }

@@ -2,7 +2,7 @@
 //!
 //! Pure, but for the limits of files and threads. None of it is a fault of a file, whatever was being done.
 
-use std::{error::Error, io};
+use std::{error::Error, io, sync::Arc};
 
 use parking_lot::RwLock;
 use rustix::{
@@ -45,9 +45,19 @@ fn is_lack(error: &io::Error) -> bool {
         Kind::ReadOnlyFilesystem,
         Kind::StorageFull,
     ];
-    let handles = [Errno::MFILE, Errno::NFILE];
-    let is_handles = Errno::from_io_error(error).is_some_and(|errno| handles.contains(&errno));
-    kinds.contains(&error.kind()) || is_handles
+    kinds.contains(&error.kind()) || is_of_handles(error)
+}
+
+fn is_of_handles(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE].contains(&errno))
+}
+
+/// Returns whether an error stands for a missing resource that may be there in a moment: file handles, or memory.
+pub fn is_momentary(error: &(dyn Error + 'static)) -> bool {
+    let is_short =
+        |lack: &io::Error| lack.kind() == io::ErrorKind::OutOfMemory || is_of_handles(lack);
+    lack_in(error).is_some_and(is_short)
 }
 
 /// Returns a copy of an error of the system.
@@ -84,6 +94,12 @@ pub fn raise_files(least: u64) -> io::Result<()> {
     }
 }
 
+/// Lets a write fail where a file may not become longer. Else a signal ends the process there.
+pub fn survive_long_files() {
+    // It fails for signals that no process may handle.
+    let _handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
 /// Starts so many threads at the same time, and ends them.
 ///
 /// Some libraries panic or wait for ever where the system gives them no thread.
@@ -99,7 +115,11 @@ pub fn ask_for_threads(count: usize) -> io::Result<()> {
         let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
         let begun: io::Result<Vec<_>> = threads.collect();
         drop(closed);
-        begun.map(drop)
+        // Until they have ended, they count.
+        for thread in begun? {
+            drop(thread.join());
+        }
+        Ok(())
     })
 }
 
@@ -163,5 +183,7 @@ mod tests {
         assert!(lack_in(&copied).is_some() && advice(&copied).is_some());
         assert!(lack_in(&LogError::damaged("x")).is_none());
         assert_eq!(unless_lacking(Ok(1)).unwrap(), Some(1));
+        assert!(is_momentary(&io::Error::from(Errno::MFILE)));
+        assert!(!is_momentary(&io::Error::from(Errno::ACCESS)));
     }
 }

@@ -62,4 +62,5 @@ pub mod control;
 pub mod socket;
 pub mod health;
 pub mod logging;
+pub mod stdout;
 pub mod exit;

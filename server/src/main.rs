@@ -29,7 +29,7 @@ use simplefeed_server::{
     config::{self, Config, ConfigError, LISTEN_DEFAULT, ServeArgs},
     control::{self, Order},
     exit, health,
-    lack::raise_files,
+    lack::{raise_files, survive_long_files},
     listening::{Listening, StopSignals},
     log::{
         Commits as _, EntryLog,
@@ -40,6 +40,7 @@ use simplefeed_server::{
     logging::{self, say},
     regular,
     serve::Server,
+    stdout::print_line,
     upkeep::{self, Line, Task, recover},
     views::{Views, folders::Folders, timelines::merged::with_timelines},
 };
@@ -254,8 +255,7 @@ fn main() -> ExitCode {
         say(&format!("error: --log: {error}"));
         return ExitCode::from(exit::USAGE);
     }
-    // Else the signal would end the process where a file may not grow.
-    let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    survive_long_files();
     let outcome = match raise_files(FILES_LEAST).map(|()| line.command) {
         Err(error) => Err(error.into()),
         Ok(command) => carry_out(command, &matches),
@@ -349,7 +349,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let (is_ready, said) = health::ask(listen).map_err(anyhow::Error::msg)?;
     // The exit code is the result; the words are for people.
-    let _unread = writeln!(io::stdout(), "{said}");
+    let _unread = print_line(&said);
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
 
@@ -402,7 +402,7 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
         }
     }
     // Printed only once the file has it.
-    let printed = writeln!(io::stdout(), "{token}").context("cannot print the token");
+    let printed = print_line(&token).context("cannot print the token");
     if let (Err(_), Some(path)) = (&printed, &args.tokens) {
         // The token was not printed, so nobody has it.
         let taken_back = TokenFile::open(path).and_then(|file| file.take_back(&line));
@@ -535,7 +535,15 @@ fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u
     let socket = data.join(CONTROL_SOCKET);
     let mut output = Output::default();
     let code = control::ask(&socket, order, &mut |line| output.print(line));
-    let code = code.context("the server closed its control socket before the task was done")?;
+    let code = code.map_err(|error| {
+        let is_ended = error.kind() == io::ErrorKind::UnexpectedEof;
+        let what = if is_ended {
+            "the server closed its control socket before the task was done"
+        } else {
+            "the server cannot be given the task, or its answer cannot be read"
+        };
+        anyhow::Error::from(error).context(what)
+    })?;
     if code.is_none() {
         say(&format!(
             "hint: nobody listens at {}; stop the server first",
@@ -652,7 +660,7 @@ impl Output {
     fn print(&mut self, line: Line) {
         match line {
             Line::Result(text) => {
-                let printed = writeln!(io::stdout(), "{text}");
+                let printed = print_line(&text);
                 self.failure = self.failure.take().or(printed.err());
             }
             Line::Note(text) => say(&text),

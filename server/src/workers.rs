@@ -7,6 +7,7 @@
 use std::{
     cell::RefCell,
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -204,7 +205,9 @@ impl Worker {
             .thread_keep_alive(Duration::MAX)
             .enable_all()
             .build()?;
-        drop(runtime.spawn_blocking(|| ()));
+        // tokio panics where the system gives no thread, of which other processes may have taken some meanwhile.
+        catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(|| ()))))
+            .map_err(|_panic| io::ErrorKind::WouldBlock)?;
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
         let load: Arc<Load> = Arc::default();

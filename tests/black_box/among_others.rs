@@ -288,7 +288,7 @@ fn messages_that_nobody_reads_stop_no_refresher() {
         command.args(["--into", &server.url("/feeds/news"), "--buffer", "0s"]);
         command.arg("--queue").arg(folder.path().join("queue"));
         // Each answer is another one, and one item is not known.
-        let lookup = "grep 1$ | sed \"s/.*/{\\\"id\\\":\\\"&\\\",\\\"at\\\":$(date +%N)}/\"";
+        let lookup = "grep 1$ | sed \"s/.*/{\\\"id\\\":\\\"&\\\",\\\"at\\\":1$(date +%N)}/\"";
         command.args(["--lookup-exec", lookup]).stderr(pipe);
         let mut running = Running::spawn(command.stdout(Stdio::null()));
         wait_for("nothing is refreshed", || {
@@ -388,8 +388,11 @@ fn a_stdout_that_does_not_wait_is_waited_for() {
     let mut replay = Running::spawn(command.stdout(writer));
     // The command holds another writer until it is dropped.
     drop(command);
-    // The pipe is full meanwhile.
-    pause(Duration::from_millis(500));
+    wait_for("the pipe is not filled", || {
+        (rustix::io::ioctl_fionread(&reader).unwrap() > 32 * 1_024).then_some(())
+    });
+    // So is the rest soon, unless the command has ended.
+    pause(Duration::from_millis(100));
     assert_eq!(BufReader::new(reader).lines().count(), 3_000);
     assert_eq!(replay.ended("replay"), 0);
     server.stop();

@@ -28,6 +28,7 @@ use simplefeed_server::{
     clock::{self, Reading},
     config::{Config, ServeArgs},
     exit,
+    lack::survive_long_files,
     listening::Listening,
     log::{
         barrier::{Barrier, DiskBarrier, Step},
@@ -156,6 +157,7 @@ fn read_clocks() -> Reading {
 }
 
 fn main() -> ExitCode {
+    survive_long_files();
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -119,7 +119,9 @@ async fn append_events(
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
     let reader = std::thread::Builder::new();
-    let reader = reader.spawn(move || read_events(input, first, wrap.as_ref(), &sender))?;
+    let reader = reader
+        .spawn(move || read_events(input, first, wrap.as_ref(), &sender))
+        .context("cannot start a thread")?;
     let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {

@@ -31,11 +31,6 @@ pub(crate) const ANOTHER_FEED: u8 = 16;
 /// SIGINT (Ctrl-C), as shells count it: 128 and the signal's number.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The system gives a command none of the threads that it begins with.
-#[derive(Debug, thiserror::Error)]
-#[error("the system gives this command no threads")]
-pub(crate) struct NoThreads(#[source] pub(crate) io::Error);
-
 /// A command line that clap accepts and we do not.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -169,6 +164,11 @@ fn advice(error: &io::Error) -> Option<&'static str> {
         Kind::ReadOnlyFilesystem => {
             "the file system is mounted for reading only: name a place that can be written to."
         }
+        // Of a thread or a process; nothing else here does not wait.
+        Kind::WouldBlock => {
+            "look at the limits of tasks (`ulimit -u`, TasksMax, pids.max) and of memory (`ulimit -v`, MemoryMax; each \
+             thread needs room for its stack)."
+        }
         _ => match Errno::from_io_error(error)? {
             Errno::MFILE | Errno::NFILE => {
                 "too many files are open: raise `ulimit -n`, or LimitNOFILE= of its unit."
@@ -183,12 +183,6 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     if let Some(advice) = causes.find_map(advice) {
         return Some(advice);
-    }
-    if error.is::<NoThreads>() {
-        return Some(
-            "look at the limits of tasks (`ulimit -u`, TasksMax, pids.max) and of memory (`ulimit -v`, MemoryMax; each \
-             thread needs room for its stack).",
-        );
     }
     match error.downcast_ref() {
         // The URL of a timeline is a feed's own, and the message says where to publish.

@@ -49,7 +49,6 @@ mod token;
 mod watch;
 mod wrap;
 
-use exit::NoThreads;
 use format::Format;
 use say::Loudness;
 
@@ -229,16 +228,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Threads for what makes its thread wait, at most. Each stays.
+const BLOCKING_MAX: usize = 64;
+
 /// Starts the threads of a command: two for tasks, and one for what makes its thread wait, such as the look-up of a name.
 fn runtime() -> anyhow::Result<Runtime> {
-    // tokio panics where the system gives it no file or thread. One more thread is for reading an input.
-    ask_for_files(16).context("the system lets this command open no files")?;
-    ask_for_threads(4).map_err(NoThreads)?;
+    // tokio panics where the system gives it no file or thread. More are for reading an input, and for a queue.
+    ask_for_files(16).context("the system lets this command open fewer than 16 files")?;
+    ask_for_threads(8).context("the system gives this command fewer than 8 threads")?;
     // Documents are read on one thread while the other hands entries over.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         // Where the system gives no other thread later, work waits for the one that is there.
         .thread_keep_alive(Duration::MAX)
+        .max_blocking_threads(BLOCKING_MAX)
         .enable_all()
         .build()?;
     drop(runtime.spawn_blocking(|| ()));
@@ -260,7 +263,11 @@ fn ask_for_threads(count: usize) -> io::Result<()> {
         let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
         let begun: io::Result<Vec<_>> = threads.collect();
         drop(closed);
-        begun.map(drop)
+        // Until they have ended, they count.
+        for thread in begun? {
+            drop(thread.join());
+        }
+        Ok(())
     })
 }
 

@@ -475,7 +475,9 @@ async fn look(
         span,
     } = found.ok_or_else(|| match window {
         Some(_) => nothing_at(exchange.uri.path()),
-        None => Problem::unavailable("which updates there are cannot be told yet"),
+        None => Problem::unavailable(
+            "updates cannot be told yet: commits are being read, or the disk takes nothing",
+        ),
     })?;
     let policy = if resource.is_final() {
         site.lifetimes.of(&resource, visibility)

@@ -36,7 +36,7 @@ use crate::{
     access::{Access, Audience},
     clock::Clock,
     config::Limits,
-    lack::lack_in,
+    lack::is_momentary,
     log::LogError,
     metrics::Metrics,
     resource::{Content, Resource, Visibility},
@@ -535,8 +535,8 @@ pub async fn off_thread<T: Send + 'static>(
                 ViewError::Log(LogError::Storage(_) | LogError::Stopped) => {
                     Problem::unavailable("the log cannot be read until the server is restarted")
                 }
-                _ if lack_in(error).is_some() => {
-                    Problem::busy_with("the system gives the server less than it needs for this")
+                _ if is_momentary(error) => {
+                    Problem::busy_with("the server has too many files open, or too little memory")
                 }
                 _ => Problem::internal(),
             })

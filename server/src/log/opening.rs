@@ -36,7 +36,7 @@ use super::{
     store::{Store, StoreError},
     witness::{self, Said, Testimony, Witness},
 };
-use crate::{regular, watermark::Watermark};
+use crate::{lack::lack_in, regular, watermark::Watermark};
 
 /// Bytes of a chapter from which on it is settled. Small in unit tests, so that they see many chapters.
 const CHAPTER_BYTES: u64 = if cfg!(test) {
@@ -328,7 +328,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
         return match said {
             Some(said) => Ok((witness, said)),
             // The very first start was cut off before its witness was on the disk.
-            None if !has_commits(data) => {
+            None if !has_commits(data)? => {
                 let testimony = begin(data, disk, &mut witness)?;
                 Ok((witness, Said::Current(testimony)))
             }
@@ -336,7 +336,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
         };
     }
     // Without the witness, a log that is gone would pass for a new one.
-    if has_commits(data) {
+    if has_commits(data)? {
         return Err(data.damaged("its witness is missing"));
     }
     refuse_remains(data.held().name())?;
@@ -373,19 +373,23 @@ fn is_unbegun(data: &DataFolder, old: &Testimony) -> bool {
 }
 
 /// Returns whether the folder has anything that commits may be in.
-fn has_commits(data: &DataFolder) -> bool {
-    // An unreadable journal is taken for one with commits.
-    let in_journal = journal::open_files(&data.path("journal")).map_or(true, |files| {
-        let is_empty = |file: &JournalFile| file.scan(|_| Err(LogError::Stopped)).is_ok();
-        !files.iter().all(is_empty)
-    });
+fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
+    let in_journal = match journal::open_files(&data.path("journal")) {
+        Ok(files) => {
+            let is_empty = |file: &JournalFile| file.scan(|_| Err(LogError::Stopped)).is_ok();
+            !files.iter().all(is_empty)
+        }
+        Err(error) if lack_in(&error).is_some() => return Err(data.open_error(error)),
+        // An unreadable journal is taken for one with commits.
+        Err(_) => true,
+    };
     #[cfg(planted)]
     let in_journal = in_journal
         || crate::planted::is("begun-is-damaged")
             && journal::open_files(&data.path("journal")).is_ok_and(|files| !files.is_empty());
     let sled = fs::metadata(data.path("sled").join("db")).is_ok_and(|db| db.len() > 0);
     let names = ["sled.before", "clean"];
-    in_journal || sled || names.iter().any(|name| data.path(name).exists())
+    Ok(in_journal || sled || names.iter().any(|name| data.path(name).exists()))
 }
 
 /// Opens a log of this storage version.

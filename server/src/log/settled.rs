@@ -40,6 +40,8 @@ use crate::{codec, lack::ask_for_threads, regular};
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Threads that sled begins with, and some that it begins under load.
 const SLED_THREADS: usize = 12;
+/// Whether sled has its threads. It begins them once, for all logs of a process.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
 /// Keys that are looked for to be removed, at a time.
@@ -353,7 +355,6 @@ impl Settled {
         let db = db_of(db.as_ref())?;
         let again = db.clone();
         let watchdog = Watchdog::new(move || drop(again.flush()));
-        let watchdog = watchdog.map_err(LogError::io("watch over", &self.folder))?;
         watchdog.during(|| db.flush()).map_err(storage_error)?;
         Ok(())
     }
@@ -579,8 +580,12 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
             .open()
     };
     // Without one of its threads, sled waits for ever.
-    ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
-    match quietly(open) {
+    if !HAS_THREADS.load(Ordering::Acquire) {
+        ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
+    }
+    let opened = quietly(open);
+    HAS_THREADS.store(true, Ordering::Release);
+    match opened {
         Some(Ok(db)) => Ok(db),
         Some(Err(error)) => Err(storage_error(error)),
         // sled panics where it cannot write, and the panic does not tell why.

@@ -28,25 +28,25 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread, which calls `flush` when a flush takes long.
-    pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> std::io::Result<Self> {
+    /// Starts the thread, which calls `flush` when a flush takes long. Where the system gives no thread, nobody watches.
+    pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> Self {
         Self::with_patience(PATIENCE, flush)
     }
 
-    fn with_patience(
-        patience: Duration,
-        flush: impl Fn() + Clone + Send + 'static,
-    ) -> std::io::Result<Self> {
+    fn with_patience(patience: Duration, flush: impl Fn() + Clone + Send + 'static) -> Self {
         let turns = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
         let watched = Arc::clone(&turns);
         let thread = std::thread::Builder::new()
             .name("watchdog".into())
-            .spawn(move || watch_flushes(patience, &flush, &watched, &ended))?;
-        Ok(Self {
+            .spawn(move || watch_flushes(patience, &flush, &watched, &ended));
+        if let Err(error) = &thread {
+            warn!(%error, "no thread can be started to watch over a flush");
+        }
+        Self {
             turns,
-            thread: Some((end, thread)),
-        })
+            thread: thread.ok().map(|thread| (end, thread)),
+        }
     }
 
     /// Runs a flush that the thread watches, and returns its result.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_flush_that_is_forgotten_is_followed_by_another() {
         let (send, woken) = channel();
-        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap()).unwrap();
+        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap());
         watchdog
             .during(|| woken.recv_timeout(PATIENCE * 20))
             .unwrap();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_flush_that_is_over_is_left_alone() {
         let (send, woken) = channel();
-        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap()).unwrap();
+        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap());
         watchdog.during(|| ());
         std::thread::park_timeout(SHORT * 10);
         drop(watchdog);

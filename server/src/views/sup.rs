@@ -100,7 +100,8 @@ impl Reach {
             // Commits that are not applied are of the newest applied second or later, and later than any end so far.
             published.min(self.until.max(newest.saturating_sub(1)))
         };
-        Some(self.until)
+        // Of the first commit that this process applies, nothing is known before.
+        (self.until > i64::MIN).then_some(self.until)
     }
 }
 

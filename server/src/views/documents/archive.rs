@@ -98,6 +98,20 @@ impl Copies {
         }
     }
 
+    /// Reads the copies that are there.
+    ///
+    /// # Errors
+    ///
+    /// Returns the missing resource for which one cannot be read.
+    fn found(path: &Path) -> Result<Self, ViewError> {
+        let file = unless_lacking(regular::read_document(path));
+        let twin = unless_lacking(decoded_twin(path, regular::DOCUMENT_BYTES_MAX));
+        Ok(Self {
+            file: file.map_err(failed("read", path))?,
+            twin: twin.map_err(failed("read", path))?,
+        })
+    }
+
     fn all(&self) -> impl Iterator<Item = &Vec<u8>> {
         [&self.file, &self.twin].into_iter().flatten()
     }
@@ -299,12 +313,12 @@ impl Archive {
         let file = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let name = file.strip_suffix(".gz").unwrap_or(file);
         let path = to.join(name);
-        let there = Copies::read(&path);
+        let there = Copies::found(&path)?;
         let Some(place) = DocumentName::of_file(name) else {
             // Of an index block, the copies there are not worse.
             return Ok(!there.agree());
         };
-        let copies = Copies::read(&from.with_file_name(name));
+        let copies = Copies::found(&from.with_file_name(name))?;
         let named = copies.all().find_map(|bytes| name_in(bytes, feed));
         let own = Own {
             feed,

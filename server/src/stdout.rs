@@ -1,0 +1,33 @@
+//! Stdout of a command.
+//!
+//! Shell: stdout.
+
+use std::io;
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::{Errno, write},
+};
+
+/// Prints a line. It waits for the reader, even of a pipe that another process has told not to wait.
+///
+/// # Errors
+///
+/// Returns why it cannot be written.
+pub fn print_line(line: &str) -> io::Result<()> {
+    let stdout = io::stdout().lock();
+    let line = format!("{line}\n");
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        let written = match write(&stdout, rest) {
+            Err(Errno::AGAIN) => poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None).map(|_| 0),
+            written => written,
+        };
+        match written {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
