@@ -43,7 +43,7 @@ pub(super) const BUGS: &[Bug] = &[
     bug("begun-is-damaged", "begun"),
     rare(bug("torn-is-damage", "small")),
     bug("document-time-unsynced", "small"),
-    bug("run-unsynced", "ids"),
+    rare(bug("run-unsynced", "ids")),
     Bug {
         fails_recordings: true,
         ..bug("graph-skips-a-commit", "timelines")
