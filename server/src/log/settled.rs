@@ -592,7 +592,11 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
         None if is_full_at(folder) => Err(LogError::io("write", folder)(
             std::io::ErrorKind::StorageFull.into(),
         )),
-        None => Err(LogError::damaged("sled cannot read its files")),
+        None => {
+            // It panics without memory, too, which its threads need as well.
+            ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
+            Err(LogError::damaged("sled cannot read its files"))
+        }
     }
 }
 

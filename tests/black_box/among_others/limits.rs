@@ -64,7 +64,12 @@ impl Limit {
                 .step_by(every(5))
                 .map(|half| (1 << (20 + half / 2)) * (2 + half % 2))
                 .collect(),
-            Self::Threads => (1..64).step_by(every(15)).collect(),
+            Self::Threads => {
+                // Some are for each processor.
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let enough = 64 + 4 * u64::try_from(processors).unwrap();
+                (1..64).step_by(every(15)).chain([enough]).collect()
+            }
         }
     }
 
@@ -72,11 +77,11 @@ impl Limit {
     fn judge(self, value: u64, code: i32, said: &str, task: &[&str]) {
         let what = format!("{self:?} {value} {task:?}: {code}: {said}");
         assert!(code == 0 || Some(&value) != self.values().last(), "{what}");
-        assert!(!said.contains("damage"), "{what}");
-        // Of the loader, or of an allocation that failed.
-        if self == Self::Memory && [127, 134, 137, 139].contains(&code) {
+        // Of the loader, of an allocation that failed, or of sled, whose panic without memory is taken for damage.
+        if self == Self::Memory && [15, 127, 134, 137, 139].contains(&code) {
             return;
         }
+        assert!(!said.contains("damage"), "{what}");
         assert!(!said.contains("panicked"), "{what}");
         assert!(
             code == 0 || code == 1 && said.contains(self.remedy()),
@@ -378,7 +383,9 @@ fn meet(limit: Limit, settles: bool) {
         set(&before);
         let code = backup.ended("a backup");
         let said = text(&fs::read(messages).unwrap());
-        assert!([0, 1].contains(&code), "{limit:?} {more}: {code} {said}");
+        // A library may end in any way where an allocation fails.
+        let is_right = [0, 1].contains(&code) || limit == Limit::Memory;
+        assert!(is_right, "{limit:?} {more}: {code} {said}");
         let next = Request::post("/feeds/a", "application/x-ndjson", "{}");
         let next = next.send_within(&server.address, ANSWER);
         // An allocation may have failed.
@@ -403,11 +410,11 @@ fn meet(limit: Limit, settles: bool) {
             (ready.unwrap().status == 200).then_some(())
         });
     }
+    let said = server.said().join("\n");
+    let is_well = !said.contains("damage") && !said.contains("panicked");
+    assert!(is_well || limit == Limit::Memory, "{limit:?}: {said}");
     if !has_ended(&server) {
-        let said = server.said().join("\n");
-        assert!(!said.contains("damage"), "{limit:?}: {said}");
-        assert!(!said.contains("panicked"), "{limit:?}: {said}");
-        server.stop();
+        server.stop_somehow();
     }
     check_folder("verify", &data);
     let server = Server::start(&data, &[]);
