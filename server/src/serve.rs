@@ -63,7 +63,7 @@ use crate::{
 const PART_OF_SECOND: Duration = Duration::from_millis(50);
 /// Longest time that work which was cut off may go on, before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
-/// Threads beside those of the workers, and some for what is merged or settled.
+/// Threads beside those of the workers, with some for merging and settling.
 const THREADS: usize = 24;
 
 /// A server that is ready to take connections.

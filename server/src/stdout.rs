@@ -9,7 +9,7 @@ use rustix::{
     io::{Errno, write},
 };
 
-/// Prints a line. It waits for the reader, even of a pipe that another process has told not to wait.
+/// Prints a line. It waits for the reader, even of a pipe that another process has made non-blocking.
 ///
 /// # Errors
 ///

@@ -271,7 +271,7 @@ fn messages_that_nobody_reads_stop_no_command() {
     }
 }
 
-/// Goal: a refresher goes on, and ends in order, whatever becomes of its messages.
+/// Goal: a refresher goes on, and ends in order, with each fate of its messages.
 #[test]
 fn messages_that_nobody_reads_stop_no_refresher() {
     let kinds = if is_long() { &ALL[..] } else { &ALL[1..3] };
@@ -348,7 +348,7 @@ fn output_that_cannot_be_written_is_no_panic() {
     }
 }
 
-/// Goal: a command that cannot write its output names stdout, and what is full.
+/// Goal: a command that cannot write its output names stdout and the full disk.
 #[test]
 fn a_full_stdout_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn a_full_stdout_is_named() {
     }
 }
 
-/// Goal: a pipe that another process has told not to wait loses nothing: the command waits for its reader.
+/// Goal: a non-blocking pipe loses nothing: the command waits for its reader.
 #[test]
 fn a_stdout_that_does_not_wait_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -596,7 +596,7 @@ fn a_log_that_cannot_be_written_says_what_to_copy() {
     }
 }
 
-/// Goal: what a command cannot write to, on a file system for reading only, is called that.
+/// Goal: a place on a read-only file system is called that.
 #[test]
 #[ignore = "needs root, to mount folders"]
 fn a_place_for_reading_only_is_named() {

@@ -64,7 +64,7 @@ fn is_traceable() -> bool {
         eprintln!("NOT RUN: crash states (SIMPLEFEED_NO_PTRACE=1)");
         return false;
     }
-    // Not into /dev/null: where that is a file, it is what programs read after this.
+    // Not into /dev/null: where that is a plain file, later programs read the trace as their input.
     let trace = tempfile::NamedTempFile::new().unwrap();
     let strace = std::process::Command::new("strace")
         .args(["-f", "--seccomp-bpf", "-o"])

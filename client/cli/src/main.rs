@@ -228,10 +228,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Threads for what makes its thread wait, at most. Each stays.
+/// Most threads for blocking work. Each stays.
 const BLOCKING_MAX: usize = 64;
 
-/// Starts the threads of a command: two for tasks, and one for what makes its thread wait, such as the look-up of a name.
+/// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up of a name.
 fn runtime() -> anyhow::Result<Runtime> {
     // tokio panics where the system gives it no file or thread. More are for reading an input, and for a queue.
     ask_for_files(16).context("the system lets this command open fewer than 16 files")?;

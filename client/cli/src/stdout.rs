@@ -1,4 +1,4 @@
-//! Stdout of a command: where a write waits, and what an error is about.
+//! Stdout of a command: writes wait, and errors name it.
 //!
 //! Shell: stdout.
 
@@ -14,7 +14,7 @@ use rustix::{
 #[error("cannot write to stdout")]
 struct Unwritable(#[source] io::Error);
 
-/// Stdout. A write waits for the reader, even of a pipe that another process has told not to wait.
+/// Stdout. A write waits for the reader, even of a pipe that another process has made non-blocking.
 #[derive(Debug)]
 pub(crate) struct Out(Stdout);
 

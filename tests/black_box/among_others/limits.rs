@@ -73,7 +73,7 @@ impl Limit {
         }
     }
 
-    /// Holds the outcome of a command under this limit against what is promised.
+    /// Holds the outcome of a command under this limit against the promises.
     fn judge(self, value: u64, code: i32, said: &str, task: &[&str]) {
         let what = format!("{self:?} {value} {task:?}: {code}: {said}");
         assert!(code == 0 || Some(&value) != self.values().last(), "{what}");
@@ -164,7 +164,7 @@ fn serve_once(mut command: Command, data: &Path) -> (i32, String, bool) {
     (code, messages.join().unwrap().unwrap(), is_stored)
 }
 
-/// Goal: under whatever limit a command starts, it does its work, or says which limit to raise. It neither hangs nor panics, and
+/// Goal: under each limit, a command that starts does its work, or says which limit to raise. It neither hangs nor panics, and
 /// calls nothing damaged. (An allocation that fails may abort it.) Nothing acknowledged is lost.
 #[test]
 #[ignore = "needs root, to become somebody else"]
@@ -477,7 +477,7 @@ fn a_limit_on_the_length_of_files_ends_nothing() {
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 503);
     assert!(ready.text().contains("LimitFSIZE"), "{}", ready.text());
-    // Not even the few bytes that promise what a document tells.
+    // Not even the few bytes of the watermark.
     server.limit_files_to(0);
     assert_eq!(server.get("/sup.json").status, 503);
     server.limit_files_to(1 << 40);
