@@ -1,5 +1,6 @@
-/* Fails one operation on files, the FAULT_AT-th below FAULT_FOLDER, with EIO; preloaded into a server.
- * With FAULT_FULL, the disk is full from then on: whatever would grow a file fails with ENOSPC.
+/* Fails one operation on files, the FAULT_AT-th of those whose path begins with FAULT_FILES, with EIO; preloaded into a
+ * server. With FAULT_FULL, the disk is full from then on, as long as there is a file of that path: whatever would grow
+ * a file fails with ENOSPC.
  * How many operations there were is kept in the file FAULT_COUNT.
  * With FAULT_UNSYNCED, files whose path ends like this are never synced, and nobody is told.
  * With FAULT_UNLOCKED, no folder can be locked, as on NFS. */
@@ -19,32 +20,32 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long done, fails_at;
-static int full;
+static const char *full;
 static int counter = -1;
-static char folder[PATH_MAX];
+static char files[PATH_MAX];
 static const char *unsynced;
 
 __attribute__((constructor)) static void begin(void) {
     unsynced = getenv("FAULT_UNSYNCED");
-    const char *at = getenv("FAULT_AT"), *file = getenv("FAULT_COUNT"), *below = getenv("FAULT_FOLDER");
+    const char *at = getenv("FAULT_AT"), *file = getenv("FAULT_COUNT"), *below = getenv("FAULT_FILES");
     if (!file || !below) return;
     fails_at = at ? atol(at) : 0;
-    full = getenv("FAULT_FULL") != NULL;
-    snprintf(folder, sizeof folder, "%s/", below);
+    full = getenv("FAULT_FULL");
+    snprintf(files, sizeof files, "%s", below);
     counter = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CREAT, 0600);
     char text[32] = {0};
     /* Several servers of one run count on. */
     if (syscall(SYS_pread64, counter, text, sizeof text - 1, 0) > 0) done = atol(text);
 }
 
-static int is_below(const char *path) { return counter >= 0 && !strncmp(path, folder, strlen(folder)); }
+static int is_below(const char *path) { return counter >= 0 && !strncmp(path, files, strlen(files)); }
 
 /* Counts an operation. Returns whether it is to fail. */
 static int fails(int grows) {
     char text[32];
     pthread_mutex_lock(&lock);
     done++;
-    int due = full ? fails_at && done >= fails_at && grows : done == fails_at;
+    int due = full ? fails_at && done >= fails_at && grows && !access(full, F_OK) : done == fails_at;
     int length = snprintf(text, sizeof text, "%ld\n", done);
     syscall(SYS_pwrite64, counter, text, length, 0);
     pthread_mutex_unlock(&lock);

@@ -6,6 +6,7 @@ use std::{error::Error, io, sync::Arc};
 
 use parking_lot::RwLock;
 use rustix::{
+    fs::{Mode, OFlags, open},
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
@@ -98,6 +99,17 @@ pub fn raise_files(least: u64) -> io::Result<()> {
 pub fn survive_long_files() {
     // It fails for signals that no process may handle.
     let _handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
+/// Opens so many files at the same time, and closes them.
+///
+/// # Errors
+///
+/// Returns why the system does not give so many handles.
+pub fn ask_for_files(count: usize) -> io::Result<()> {
+    let open = |_| open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let opened: Result<Vec<_>, _> = (0..count).map(open).collect();
+    opened.map(drop).map_err(io::Error::from)
 }
 
 /// Starts so many threads at the same time, and ends them.

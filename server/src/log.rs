@@ -103,6 +103,8 @@ pub enum Closed {
     Replaced,
     /// There is too little room on the disk to open it again with more in it.
     Full(Space),
+    /// The system lacks something, such as file handles. It goes on by itself.
+    Lacking,
 }
 
 /// Room on the disk of a log, in bytes.
@@ -164,6 +166,14 @@ pub enum LogError {
     /// The log is about to be closed.
     #[error("the log is being closed, since the server is stopping")]
     Closing,
+    /// The system lacks something, such as file handles. Nothing was stored. The same call may succeed soon.
+    #[error("cannot {action} now")]
+    Lacking {
+        /// Attempted action, such as `read what is settled`.
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
     /// The timelines lag far behind the log. The same read may succeed soon.
     #[error("the commits that timelines follow from are still being read")]
     Behind,
@@ -192,6 +202,10 @@ impl LogError {
     pub fn replaced_beside(file: &Path) -> Self {
         let what = format!("{} has other contents", file.display());
         Self::Replaced { what }
+    }
+
+    pub(crate) fn lacking(action: &'static str, source: io::Error) -> Self {
+        Self::Lacking { action, source }
     }
 
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
@@ -474,13 +488,14 @@ pub trait Room: Send + Sync {
         true
     }
 
-    /// Returns whether the log takes no commits because the disk was full.
-    fn has_filled_up(&self) -> bool {
+    /// Returns whether the log takes no commits because its folder, or what is in it, is not what was opened.
+    fn is_displaced(&self) -> bool {
         false
     }
 
-    /// Returns whether the log takes no commits because its folder, or what is in it, is not what was opened.
-    fn is_displaced(&self) -> bool {
+    /// Returns whether the log cannot be read as a whole, or takes no commits, until the system has something that it lacks
+    /// now, such as file handles.
+    fn is_lacking(&self) -> bool {
         false
     }
 
@@ -523,6 +538,7 @@ pub trait Room: Send + Sync {
         // A log that refused a commit goes on asking for room for that one.
         match self.room_for(0) {
             Ok(space) if !space.is_enough() => Err(Closed::Full(space)),
+            _ if self.is_lacking() => Err(Closed::Lacking),
             // If the room cannot be measured, the append itself fails when there is none.
             _ => Ok(()),
         }

@@ -33,7 +33,7 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use tokio::sync::oneshot;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     clock::Clock,
@@ -393,9 +393,6 @@ impl Writer {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
-            if self.log.has_filled_up() {
-                self.stopped = NotCommitted::NoSpace(self.space(0));
-            }
             if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
             } else if self.log.is_displaced() {
@@ -431,6 +428,13 @@ impl Writer {
                 Ok(commit.number.0)
             }
             Err(LogError::Stopped) => Err(self.stopped),
+            Err(LogError::Lacking { action, source }) => {
+                warn!(error = %source, "nothing is stored, since the server cannot {action}");
+                if is_full(&source) {
+                    return Err(NotCommitted::NoSpace(self.space(0)));
+                }
+                Err(NotCommitted::Stopped)
+            }
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(

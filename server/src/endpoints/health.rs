@@ -85,6 +85,9 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
             "a document beside the log is of another one, so the log takes no entries: stop the server, and name the right \
              --www, or run `simplefeed-server recover`\n",
         ),
+        Err(Closed::Lacking) => unwell(
+            "the journal cannot be settled, for which the system lacks something: the messages of the server say what\n",
+        ),
         Err(Closed::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",

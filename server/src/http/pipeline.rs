@@ -532,8 +532,11 @@ pub async fn off_thread<T: Send + 'static>(
             error!(error, "a document cannot be read");
             Err(match unreadable {
                 // After a failed write, sled may have left a tree that it repairs only when it is opened again.
-                ViewError::Log(LogError::Storage(_) | LogError::Stopped) => {
-                    Problem::unavailable("the log cannot be read until the server is restarted")
+                ViewError::Log(LogError::Storage(_) | LogError::Stopped) => Problem::unavailable(
+                    "the log cannot be read now; if that lasts, the server must be restarted",
+                ),
+                ViewError::Log(LogError::Lacking { .. }) => {
+                    Problem::busy_with("the server cannot open what is settled")
                 }
                 _ if is_momentary(error) => {
                     Problem::busy_with("the server has too many files open, or too little memory")

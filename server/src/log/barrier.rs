@@ -155,6 +155,21 @@ pub fn drop_pages(file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Drops the pages of the files in a folder, as [`drop_pages`] does.
+///
+/// # Errors
+///
+/// Returns the first file that cannot be opened, or the first write that the disk could not do.
+pub fn drop_pages_in(folder: &Path) -> io::Result<()> {
+    for item in std::fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_file() {
+            drop_pages(&regular::open(item.path())?)?;
+        }
+    }
+    Ok(())
+}
+
 /// Syncs every file below a folder with its attributes, then the folders, the innermost first. Of documents the time
 /// counts, too.
 ///

@@ -296,12 +296,17 @@ impl Commits for SledLog {
             return Err(LogError::Stopped);
         }
         let chain = self.store(commit, before).map_err(|error| match error {
+            LogError::Lacking { .. } => error,
             // A folder that was moved as a whole is named rather than the file in it.
             LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
             // A file that was cut fails in many ways.
             error => self.check_others().err().unwrap_or(error),
         });
         let chain = chain.inspect_err(|error| {
+            // Nothing was written.
+            if matches!(error, LogError::Lacking { .. }) {
+                return;
+            }
             if matches!(error, LogError::Displaced { .. }) {
                 self.displaced.store(true, Ordering::Release);
             }
@@ -531,10 +536,6 @@ impl Room for SledLog {
         !self.failed.load(Ordering::Acquire)
     }
 
-    fn has_filled_up(&self) -> bool {
-        self.has_filled_up.load(Ordering::Acquire)
-    }
-
     fn is_displaced(&self) -> bool {
         // The file of a commit that failed may have any length.
         if self.is_open()
@@ -545,6 +546,10 @@ impl Room for SledLog {
             self.failed.store(true, Ordering::Release);
         }
         self.displaced.load(Ordering::Acquire)
+    }
+
+    fn is_lacking(&self) -> bool {
+        self.settled.is_lacking() || (self.settler.is_put_off() && !self.has_place())
     }
 
     fn end_as_replaced(&self, document: &Path) {

@@ -15,7 +15,7 @@ use tracing::info;
 
 use super::{
     EntryLog, LogError, LogHead,
-    barrier::{Barrier, DiskBarrier, Step, drop_pages, sync_folder, sync_tree},
+    barrier::{Barrier, DiskBarrier, Step, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     durable::create_private_folder,
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder, failed},
@@ -36,7 +36,7 @@ use super::{
     store::{Store, StoreError},
     witness::{self, Said, Testimony, Witness},
 };
-use crate::{lack::lack_in, regular, watermark::Watermark};
+use crate::{lack::lack_in, watermark::Watermark};
 
 /// Bytes of a chapter from which on it is settled. Small in unit tests, so that they see many chapters.
 const CHAPTER_BYTES: u64 = if cfg!(test) {
@@ -451,7 +451,6 @@ fn open_log(
         barrier: Arc::clone(&disk.barrier),
         witness: (witness, testimony),
         chapter_bytes: disk.chapter_bytes,
-        has_filled_up: Arc::default(),
         displaced: Arc::default(),
         files: found_files(data)?,
     };
@@ -653,17 +652,6 @@ fn check_access(data: &DataFolder) -> Result<(), OpenError> {
         // A file system without locks has none to show.
         _ => Ok(()),
     }
-}
-
-/// Makes sure that reads of sled's files see the disk.
-fn drop_pages_in(folder: &Path) -> io::Result<()> {
-    for item in fs::read_dir(folder)? {
-        let item = item?;
-        if item.file_type()?.is_file() {
-            drop_pages(&regular::open(item.path())?)?;
-        }
-    }
-    Ok(())
 }
 
 /// Returns where the settled part ends, which is not before the witness.

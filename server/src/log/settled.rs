@@ -12,7 +12,7 @@
 use std::{
     cell::Cell,
     collections::VecDeque,
-    fmt,
+    fmt, io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
@@ -34,12 +34,18 @@ use super::{
     tail::FeedRecord,
     watchdog::Watchdog,
 };
-use crate::{codec, lack::ask_for_threads, regular};
+use crate::{
+    codec,
+    lack::{ask_for_files, ask_for_threads, copy_of, lack_in},
+    regular,
+};
 
 /// sled's page cache, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Threads that sled begins with, and some that it begins under load.
 const SLED_THREADS: usize = 12;
+/// Files that sled, and what looks at its files before, have open at the same time.
+const SLED_FILES: usize = 8;
 /// Whether sled has its threads. It begins them once, for all logs of a process.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 /// Keys that go ahead of their values: more than a page has.
@@ -62,6 +68,8 @@ pub(super) struct Settled {
     folder: PathBuf,
     /// `None` only if sled could not be opened again.
     db: RwLock<Option<Db>>,
+    /// What the system lacked when sled could not be opened again. Then a later settling opens it.
+    lack: Mutex<Option<io::Error>>,
     closing: AtomicBool,
     touched: AtomicUsize,
     /// Changes that are stored before a process ends in a test.
@@ -69,7 +77,7 @@ pub(super) struct Settled {
     pub(super) puts_left: AtomicUsize,
     /// Work of another thread in a test, between two reads.
     #[cfg(test)]
-    pub(super) meanwhile: parking_lot::Mutex<Option<Meanwhile>>,
+    pub(super) meanwhile: Mutex<Option<Meanwhile>>,
 }
 
 impl fmt::Debug for Settled {
@@ -97,12 +105,13 @@ impl Settled {
         Ok(Self {
             db: RwLock::new(Some(open_db(folder)?)),
             folder: folder.into(),
+            lack: Mutex::default(),
             closing: AtomicBool::new(false),
             touched: AtomicUsize::new(0),
             #[cfg(test)]
             puts_left: AtomicUsize::new(usize::MAX),
             #[cfg(test)]
-            meanwhile: parking_lot::Mutex::default(),
+            meanwhile: Mutex::default(),
         })
     }
 
@@ -118,7 +127,10 @@ impl Settled {
     /// Returns sled's failure, or that the value is damaged.
     pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
-        let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
+        let value = self
+            .open_one(db.as_ref())?
+            .get(key)
+            .map_err(storage_error)?;
         // A settling puts keys ahead of their values, and takes values away; without one, there is nothing.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
@@ -168,7 +180,10 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn raw_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
-        let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
+        let value = self
+            .open_one(db.as_ref())?
+            .get(key)
+            .map_err(storage_error)?;
         Ok(value.map(|value| value.to_vec()))
     }
 
@@ -198,7 +213,10 @@ impl Settled {
     ) -> Result<Pairs, LogError> {
         let behind = [at, &[0xff; record::PART_KEY_BYTES + 1]].concat();
         let db = self.readable()?;
-        let before = db_of(db.as_ref())?.get_lt(&behind).map_err(storage_error)?;
+        let before = self
+            .open_one(db.as_ref())?
+            .get_lt(&behind)
+            .map_err(storage_error)?;
         drop(db);
         let holder = before
             .map(|(key, _)| base_of(&key).to_vec())
@@ -209,7 +227,7 @@ impl Settled {
     fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<Pairs, LogError> {
         let mut found: Pairs = vec![];
         let db = self.readable()?;
-        for item in db_of(db.as_ref())?.range(from..end.to_vec()) {
+        for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
             let (key, value) = item.map_err(storage_error)?;
             if value.is_empty() {
                 continue;
@@ -234,7 +252,7 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn pairs(&self, from: &[u8], prefix: &[u8], max: usize) -> Result<Pairs, LogError> {
         let db = self.readable()?;
-        let range = db_of(db.as_ref())?.range(from.to_vec()..).take(max);
+        let range = self.open_one(db.as_ref())?.range(from.to_vec()..).take(max);
         let mut found = vec![];
         for item in range {
             let (key, value) = item.map_err(storage_error)?;
@@ -254,7 +272,11 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn last_of(&self, kind: u8) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
-        let last = db_of(db.as_ref())?.scan_prefix([kind]).keys().next_back();
+        let last = self
+            .open_one(db.as_ref())?
+            .scan_prefix([kind])
+            .keys()
+            .next_back();
         Ok(last
             .transpose()
             .map_err(storage_error)?
@@ -280,7 +302,7 @@ impl Settled {
         #[cfg(test)]
         self.take_a_put()?;
         let db = self.db.read();
-        db_of(db.as_ref())?
+        self.open_one(db.as_ref())?
             .insert(key, value)
             .map_err(storage_error)?;
         self.touch(db.as_ref(), 1);
@@ -294,7 +316,7 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn remove(&self, prefix: &[u8]) -> Result<(), LogError> {
         let db = self.db.read();
-        let db = db_of(db.as_ref())?;
+        let db = self.open_one(db.as_ref())?;
         for key in db.scan_prefix(prefix).keys() {
             db.remove(key.map_err(storage_error)?)
                 .map_err(storage_error)?;
@@ -315,7 +337,7 @@ impl Settled {
     ) -> Result<(), LogError> {
         loop {
             let db = self.db.read();
-            let keys = db_of(db.as_ref())?.range(from..end).keys();
+            let keys = self.open_one(db.as_ref())?.range(from..end).keys();
             let found: sled::Result<Vec<_>> = keys.take(REMOVED_AT_ONCE).collect();
             let found = found.map_err(storage_error)?;
             drop(db);
@@ -333,7 +355,9 @@ impl Settled {
         #[cfg(test)]
         self.take_a_put()?;
         let db = self.db.read();
-        db_of(db.as_ref())?.remove(key).map_err(storage_error)?;
+        self.open_one(db.as_ref())?
+            .remove(key)
+            .map_err(storage_error)?;
         Ok(())
     }
 
@@ -352,7 +376,7 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn flush(&self) -> Result<(), LogError> {
         let db = self.db.read();
-        let db = db_of(db.as_ref())?;
+        let db = self.open_one(db.as_ref())?;
         let again = db.clone();
         let watchdog = Watchdog::new(move || drop(again.flush()));
         watchdog.during(|| db.flush()).map_err(storage_error)?;
@@ -360,7 +384,7 @@ impl Settled {
     }
 
     /// Closes sled and opens it again, which makes it note where its pages are. In between, `check` looks at its files, which
-    /// no thread has open. Readers wait meanwhile; if it cannot be opened again, they get errors until the server is restarted.
+    /// no thread has open. Readers wait meanwhile; if it cannot be opened again, they get errors until a later call opens it.
     ///
     /// # Errors
     ///
@@ -369,15 +393,21 @@ impl Settled {
         &self,
         check: impl FnOnce() -> Result<(), LogError>,
     ) -> Result<(), LogError> {
-        // An opening writes a snapshot. On a disk that is full, sled stays as it is, so that reads go on.
+        // On a disk that is full, or without handles, sled stays as it is, so that reads go on.
+        ask_for_files(SLED_FILES).map_err(LogError::io("open", &self.folder))?;
+        // An opening writes a snapshot.
         let fits = try_room(&self.folder, self.snapshot_bytes()?);
         fits.map_err(LogError::io("write to", &self.folder))?;
         snapshots::keep(&self.folder).map_err(LogError::io("write to", &self.folder))?;
         let mut db = self.db.write();
         drop(db.take());
-        wait_for_release(&self.folder)?;
-        check()?;
-        *db = Some(open_db(&self.folder)?);
+        let opened = wait_for_release(&self.folder)
+            .and_then(|()| check())
+            .and_then(|()| open_db(&self.folder));
+        // Before readers find it closed.
+        let lack = opened.as_ref().err().and_then(|error| lack_in(error));
+        *self.lack.lock() = lack.map(copy_of);
+        *db = Some(opened?);
         Ok(())
     }
 
@@ -401,8 +431,22 @@ impl Settled {
     ///
     /// Returns that its threads do not let go of its file.
     pub(super) fn close(&self) -> Result<(), LogError> {
+        *self.lack.lock() = None;
         drop(self.db.write().take());
         wait_for_release(&self.folder)
+    }
+
+    /// Returns whether sled is closed until the system has something that it lacks now.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.lack.lock().is_some()
+    }
+
+    fn open_one<'d>(&self, db: Option<&'d Db>) -> Result<&'d Db, LogError> {
+        let closed = || match self.lack.lock().as_ref() {
+            Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
+            None => LogError::Stopped,
+        };
+        db.ok_or_else(closed)
     }
 
     fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
@@ -439,7 +483,8 @@ impl Settled {
     /// Returns sled's failure.
     pub(super) fn make_sweeping_tree(&self) -> Result<(), LogError> {
         let db = self.db.read();
-        let tree = db_of(db.as_ref())?
+        let tree = self
+            .open_one(db.as_ref())?
             .open_tree("sweep")
             .map_err(storage_error)?;
         for number in 0..SWEEP_KEYS {
@@ -565,10 +610,6 @@ fn base_of(key: &[u8]) -> &[u8] {
     key.get(..length).unwrap_or_default()
 }
 
-fn db_of(db: Option<&Db>) -> Result<&Db, LogError> {
-    db.ok_or(LogError::Stopped)
-}
-
 fn open_db(folder: &Path) -> Result<Db, LogError> {
     let open = || {
         sled::Config::new()
@@ -590,7 +631,7 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
         Some(Err(error)) => Err(storage_error(error)),
         // sled panics where it cannot write, and the panic does not tell why.
         None if is_full_at(folder) => Err(LogError::io("write", folder)(
-            std::io::ErrorKind::StorageFull.into(),
+            io::ErrorKind::StorageFull.into(),
         )),
         None => {
             // It panics without memory, too, which its threads need as well.
@@ -605,7 +646,7 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     let path = folder.join("db");
     let failed = || LogError::io("open", &path);
     let found = match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(failed())?,
     };
     // The opening of a pipe waits.

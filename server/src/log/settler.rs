@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use simplefeed_core::feed::CommitNumber;
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{
     LogError, LogHead,
-    barrier::{Barrier, Step, sync_folder},
+    barrier::{Barrier, Step, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     held::FoundFile,
     record::{self, SETTLED_KEY},
@@ -29,13 +29,17 @@ use super::{
     settling::{check_settled, settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
     snapshots,
-    space::{is_full, is_full_at},
+    space::is_full_at,
     witness::{Testimony, Witness},
 };
-use crate::lack::lack_in;
+use crate::lack::{advice, copy_of, lack_in};
 
 /// Time between two notes of the last commit, each of which is a write.
 const NOTED_AGAIN: Duration = Duration::from_millis(10);
+/// Least rest before a settling that lacked something is begun again.
+const REST_LEAST: Duration = Duration::from_secs(1);
+/// How many times as long as a settling took that rest is, since each one reads much of the disk.
+const REST_FACTOR: u32 = 10;
 
 /// Settles chapters in a thread of its own.
 pub(super) struct Settler {
@@ -55,14 +59,24 @@ struct Shared {
     noted: Mutex<Option<(CommitNumber, Instant)>>,
     is_busy: AtomicBool,
     ending: AtomicBool,
-    has_filled_up: Arc<AtomicBool>,
+    /// Locked while one of the two changes, and told of it.
+    turn: Mutex<()>,
+    turned: Condvar,
     displaced: Arc<AtomicBool>,
+    /// The last settling, if it did not come to its end because the system lacked something.
+    put_off: Mutex<Option<PutOff>>,
     /// Files that the settled part is in, by their names.
     files: Vec<FoundFile>,
     /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot says.
     snapshot: Mutex<Option<(u64, [FoundFile; 2])>>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
+}
+
+/// A settling that is begun again.
+struct PutOff {
+    lack: io::Error,
+    until: Instant,
 }
 
 /// What a settler works on.
@@ -74,8 +88,6 @@ pub(super) struct Work {
     pub(super) witness: (Witness, Testimony),
     /// Bytes of a chapter. A file that is used again has no more.
     pub(super) chapter_bytes: u64,
-    /// Set when a settling fails because the disk is full.
-    pub(super) has_filled_up: Arc<AtomicBool>,
     /// Set when a settling fails because its files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     /// Files that the settled part is in, by their names.
@@ -103,8 +115,8 @@ impl Settler {
                 folder: work.folder,
                 chapter_bytes: work.chapter_bytes,
                 barrier: work.barrier,
-                has_filled_up: work.has_filled_up,
                 displaced: work.displaced,
+                put_off: Mutex::default(),
                 files: work.files,
                 snapshot: Mutex::default(),
                 witness: Mutex::new(work.witness),
@@ -112,6 +124,8 @@ impl Settler {
                 chapters: Arc::clone(chapters),
                 is_busy: AtomicBool::new(false),
                 ending: AtomicBool::new(false),
+                turn: Mutex::default(),
+                turned: Condvar::new(),
                 failed: Arc::clone(failed),
             }),
             thread: Mutex::default(),
@@ -132,32 +146,52 @@ impl Settler {
         self.shared.check_files()
     }
 
-    /// Waits until nothing is being settled.
+    /// Waits until nothing is being settled. A settling that was put off does not count.
     pub(super) fn wait(&self) {
-        if let Some(thread) = self.thread.lock().take() {
-            // `run` has caught the panics of a settling, and failed the log.
-            drop(thread.join());
+        let mut turn = self.shared.turn.lock();
+        while self.is_busy() {
+            self.shared.turned.wait(&mut turn);
         }
     }
 
-    /// Begins to settle the full chapters, if the system gives a thread.
+    /// Begins to settle the full chapters, if the system gives a thread. A settling that was put off goes on by itself.
     pub(super) fn begin(&self) {
-        self.wait();
+        let mut place = self.thread.lock();
+        if self.is_busy() || (place.is_some() && self.shared.put_off.lock().is_some()) {
+            return;
+        }
+        if let Some(ended) = place.take() {
+            // `run` has caught the panics of a settling, and failed the log.
+            drop(ended.join());
+        }
         let shared = Arc::clone(&self.shared);
-        shared.is_busy.store(true, Ordering::Release);
+        shared.turn(true);
         let spawned = std::thread::Builder::new()
             .name("settler".into())
             .spawn(move || {
                 run(&shared);
-                shared.is_busy.store(false, Ordering::Release);
+                shared.turn(false);
             });
         match spawned {
-            Ok(thread) => *self.thread.lock() = Some(thread),
-            Err(error) => {
-                warn!(%error, "no thread can be started to settle the journal; it is tried again");
-                self.shared.is_busy.store(false, Ordering::Release);
+            Ok(thread) => *place = Some(thread),
+            Err(lack) => {
+                let error = LogError::lacking("start a thread for it", copy_of(&lack));
+                self.shared.put_off(&error, lack, Duration::ZERO);
+                self.shared.turn(false);
             }
         }
+    }
+
+    /// Returns whether the last settling was put off.
+    pub(super) fn is_put_off(&self) -> bool {
+        self.shared.is_put_off()
+    }
+
+    /// Returns why the last settling was put off.
+    pub(super) fn lack(&self) -> io::Error {
+        let put_off = self.shared.put_off.lock();
+        let lack = put_off.as_ref().map(|put_off| copy_of(&put_off.lack));
+        lack.unwrap_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     /// Returns whether nothing is settled any more.
@@ -167,13 +201,17 @@ impl Settler {
 
     /// Ends a settling soon, which the next process begins again.
     pub(super) fn ask_to_end(&self) {
+        let _turn = self.shared.turn.lock();
         self.shared.ending.store(true, Ordering::Release);
+        self.shared.turned.notify_all();
     }
 
     /// Ends a settling, which the next process begins again. Waits for its end.
     pub(super) fn end(&self) {
         self.ask_to_end();
-        self.wait();
+        if let Some(thread) = self.thread.lock().take() {
+            drop(thread.join());
+        }
     }
 
     /// Writes the end of the settled part to the witness, durably.
@@ -273,8 +311,10 @@ impl Shared {
         let Some(number) = self.witness.try_lock().map(|place| place.1.snapshot) else {
             return Ok(());
         };
-        let may_change =
-            || self.is_busy.load(Ordering::Acquire) || self.ending.load(Ordering::Acquire);
+        let may_change = || {
+            let is_busy = self.is_busy.load(Ordering::Acquire);
+            is_busy || self.ending.load(Ordering::Acquire) || self.is_put_off()
+        };
         if may_change() || number == 0 {
             return Ok(());
         }
@@ -316,6 +356,50 @@ impl Shared {
         files.try_for_each(FoundFile::check)
     }
 
+    fn turn(&self, is_busy: bool) {
+        let _turn = self.turn.lock();
+        self.is_busy.store(is_busy, Ordering::Release);
+        self.turned.notify_all();
+    }
+
+    /// Puts a settling off that took so long. It is told once, until one has come to its end.
+    fn put_off(&self, error: &LogError, lack: io::Error, took: Duration) {
+        let error: &(dyn std::error::Error + 'static) = error;
+        let advice = advice(&lack);
+        let put_off = PutOff {
+            lack,
+            until: Instant::now() + took.saturating_mul(REST_FACTOR).max(REST_LEAST),
+        };
+        if self.put_off.lock().replace(put_off).is_some() {
+            debug!(error, "the journal still cannot be settled");
+        } else {
+            warn!(
+                error,
+                advice, "the journal cannot be settled now; nothing is lost, and it is tried again"
+            );
+        }
+    }
+
+    /// Waits until a settling that was put off has had its rest. Returns whether it is to be begun again.
+    fn rest(&self) -> bool {
+        let Some(until) = self.put_off.lock().as_ref().map(|put_off| put_off.until) else {
+            return false;
+        };
+        self.turn(false);
+        let mut turn = self.turn.lock();
+        while !self.ending.load(Ordering::Acquire) {
+            if self.turned.wait_until(&mut turn, until).timed_out() {
+                self.is_busy.store(true, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_put_off(&self) -> bool {
+        self.put_off.lock().is_some()
+    }
+
     fn go_on(&self) -> Result<(), LogError> {
         if self.ending.load(Ordering::Acquire) {
             return Err(LogError::Closing);
@@ -331,6 +415,21 @@ impl Shared {
             Refusal::Io(source) => LogError::io("read", &self.folder)(source),
             Refusal::Harm(what) => LogError::damaged(what),
         })
+    }
+
+    /// Opens sled again behind a settling that did not come to its end, as a start does.
+    fn recover(&self) -> Result<(), LogError> {
+        self.settled.reopen(|| {
+            // Pages behind a failed sync may not be on the disk.
+            drop_pages_in(&self.folder).map_err(LogError::io("sync", &self.folder))?;
+            self.check_recovery()?;
+            let named = snapshots::remove_unfinished(&self.folder)
+                .and_then(|()| snapshots::put_back(&self.folder))
+                .and_then(|()| snapshots::keep(&self.folder));
+            named.map_err(LogError::io("write to", &self.folder))
+        })?;
+        // sled syncs nothing of what it finds.
+        sync_tree(&self.folder).map_err(LogError::io("sync", &self.folder))
     }
 
     /// Checks that sled has found all of a chapter. Its recovery may lose the last writes: at an opening, the journal has
@@ -355,6 +454,10 @@ impl Shared {
 
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
         self.barrier.begins(Step::Settling);
+        if self.is_put_off() {
+            self.go_on()?;
+            self.recover()?;
+        }
         if self.witness.lock().1.commit == CommitNumber(0) {
             // Not at the start: a log without settled commits makes sled anew at each one.
             self.settled.make_sweeping_tree()?;
@@ -414,6 +517,28 @@ impl Shared {
             testimony.snapshot = snapshot;
         })
     }
+
+    /// Puts a settling off that lacked something. Any other failure ends the log.
+    fn break_off(&self, error: LogError, took: Duration) {
+        // A file that was cut fails in many ways.
+        let error = self.check_files().err().unwrap_or(error);
+        let is_displaced = matches!(error, LogError::Displaced { .. });
+        // sled panics on a full disk.
+        let is_full = || is_full_at(&self.folder).then(|| io::ErrorKind::StorageFull.into());
+        let lack = lack_in(&error).map(copy_of).or_else(is_full);
+        if let Some(lack) = lack.filter(|_| !is_displaced) {
+            return self.put_off(&error, lack, took);
+        }
+        *self.put_off.lock() = None;
+        let error: &(dyn std::error::Error + 'static) = &error;
+        error!(
+            error,
+            "the journal cannot be settled; the log takes no entries until the server is restarted; if this comes again, \
+             use `simplefeed-server recover`"
+        );
+        self.displaced.fetch_or(is_displaced, Ordering::AcqRel);
+        self.failed.store(true, Ordering::Release);
+    }
 }
 
 /// Settles the full chapters, the oldest first.
@@ -425,11 +550,15 @@ fn run(shared: &Shared) {
         let Some(chapter) = oldest else {
             return;
         };
+        let began = Instant::now();
         // sled panics on some failures of the disk.
         let settled = catch_unwind(AssertUnwindSafe(|| shared.settle_chapter(&chapter)));
         let panicked = |_| Err(LogError::damaged("a settling panicked"));
         match settled.unwrap_or_else(panicked) {
             Ok(()) => {
+                if shared.put_off.lock().take().is_some() {
+                    info!("the journal is settled again");
+                }
                 let file = Arc::clone(&chapter.file);
                 // The next chapter is likely to become as long.
                 let most = shared.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
@@ -442,25 +571,10 @@ fn run(shared: &Shared) {
             }
             Err(LogError::Closing) => return,
             Err(error) => {
-                // A file that was cut fails in many ways.
-                let error = shared.check_files().err().unwrap_or(error);
-                let is_displaced = matches!(error, LogError::Displaced { .. });
-                shared.displaced.fetch_or(is_displaced, Ordering::AcqRel);
-                let error: &(dyn std::error::Error + 'static) = &error;
-                let what_next = if lack_in(error).is_some() {
-                    "what it lacks is no damage"
-                } else {
-                    "if this comes again, use `simplefeed-server recover`"
-                };
-                error!(
-                    error,
-                    "the journal cannot be settled; the log takes no entries until the server is restarted; {what_next}"
-                );
-                // Before the failure, for which publishers are given this reason.
-                let is_full = is_full(error) || is_full_at(&shared.folder);
-                shared.has_filled_up.store(is_full, Ordering::Release);
-                shared.failed.store(true, Ordering::Release);
-                return;
+                shared.break_off(error, began.elapsed());
+                if !shared.rest() {
+                    return;
+                }
             }
         }
     }

@@ -31,6 +31,8 @@ use simplefeed_core::{
 };
 use tracing::{info, warn};
 
+use crate::lack::{copy_of, is_momentary, lack_in};
+
 use super::{
     Commits as _, FeedHeads, LogError, LogHead, Series as _,
     announcements::Announcements,
@@ -64,7 +66,7 @@ pub struct SledLog {
     seen: Mutex<SeenNote>,
     /// The note of the processes before this one.
     seen_before: Seen,
-    settler: Settler,
+    pub(super) settler: Settler,
     /// Bytes of a chapter from which on it is settled.
     chapter_bytes: u64,
     /// Ids in memory from which on they become a file.
@@ -73,8 +75,6 @@ pub struct SledLog {
     pub(super) ids: RwLock<Option<IdIndex>>,
     pub(super) announcements: Announcements,
     pub(super) failed: Arc<AtomicBool>,
-    /// Whether a settling failed because the disk was full.
-    pub(super) has_filled_up: Arc<AtomicBool>,
     /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     /// A document beside it that is of another log.
@@ -107,7 +107,6 @@ impl SledLog {
         let chapter_bytes = work.chapter_bytes;
         let announcements = Announcements::behind(chapters.head.number);
         let (chapters, failed) = (Arc::new(RwLock::new(chapters)), Arc::default());
-        let has_filled_up = Arc::clone(&work.has_filled_up);
         let displaced = Arc::clone(&work.displaced);
         Self {
             settled: Arc::clone(&work.settled),
@@ -121,7 +120,6 @@ impl SledLog {
             ids: RwLock::default(),
             announcements,
             failed,
-            has_filled_up,
             displaced,
             replaced_by: Mutex::default(),
             folder,
@@ -259,11 +257,10 @@ impl SledLog {
         if !is_full(bytes, CHAPTER_MEMORY_MAX) {
             return Ok(());
         }
-        // A settling for which there was no thread is begun again. One that failed is not.
+        // One for which there was no thread is begun again. One that failed is not.
         let has_failed = self.failed.load(Ordering::Acquire);
         if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
-            let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
-            if !is_full(most, 2 * CHAPTER_MEMORY_MAX) {
+            if self.has_place() {
                 return Ok(());
             }
             self.settler.wait();
@@ -274,16 +271,27 @@ impl SledLog {
         }
         // At an end, the next process settles them.
         if !self.settler.is_ending() && !self.chapters.read().full.is_empty() {
-            let error = io::ErrorKind::WouldBlock.into();
-            return Err(LogError::io("start", "a thread that settles the journal")(
-                error,
-            ));
+            return Err(LogError::lacking("settle the journal", self.settler.lack()));
         }
         self.begin_chapter(journal, head)
     }
 
+    /// Returns whether the newest chapter may grow, whatever becomes of the one before.
+    pub(super) fn has_place(&self) -> bool {
+        let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
+        let chapters = self.chapters.read();
+        chapters.newest.bytes() <= most && chapters.newest.memory() <= 2 * CHAPTER_MEMORY_MAX
+    }
+
     fn begin_chapter(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
-        journal.rotate(head.number.next(), head.chain)?;
+        // Nothing is written to the file before until there is one: the next commit tries it again.
+        let rotated = journal.rotate(head.number.next(), head.chain);
+        rotated.map_err(|error| match lack_in(&error) {
+            Some(lack) if is_momentary(lack) => {
+                LogError::lacking("begin a file of the journal", copy_of(lack))
+            }
+            _ => error,
+        })?;
         self.settler.note_file(head.number.next())?;
         let mut chapters = self.chapters.write();
         let full = std::mem::replace(
@@ -296,7 +304,7 @@ impl SledLog {
         Ok(())
     }
 
-    /// Settles chapters that an earlier process left, or for which there was no thread. Returns whether there are any.
+    /// Settles chapters that an earlier process left, or whose settling was put off. Returns whether there are any.
     pub(super) fn settle_rest(&self) -> bool {
         let has_full = !self.chapters.read().full.is_empty();
         if has_full {

@@ -244,7 +244,7 @@ impl std::fmt::Debug for Request {
 /// Why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotCommitted {
-    /// The log takes no commits since one failed.
+    /// The log takes no commits now, or since one failed.
     Stopped,
     /// The disk is full.
     NoSpace(Space),

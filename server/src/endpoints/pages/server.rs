@@ -51,6 +51,9 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         }
         (Ok(()), _) => Ok(()),
         (Err(Closed::Full(space)), _) => Err(space.to_string()),
+        (Err(Closed::Lacking), _) => {
+            Err("the system lacks something, of which its messages tell".into())
+        }
         (Err(Closed::Failed), _) => Err("a write failed, restart it".into()),
         (Err(Closed::Replaced), _) => Err("a document beside its log is of another one".into()),
         (Err(Closed::Displaced), _) => Err("its data folder is not what it opened".into()),

@@ -192,12 +192,12 @@ impl Room for Merged {
         self.log.is_open()
     }
 
-    fn has_filled_up(&self) -> bool {
-        self.log.has_filled_up()
-    }
-
     fn is_displaced(&self) -> bool {
         self.log.is_displaced()
+    }
+
+    fn is_lacking(&self) -> bool {
+        self.log.is_lacking()
     }
 
     fn end_as_replaced(&self, document: &Path) {
