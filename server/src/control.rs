@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
+//! ← "begun"
 //! ← {"note":"Copied 12 commits of 3 feeds and 2 archived documents to /backups/monday."}
 //! ← {"exit":0}
 //! ```
@@ -50,6 +51,8 @@ const TASK_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
+    /// It has read the order, and carries it out next.
+    Begun,
     Exit(u8),
     #[serde(untagged)]
     Tell(Line),
@@ -138,6 +141,7 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
+    send(&Answer::Begun)?;
     let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
         .and_then(|order| {
@@ -195,6 +199,7 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     }
     for answer in first.into_iter().chain(answers) {
         match answer? {
+            Answer::Begun => {}
             Answer::Tell(line) => tell(line),
             Answer::Exit(code) => outcome = Ok(Some(code)),
         }

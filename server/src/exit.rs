@@ -141,12 +141,7 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
             || cause.downcast_ref().is_some_and(of_open)
     });
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    let is_limited = |error: &io::Error| {
-        matches!(
-            error.kind(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
-        )
-    };
+    let is_limited = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     (is_start && causes.any(is_limited)).then_some(
         "hint: the system gives the server no more threads or memory: look at the limits of tasks (TasksMax, pids.max, \
          `ulimit -u`) and of memory (MemoryMax, `ulimit -v`; each thread needs room for its stack).",

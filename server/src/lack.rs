@@ -1,4 +1,4 @@
-//! Missing resources of a process: rights, file handles, memory, room on a disk.
+//! Missing resources of a process: rights, file handles, memory, room on a disk, a file that is in use.
 //!
 //! Pure, but for the limits of files and threads. None of it is a fault of a file, whatever was being done.
 
@@ -10,6 +10,9 @@ use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+
+/// Most bytes of memory that are taken at once. With less than that to its limit, a process may have asked for more.
+const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the first error in a chain of causes that stands for a missing resource.
 pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
@@ -44,6 +47,7 @@ fn is_lack(error: &io::Error) -> bool {
         Kind::PermissionDenied,
         Kind::QuotaExceeded,
         Kind::ReadOnlyFilesystem,
+        Kind::ResourceBusy,
         Kind::StorageFull,
     ];
     kinds.contains(&error.kind()) || is_of_handles(error)
@@ -112,6 +116,29 @@ pub fn ask_for_files(count: usize) -> io::Result<()> {
     opened.map(drop).map_err(io::Error::from)
 }
 
+/// Checks that memory was never short.
+///
+/// Some libraries panic without memory, and the panic does not tell why.
+///
+/// # Errors
+///
+/// Returns that this process has taken nearly as much address space as it may have.
+pub fn check_memory() -> io::Result<()> {
+    let Some(most) = getrlimit(Resource::As).current else {
+        return Ok(());
+    };
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| {
+        let rest = line.strip_prefix("VmPeak:")?.trim().strip_suffix(" kB")?;
+        rest.parse::<u64>().ok()
+    });
+    let is_short = peak.is_some_and(|peak| peak * 1024 + NEAR_BYTES > most);
+    if is_short {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    Ok(())
+}
+
 /// Starts so many threads at the same time, and ends them.
 ///
 /// Some libraries panic or wait for ever where the system gives them no thread.
@@ -142,6 +169,7 @@ pub fn advice(error: &io::Error) -> Option<&'static str> {
         Kind::FileTooLarge => {
             "a file may not become so long: raise `ulimit -f`, or LimitFSIZE= of its unit"
         }
+        Kind::OutOfMemory => "memory is short: raise `ulimit -v`, or MemoryMax= of its unit",
         Kind::StorageFull => "the disk is full: `df` and `df -i` show which one",
         Kind::QuotaExceeded => "the quota of the disk is exhausted: `quota` shows it",
         Kind::ReadOnlyFilesystem => "the file system is mounted for reading only",
@@ -183,7 +211,7 @@ mod tests {
             assert!(lack_in(&storage).is_some(), "{errno:?}");
             assert!(unless_lacking::<()>(Err(error())).is_err());
             assert_eq!(copy_of(&error()).kind(), error().kind());
-            let is_right = !matches!(errno, Errno::ACCESS | Errno::PERM | Errno::NOMEM);
+            let is_right = !matches!(errno, Errno::ACCESS | Errno::PERM);
             assert_eq!(advice(&error()).is_some(), is_right, "{errno:?}");
         }
         for errno in [Errno::NOENT, Errno::IO, Errno::NOTDIR, Errno::ISDIR] {

@@ -236,8 +236,8 @@ pub trait Commits: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any error is final: the commit may or may not be found after the next opening, and every
-    /// later append returns [`LogError::Stopped`].
+    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is final: the commit may or may
+    /// not be found after the next opening, and every later append returns [`LogError::Stopped`].
     ///
     /// # Panics
     ///

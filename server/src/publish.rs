@@ -209,6 +209,7 @@ pub fn start(
         kept: Cache::new(KEPT_FEEDS_MAX),
         alike: Alike::default(),
         has_room: true,
+        is_lacking: false,
         stopped: NotCommitted::Stopped,
         took: Duration::ZERO,
         pulse: Arc::clone(&pulse),
@@ -266,6 +267,8 @@ struct Writer {
     alike: Alike,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
+    /// Whether the last commit was refused for something that the system lacks; only a change is logged.
+    is_lacking: bool,
     /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
     /// Time that commits took of late.
@@ -419,6 +422,9 @@ impl Writer {
         }
         match self.log.append_after(&commit, before) {
             Ok(_) => {
+                if std::mem::take(&mut self.is_lacking) {
+                    info!("entries are stored again");
+                }
                 debug!(
                     commit = commit.number.0,
                     entries = commit.entries(),
@@ -429,11 +435,10 @@ impl Writer {
             }
             Err(LogError::Stopped) => Err(self.stopped),
             Err(LogError::Lacking { action, source }) => {
-                warn!(error = %source, "nothing is stored, since the server cannot {action}");
-                if is_full(&source) {
-                    return Err(NotCommitted::NoSpace(self.space(0)));
+                if !std::mem::replace(&mut self.is_lacking, true) {
+                    warn!(error = %source, "nothing is stored for now, since the server cannot {action}");
                 }
-                Err(NotCommitted::Stopped)
+                Err(NotCommitted::lacking(&source))
             }
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;

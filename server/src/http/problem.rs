@@ -342,6 +342,16 @@ impl From<&PublishError> for Problem {
                 );
                 Self::new("read-only", "no room on the disk", status, detail)
             }
+            PublishError::Lacking { is_full: true, .. } => {
+                let status = StatusCode::INSUFFICIENT_STORAGE;
+                Self::new(
+                    "read-only",
+                    "no room on the disk",
+                    status,
+                    error.to_string(),
+                )
+            }
+            PublishError::Lacking { .. } => Self::busy_with(error.to_string()),
             PublishError::Clock => Self::unavailable(error.to_string()),
             // The commit that failed may be found after a restart.
             PublishError::Unavailable | PublishError::Displaced | PublishError::Replaced => {

@@ -549,7 +549,7 @@ impl Room for SledLog {
     }
 
     fn is_lacking(&self) -> bool {
-        self.settled.is_lacking() || (self.settler.is_put_off() && !self.has_place())
+        self.refuses()
     }
 
     fn end_as_replaced(&self, document: &Path) {

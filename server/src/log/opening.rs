@@ -28,7 +28,7 @@ use super::{
     rehearsal::{Refusal, rehearse},
     salvage::Remains,
     seen::{self, Seen, SeenNote},
-    settled::{Settled, quietly},
+    settled::{Settled, quietly, why_panicked},
     settler::Work,
     settling::check_settled,
     sled_log::SledLog,
@@ -237,8 +237,11 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
             .and_then(|()| snapshots::put_back(&copied.path(name)))
             .map_err(copied.io("write to", name))?;
         // By its own path, since the handle is closed before.
-        if let Ok(settled) = Settled::open(&scratch.join(name)) {
-            remains.add_settled(settled);
+        match Settled::open(&scratch.join(name)) {
+            Ok(settled) => remains.add_settled(settled),
+            // Without what it has, all of that would count as lost.
+            Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
+            Err(_damaged) => {}
         }
     }
     Ok(remains)
@@ -416,8 +419,8 @@ fn open_log(
     for (chapter, _) in read.settled(end) {
         // sled panics on some damage.
         let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
-        let checked = checked.unwrap_or_else(|| Err(LogError::damaged("sled's files")));
-        checked.map_err(failed)?;
+        let panicked = || Err(why_panicked(&data.path("sled"), "sled's files"));
+        checked.unwrap_or_else(panicked).map_err(failed)?;
     }
     unused.extend(take_settled(data, &mut read, end)?);
     let Some((newest, end_of_newest)) = read.chapters.pop() else {

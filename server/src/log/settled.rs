@@ -27,16 +27,14 @@ use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
 use super::{
-    LogError,
-    held::visible_path,
-    record, snapshots,
+    LogError, record, snapshots,
     space::{is_full_at, try_room},
     tail::FeedRecord,
     watchdog::Watchdog,
 };
 use crate::{
     codec,
-    lack::{ask_for_files, ask_for_threads, copy_of, lack_in},
+    lack::{ask_for_files, ask_for_threads, check_memory, copy_of, lack_in},
     regular,
 };
 
@@ -70,9 +68,11 @@ pub(super) struct Settled {
     db: RwLock<Option<Db>>,
     /// What the system lacked when sled could not be opened again. Then a later settling opens it.
     lack: Mutex<Option<io::Error>>,
+    /// Whether sled has failed since it was opened.
+    has_failed: AtomicBool,
     closing: AtomicBool,
     touched: AtomicUsize,
-    /// Changes that are stored before a process ends in a test.
+    /// Changes that are stored in a test, and openings, before the disk is full.
     #[cfg(test)]
     pub(super) puts_left: AtomicUsize,
     /// Work of another thread in a test, between two reads.
@@ -106,6 +106,7 @@ impl Settled {
             db: RwLock::new(Some(open_db(folder)?)),
             folder: folder.into(),
             lack: Mutex::default(),
+            has_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             touched: AtomicUsize::new(0),
             #[cfg(test)]
@@ -393,6 +394,8 @@ impl Settled {
         &self,
         check: impl FnOnce() -> Result<(), LogError>,
     ) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
         // On a disk that is full, or without handles, sled stays as it is, so that reads go on.
         ask_for_files(SLED_FILES).map_err(LogError::io("open", &self.folder))?;
         // An opening writes a snapshot.
@@ -408,6 +411,7 @@ impl Settled {
         let lack = opened.as_ref().err().and_then(|error| lack_in(error));
         *self.lack.lock() = lack.map(copy_of);
         *db = Some(opened?);
+        self.has_failed.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -436,9 +440,14 @@ impl Settled {
         wait_for_release(&self.folder)
     }
 
-    /// Returns whether sled is closed until the system has something that it lacks now.
+    /// Notes that sled has failed: reads may fail, too, until it is opened again.
+    pub(super) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether reads may fail until sled is opened again.
     pub(super) fn is_lacking(&self) -> bool {
-        self.lack.lock().is_some()
+        self.has_failed.load(Ordering::Acquire) || self.lack.lock().is_some()
     }
 
     fn open_one<'d>(&self, db: Option<&'d Db>) -> Result<&'d Db, LogError> {
@@ -504,7 +513,8 @@ impl Settled {
         let left = self
             .puts_left
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        left.map(drop).map_err(|_none| LogError::Closing)
+        let full = |_none| LogError::io("write", &self.folder)(io::ErrorKind::StorageFull.into());
+        left.map(drop).map_err(full)
     }
 
     fn let_others_work(&self) {
@@ -624,20 +634,28 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
     if !HAS_THREADS.load(Ordering::Acquire) {
         ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
     }
-    let opened = quietly(open);
-    HAS_THREADS.store(true, Ordering::Release);
-    match opened {
-        Some(Ok(db)) => Ok(db),
-        Some(Err(error)) => Err(storage_error(error)),
-        // sled panics where it cannot write, and the panic does not tell why.
-        None if is_full_at(folder) => Err(LogError::io("write", folder)(
-            io::ErrorKind::StorageFull.into(),
-        )),
-        None => {
-            // It panics without memory, too, which its threads need as well.
-            ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
-            Err(LogError::damaged("sled cannot read its files"))
+    match quietly(open) {
+        Some(Ok(db)) => {
+            HAS_THREADS.store(true, Ordering::Release);
+            Ok(db)
         }
+        Some(Err(error)) => Err(storage_error(error)),
+        None => Err(why_panicked(folder, "sled cannot read its files")),
+    }
+}
+
+/// Returns why sled has panicked in `folder`: for something that the system lacks, or for what is damaged. The panic does
+/// not tell.
+pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
+    if is_full_at(folder) {
+        return LogError::io("write", folder)(io::ErrorKind::StorageFull.into());
+    }
+    if let Err(lack) = ask_for_threads(SLED_THREADS) {
+        return LogError::io("start", "the threads of sled")(lack);
+    }
+    match check_memory() {
+        Err(lack) => LogError::io("open", folder)(lack),
+        Ok(()) => LogError::damaged(damaged),
     }
 }
 
@@ -658,10 +676,9 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     // sled locks its file while it is open. Our lock ends when `file` is dropped.
     while file.try_lock().is_err() {
         if std::time::Instant::now() > deadline {
-            return Err(LogError::damaged(format!(
-                "{} is still in use",
-                visible_path(&path).display()
-            )));
+            return Err(LogError::io("close", &path)(
+                io::ErrorKind::ResourceBusy.into(),
+            ));
         }
         std::thread::park_timeout(std::time::Duration::from_millis(2));
     }

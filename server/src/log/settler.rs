@@ -25,21 +25,20 @@ use super::{
     held::FoundFile,
     record::{self, SETTLED_KEY},
     rehearsal::{Refusal, needed_bytes, rehearse},
-    settled::{Settled, quietly},
-    settling::{check_settled, settle, settle_end},
+    settled::{Settled, quietly, why_panicked},
+    settling::{check_settled, end_of, settle},
     sled_log::SPREAD_CHAPTERS,
     snapshots,
-    space::is_full_at,
     witness::{Testimony, Witness},
 };
 use crate::lack::{advice, copy_of, lack_in};
 
 /// Time between two notes of the last commit, each of which is a write.
 const NOTED_AGAIN: Duration = Duration::from_millis(10);
-/// Least rest before a settling that lacked something is begun again.
-const REST_LEAST: Duration = Duration::from_secs(1);
-/// How many times as long as a settling took that rest is, since each one reads much of the disk.
-const REST_FACTOR: u32 = 10;
+/// Rest before a settling that lacked something is begun again: so many times as long as it took, within bounds.
+const REST_FACTOR: u32 = 4;
+const REST_LEAST: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1_000 });
+const REST_MOST: Duration = Duration::from_secs(30);
 
 /// Settles chapters in a thread of its own.
 pub(super) struct Settler {
@@ -57,14 +56,13 @@ struct Shared {
     witness: Mutex<(Witness, Testimony)>,
     /// The last commit that was noted, and when.
     noted: Mutex<Option<(CommitNumber, Instant)>>,
-    is_busy: AtomicBool,
-    ending: AtomicBool,
-    /// Locked while one of the two changes, and told of it.
-    turn: Mutex<()>,
+    stage: Mutex<Stage>,
+    /// Told of each change of `stage`, and of `ending`, which changes while `stage` is locked.
     turned: Condvar,
+    ending: AtomicBool,
     displaced: Arc<AtomicBool>,
-    /// The last settling, if it did not come to its end because the system lacked something.
-    put_off: Mutex<Option<PutOff>>,
+    /// What the last settling lacked, if it did not come to its end for that.
+    put_off: Mutex<Option<io::Error>>,
     /// Files that the settled part is in, by their names.
     files: Vec<FoundFile>,
     /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot says.
@@ -73,10 +71,15 @@ struct Shared {
     failed: Arc<AtomicBool>,
 }
 
-/// A settling that is begun again.
-struct PutOff {
-    lack: io::Error,
-    until: Instant,
+/// What the thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It waits until there are full chapters.
+    Idle,
+    /// It settles, or is about to.
+    Busy,
+    /// It waits until a settling that was put off is begun again.
+    Resting(Instant),
 }
 
 /// What a settler works on.
@@ -122,10 +125,9 @@ impl Settler {
                 witness: Mutex::new(work.witness),
                 noted: Mutex::default(),
                 chapters: Arc::clone(chapters),
-                is_busy: AtomicBool::new(false),
-                ending: AtomicBool::new(false),
-                turn: Mutex::default(),
+                stage: Mutex::new(Stage::Idle),
                 turned: Condvar::new(),
+                ending: AtomicBool::new(false),
                 failed: Arc::clone(failed),
             }),
             thread: Mutex::default(),
@@ -134,7 +136,7 @@ impl Settler {
 
     /// Returns whether a chapter is being settled.
     pub(super) fn is_busy(&self) -> bool {
-        self.shared.is_busy.load(Ordering::Acquire)
+        self.shared.is_busy()
     }
 
     /// Checks that the files of the settled part are at their places.
@@ -148,50 +150,38 @@ impl Settler {
 
     /// Waits until nothing is being settled. A settling that was put off does not count.
     pub(super) fn wait(&self) {
-        let mut turn = self.shared.turn.lock();
-        while self.is_busy() {
-            self.shared.turned.wait(&mut turn);
+        let mut stage = self.shared.stage.lock();
+        while *stage == Stage::Busy {
+            self.shared.turned.wait(&mut stage);
         }
     }
 
-    /// Begins to settle the full chapters, if the system gives a thread. A settling that was put off goes on by itself.
+    /// Begins to settle the full chapters. A settling that was put off goes on by itself, or, if it was for want of a thread,
+    /// with the next call.
     pub(super) fn begin(&self) {
         let mut place = self.thread.lock();
-        if self.is_busy() || (place.is_some() && self.shared.put_off.lock().is_some()) {
-            return;
-        }
-        if let Some(ended) = place.take() {
-            // `run` has caught the panics of a settling, and failed the log.
-            drop(ended.join());
-        }
-        let shared = Arc::clone(&self.shared);
-        shared.turn(true);
-        let spawned = std::thread::Builder::new()
-            .name("settler".into())
-            .spawn(move || {
-                run(&shared);
-                shared.turn(false);
-            });
-        match spawned {
-            Ok(thread) => *place = Some(thread),
-            Err(lack) => {
-                let error = LogError::lacking("start a thread for it", copy_of(&lack));
-                self.shared.put_off(&error, lack, Duration::ZERO);
-                self.shared.turn(false);
+        if place.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("settler".into());
+            match thread.spawn(move || run(&shared)) {
+                Ok(thread) => *place = Some(thread),
+                Err(lack) => {
+                    let error = LogError::lacking("start a thread", copy_of(&lack));
+                    return self.shared.put_off(&error, lack);
+                }
             }
         }
+        self.shared.change(|stage| {
+            // At the end, there is no thread any more.
+            if *stage == Stage::Idle && !self.is_ending() {
+                *stage = Stage::Busy;
+            }
+        });
     }
 
-    /// Returns whether the last settling was put off.
-    pub(super) fn is_put_off(&self) -> bool {
-        self.shared.is_put_off()
-    }
-
-    /// Returns why the last settling was put off.
-    pub(super) fn lack(&self) -> io::Error {
-        let put_off = self.shared.put_off.lock();
-        let lack = put_off.as_ref().map(|put_off| copy_of(&put_off.lack));
-        lack.unwrap_or_else(|| io::ErrorKind::WouldBlock.into())
+    /// Returns what the last settling lacked, if it was put off.
+    pub(super) fn lack(&self) -> Option<io::Error> {
+        self.shared.put_off.lock().as_ref().map(copy_of)
     }
 
     /// Returns whether nothing is settled any more.
@@ -201,9 +191,8 @@ impl Settler {
 
     /// Ends a settling soon, which the next process begins again.
     pub(super) fn ask_to_end(&self) {
-        let _turn = self.shared.turn.lock();
-        self.shared.ending.store(true, Ordering::Release);
-        self.shared.turned.notify_all();
+        let end = |_: &mut Stage| self.shared.ending.store(true, Ordering::Release);
+        self.shared.change(end);
     }
 
     /// Ends a settling, which the next process begins again. Waits for its end.
@@ -311,10 +300,8 @@ impl Shared {
         let Some(number) = self.witness.try_lock().map(|place| place.1.snapshot) else {
             return Ok(());
         };
-        let may_change = || {
-            let is_busy = self.is_busy.load(Ordering::Acquire);
-            is_busy || self.ending.load(Ordering::Acquire) || self.is_put_off()
-        };
+        let may_change =
+            || self.is_busy() || self.ending.load(Ordering::Acquire) || self.is_put_off();
         if may_change() || number == 0 {
             return Ok(());
         }
@@ -356,21 +343,52 @@ impl Shared {
         files.try_for_each(FoundFile::check)
     }
 
-    fn turn(&self, is_busy: bool) {
-        let _turn = self.turn.lock();
-        self.is_busy.store(is_busy, Ordering::Release);
+    fn is_busy(&self) -> bool {
+        *self.stage.lock() == Stage::Busy
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Stage)) {
+        change(&mut self.stage.lock());
         self.turned.notify_all();
     }
 
-    /// Puts a settling off that took so long. It is told once, until one has come to its end.
-    fn put_off(&self, error: &LogError, lack: io::Error, took: Duration) {
+    /// Waits for a full chapter whose time has come, and returns the oldest one; `None` at the end.
+    fn next(&self) -> Option<Arc<Chapter>> {
+        let mut stage = self.stage.lock();
+        loop {
+            if self.ending.load(Ordering::Acquire) {
+                *stage = Stage::Idle;
+                self.turned.notify_all();
+                return None;
+            }
+            match *stage {
+                Stage::Busy if !self.failed.load(Ordering::Acquire) => {
+                    if let Some(oldest) = self.chapters.read().full.front() {
+                        return Some(Arc::clone(oldest));
+                    }
+                    *stage = Stage::Idle;
+                    self.turned.notify_all();
+                }
+                Stage::Busy => {
+                    *stage = Stage::Idle;
+                    self.turned.notify_all();
+                }
+                Stage::Idle => self.turned.wait(&mut stage),
+                Stage::Resting(until) => {
+                    if self.turned.wait_until(&mut stage, until).timed_out() {
+                        *stage = Stage::Busy;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes what a settling lacked. It is told when it is another lack than before.
+    fn put_off(&self, error: &LogError, lack: io::Error) {
         let error: &(dyn std::error::Error + 'static) = error;
-        let advice = advice(&lack);
-        let put_off = PutOff {
-            lack,
-            until: Instant::now() + took.saturating_mul(REST_FACTOR).max(REST_LEAST),
-        };
-        if self.put_off.lock().replace(put_off).is_some() {
+        let (advice, kind) = (advice(&lack), lack.kind());
+        let before = self.put_off.lock().replace(lack);
+        if before.is_some_and(|before| before.kind() == kind) {
             debug!(error, "the journal still cannot be settled");
         } else {
             warn!(
@@ -378,22 +396,6 @@ impl Shared {
                 advice, "the journal cannot be settled now; nothing is lost, and it is tried again"
             );
         }
-    }
-
-    /// Waits until a settling that was put off has had its rest. Returns whether it is to be begun again.
-    fn rest(&self) -> bool {
-        let Some(until) = self.put_off.lock().as_ref().map(|put_off| put_off.until) else {
-            return false;
-        };
-        self.turn(false);
-        let mut turn = self.turn.lock();
-        while !self.ending.load(Ordering::Acquire) {
-            if self.turned.wait_until(&mut turn, until).timed_out() {
-                self.is_busy.store(true, Ordering::Release);
-                return true;
-            }
-        }
-        false
     }
 
     fn is_put_off(&self) -> bool {
@@ -457,6 +459,12 @@ impl Shared {
         if self.is_put_off() {
             self.go_on()?;
             self.recover()?;
+            // As at a start: what sled has as settled is not written again. A mark may not stand beside half a chapter.
+            let end = end_of(chapter)?;
+            let marked = self.settled.raw_value(SETTLED_KEY)?;
+            if let Some(end) = end.filter(|end| marked == Some(record::encode_end(end))) {
+                return self.take_over(chapter, &end, false);
+            }
         }
         if self.witness.lock().1.commit == CommitNumber(0) {
             // Not at the start: a log without settled commits makes sled anew at each one.
@@ -465,9 +473,10 @@ impl Shared {
         settle(chapter, &self.settled, &|| self.go_on())?;
         // Before the mark, so that no recovery of sled finds the mark without the records.
         self.settled.flush()?;
-        let Some(end) = settle_end(chapter, &self.settled)? else {
+        let Some(end) = end_of(chapter)? else {
             return Ok(());
         };
+        self.settled.put(SETTLED_KEY, &record::encode_end(&end))?;
         #[cfg(planted)]
         if crate::planted::is("witness-first") {
             let snapshot = snapshots::newest_number(&self.folder).unwrap_or(0);
@@ -488,10 +497,15 @@ impl Shared {
             is_whole = self.check_recovery()?;
             Ok(())
         })?;
+        self.take_over(chapter, &end, is_whole)
+    }
+
+    /// Makes what sled has of a chapter count, in the place of the journal's copy. It is checked before.
+    fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
         // sled panics on some damage.
-        let checked = quietly(|| self.check_settled((chapter, &end), is_whole));
-        let checked = checked.unwrap_or_else(|| Err(LogError::damaged("sled's files")));
-        if !matches!(checked, Ok(()) | Err(LogError::Closing)) {
+        let checked = quietly(|| self.check_settled((chapter, end), is_whole));
+        let checked = checked.unwrap_or_else(|| Err(why_panicked(&self.folder, "sled's files")));
+        if checked.as_ref().is_err_and(is_harm) {
             // Readers must not take what sled has lost for what was never there.
             self.settled.close()?;
         }
@@ -518,64 +532,82 @@ impl Shared {
         })
     }
 
-    /// Puts a settling off that lacked something. Any other failure ends the log.
+    /// Settles a chapter, and gives its file up.
+    fn settle_oldest(&self, chapter: Arc<Chapter>) {
+        let began = Instant::now();
+        // sled panics on some failures of the disk.
+        let settled = catch_unwind(AssertUnwindSafe(|| self.settle_chapter(&chapter)));
+        match settled {
+            Ok(Ok(())) => {
+                if self.put_off.lock().take().is_some() {
+                    info!("the journal is settled again");
+                }
+                let file = Arc::clone(&chapter.file);
+                // The next chapter is likely to become as long.
+                let most = self.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
+                let kept = chapter.bytes().clamp(self.chapter_bytes, most);
+                self.chapters.write().full.pop_front();
+                drop(chapter);
+                file.recycle(kept);
+                self.barrier.begins(Step::Done);
+                debug!("a chapter is settled");
+            }
+            Ok(Err(LogError::Closing)) => self.change(|stage| *stage = Stage::Idle),
+            Ok(Err(error)) => self.break_off(error, began.elapsed()),
+            // What sled holds in memory may wait for ever then, so it is not opened again here.
+            Err(_panic) => self.fail(&why_panicked(&self.folder, "a settling panicked")),
+        }
+    }
+
+    /// Puts a settling off that took so long and lacked something. Any other failure ends the log.
     fn break_off(&self, error: LogError, took: Duration) {
         // A file that was cut fails in many ways.
         let error = self.check_files().err().unwrap_or(error);
-        let is_displaced = matches!(error, LogError::Displaced { .. });
-        // sled panics on a full disk.
-        let is_full = || is_full_at(&self.folder).then(|| io::ErrorKind::StorageFull.into());
-        let lack = lack_in(&error).map(copy_of).or_else(is_full);
-        if let Some(lack) = lack.filter(|_| !is_displaced) {
-            return self.put_off(&error, lack, took);
+        let Some(lack) = lack_in(&error).map(copy_of) else {
+            return self.fail(&error);
+        };
+        // Behind a failure of its own, sled may refuse reads until it is opened again.
+        if matches!(error, LogError::Storage(_)) {
+            self.settled.note_failure();
         }
-        *self.put_off.lock() = None;
-        let error: &(dyn std::error::Error + 'static) = &error;
+        self.put_off(&error, lack);
+        let rest = took
+            .saturating_mul(REST_FACTOR)
+            .clamp(REST_LEAST, REST_MOST);
+        self.change(|stage| *stage = Stage::Resting(Instant::now() + rest));
+    }
+
+    /// Ends the log.
+    fn fail(&self, error: &LogError) {
+        let is_displaced = matches!(error, LogError::Displaced { .. });
+        let error: &(dyn std::error::Error + 'static) = error;
+        let what_next = match lack_in(error) {
+            Some(_) => "what it lacks is no damage",
+            None => "if this comes again, use `simplefeed-server recover`",
+        };
         error!(
             error,
-            "the journal cannot be settled; the log takes no entries until the server is restarted; if this comes again, \
-             use `simplefeed-server recover`"
+            "the journal cannot be settled; the log takes no entries until the server is restarted; {what_next}"
         );
+        *self.put_off.lock() = None;
         self.displaced.fetch_or(is_displaced, Ordering::AcqRel);
         self.failed.store(true, Ordering::Release);
     }
 }
 
-/// Settles the full chapters, the oldest first.
+/// Returns whether sled has lost something.
+fn is_harm(error: &LogError) -> bool {
+    !matches!(error, LogError::Closing) && lack_in(error).is_none()
+}
+
+/// Settles the full chapters, the oldest first, until the end.
 fn run(shared: &Shared) {
     // The writer and the readers come first. Without the right to yield, it takes its share.
     let _yielding = rustix::process::nice(10);
-    loop {
-        let oldest = shared.chapters.read().full.front().map(Arc::clone);
-        let Some(chapter) = oldest else {
-            return;
-        };
-        let began = Instant::now();
-        // sled panics on some failures of the disk.
-        let settled = catch_unwind(AssertUnwindSafe(|| shared.settle_chapter(&chapter)));
-        let panicked = |_| Err(LogError::damaged("a settling panicked"));
-        match settled.unwrap_or_else(panicked) {
-            Ok(()) => {
-                if shared.put_off.lock().take().is_some() {
-                    info!("the journal is settled again");
-                }
-                let file = Arc::clone(&chapter.file);
-                // The next chapter is likely to become as long.
-                let most = shared.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
-                let kept = chapter.bytes().clamp(shared.chapter_bytes, most);
-                shared.chapters.write().full.pop_front();
-                drop(chapter);
-                file.recycle(kept);
-                shared.barrier.begins(Step::Done);
-                debug!("a chapter is settled");
-            }
-            Err(LogError::Closing) => return,
-            Err(error) => {
-                shared.break_off(error, began.elapsed());
-                if !shared.rest() {
-                    return;
-                }
-            }
+    while let Some(chapter) = shared.next() {
+        let settled = catch_unwind(AssertUnwindSafe(|| shared.settle_oldest(chapter)));
+        if settled.is_err() {
+            shared.fail(&LogError::damaged("a settling panicked"));
         }
     }
 }

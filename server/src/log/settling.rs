@@ -9,7 +9,7 @@ use simplefeed_core::feed::{FeedKey, Position};
 use super::{
     LogError, LogHead,
     chapter::{Changed, Chapter},
-    record::{self, CommitFacts, FactsRecord, RECORD_BYTES, SETTLED_KEY},
+    record::{self, CommitFacts, FactsRecord, RECORD_BYTES},
     settled::{Putting, Settled},
     tail::{FeedRecord, Tail},
 };
@@ -51,23 +51,18 @@ pub(super) fn settle(
     putting.finish()
 }
 
-/// Stores where a chapter ends: from now on, it counts as settled. Returns that end, if the chapter has commits.
+/// Returns where a chapter ends, if it has commits.
 ///
 /// # Errors
 ///
-/// Returns the failure to read or to write.
-pub(super) fn settle_end(
-    chapter: &Chapter,
-    settled: &Settled,
-) -> Result<Option<LogHead>, LogError> {
+/// Returns the failure to read.
+pub(super) fn end_of(chapter: &Chapter) -> Result<Option<LogHead>, LogError> {
     let Some((number, place)) = chapter.all_facts().last() else {
         return Ok(None);
     };
     let facts = CommitFacts::decode(&chapter.value(place)?);
     let damaged = || LogError::damaged(format!("the facts of commit {number}"));
-    let end = facts.ok_or_else(damaged)?.end(number);
-    settled.put(SETTLED_KEY, &record::encode_end(&end))?;
-    Ok(Some(end))
+    Ok(Some(facts.ok_or_else(damaged)?.end(number)))
 }
 
 /// Checks that all of a settled chapter is there.

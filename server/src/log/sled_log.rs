@@ -31,7 +31,7 @@ use simplefeed_core::{
 };
 use tracing::{info, warn};
 
-use crate::lack::{copy_of, is_momentary, lack_in};
+use crate::lack::{copy_of, lack_in};
 
 use super::{
     Commits as _, FeedHeads, LogError, LogHead, Series as _,
@@ -54,6 +54,9 @@ const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
 pub(super) const SPREAD_CHAPTERS: u64 = 3;
 /// Time between two checks that nobody else has locked the folder.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
+/// How long the log counts as one that takes no commits, since it has refused one for which a file was missing. Then the next
+/// commit shows.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// How many times its size a chapter may grow to while the one before is settled. Then appends wait.
 const BACKLOG_MAX: u64 = 4;
 
@@ -66,7 +69,7 @@ pub struct SledLog {
     seen: Mutex<SeenNote>,
     /// The note of the processes before this one.
     seen_before: Seen,
-    pub(super) settler: Settler,
+    settler: Settler,
     /// Bytes of a chapter from which on it is settled.
     chapter_bytes: u64,
     /// Ids in memory from which on they become a file.
@@ -80,6 +83,8 @@ pub struct SledLog {
     /// A document beside it that is of another log.
     pub(super) replaced_by: Mutex<Option<PathBuf>>,
     pub(super) folder: Arc<DataFolder>,
+    /// When no file of the journal could be made, the last time that one was due.
+    unrotated: Mutex<Option<Instant>>,
     /// When the folder was checked last.
     checked: Mutex<Instant>,
     /// Bytes of the largest commit refused for lack of room; 0 once there was room again.
@@ -123,6 +128,7 @@ impl SledLog {
             displaced,
             replaced_by: Mutex::default(),
             folder,
+            unrotated: Mutex::default(),
             checked: Mutex::new(Instant::now()),
             wanted: AtomicU64::new(0),
         }
@@ -132,7 +138,12 @@ impl SledLog {
     pub(super) fn store(&self, commit: &Commit, known: &FeedHeads) -> Result<ChainHash, LogError> {
         let mut journal = self.journal.lock();
         let before = self.head();
-        let (items, head) = self.prepare(commit, before, known)?;
+        let prepared = self.prepare(commit, before, known);
+        // While a settling is put off, sled may refuse reads. Nothing is written yet.
+        let (items, head) = prepared.map_err(|error| match self.settler.lack() {
+            Some(lack) => LogError::lacking("read what is settled", lack),
+            None => error,
+        })?;
         self.check_folder()?;
         self.make_place(&mut journal, before)?;
         journal.append(commit.number, &before.chain, &items, |record| {
@@ -257,7 +268,7 @@ impl SledLog {
         if !is_full(bytes, CHAPTER_MEMORY_MAX) {
             return Ok(());
         }
-        // One for which there was no thread is begun again. One that failed is not.
+        // A settling for which there was no thread is begun again. One that failed is not.
         let has_failed = self.failed.load(Ordering::Acquire);
         if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
             if self.has_place() {
@@ -271,27 +282,38 @@ impl SledLog {
         }
         // At an end, the next process settles them.
         if !self.settler.is_ending() && !self.chapters.read().full.is_empty() {
-            return Err(LogError::lacking("settle the journal", self.settler.lack()));
+            let busy = || io::ErrorKind::ResourceBusy.into();
+            let lack = self.settler.lack().unwrap_or_else(busy);
+            return Err(LogError::lacking("settle the journal", lack));
         }
         self.begin_chapter(journal, head)
     }
 
+    /// Returns whether reads or commits are refused until the system has something that it lacks now.
+    pub(super) fn refuses(&self) -> bool {
+        let refused = *self.unrotated.lock();
+        refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)
+            || self.settled.is_lacking()
+            || (self.settler.lack().is_some() && !self.has_place())
+    }
+
     /// Returns whether the newest chapter may grow, whatever becomes of the one before.
-    pub(super) fn has_place(&self) -> bool {
+    fn has_place(&self) -> bool {
         let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
         let chapters = self.chapters.read();
         chapters.newest.bytes() <= most && chapters.newest.memory() <= 2 * CHAPTER_MEMORY_MAX
     }
 
     fn begin_chapter(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
-        // Nothing is written to the file before until there is one: the next commit tries it again.
+        // Where this fails, a file may have the name of the next commit: until there is one, the file before gets none.
         let rotated = journal.rotate(head.number.next(), head.chain);
-        rotated.map_err(|error| match lack_in(&error) {
-            Some(lack) if is_momentary(lack) => {
-                LogError::lacking("begin a file of the journal", copy_of(lack))
-            }
-            _ => error,
-        })?;
+        let lack = |error: &LogError| lack_in(error).map(copy_of);
+        let lack = rotated.as_ref().err().and_then(lack);
+        *self.unrotated.lock() = lack.is_some().then(Instant::now);
+        if let Some(lack) = lack {
+            return Err(LogError::lacking("begin a file of the journal", lack));
+        }
+        rotated?;
         self.settler.note_file(head.number.next())?;
         let mut chapters = self.chapters.write();
         let full = std::mem::replace(

@@ -26,10 +26,11 @@ use uuid::Uuid;
 
 use super::request::{
     Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
-    PublishError, Reply, Request, Wanted,
+    NotCommitted, PublishError, Reply, Request, Wanted,
 };
 use crate::{
     head_tag::{HeadTag, SettingsTag},
+    lack::lack_in,
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, settings_of},
 };
 
@@ -387,6 +388,10 @@ impl<'w> Group<'w> {
     fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
+            // The settler has told it.
+            if let Some(lack) = lack_in(error).filter(|_| self.log.is_lacking()) {
+                return NotCommitted::lacking(lack).into();
+            }
             // Logged here, because the publisher's answer does not show the cause.
             error!(error, "the log cannot be read");
             // Files that were cut fail their readers before a commit finds that out.

@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use simplefeed_core::{
     entry::Draft,
@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::{
     access::Sight,
     head_tag::{HeadTag, SettingsTag},
-    log::Space,
+    lack::advice,
+    log::{Space, space::is_full},
 };
 
 /// Entries to append to a feed, which is created if need be.
@@ -222,6 +223,14 @@ pub enum PublishError {
          `simplefeed-server clock accept` beside the server"
     )]
     Clock,
+    /// The system lacks something, such as file handles. Nothing was stored.
+    #[error("the log takes no entries now: {advice}; nothing is stored")]
+    Lacking {
+        /// What the operator may do.
+        advice: &'static str,
+        /// Whether room on the disk is missing.
+        is_full: bool,
+    },
     /// The log takes no commits. A restart may find this request stored; a repeat is safe.
     #[error("the log takes no entries now")]
     Unavailable,
@@ -244,8 +253,15 @@ impl std::fmt::Debug for Request {
 /// Why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotCommitted {
-    /// The log takes no commits now, or since one failed.
+    /// The log takes no commits since one failed.
     Stopped,
+    /// The system lacks something.
+    Lacking {
+        /// What the operator may do.
+        advice: &'static str,
+        /// Whether room on the disk is missing.
+        is_full: bool,
+    },
     /// The disk is full.
     NoSpace(Space),
     /// The data folder is not what the server has opened.
@@ -256,10 +272,21 @@ pub(super) enum NotCommitted {
     Clock,
 }
 
+impl NotCommitted {
+    /// Returns that the system lacks something.
+    pub(super) fn lacking(lack: &io::Error) -> Self {
+        Self::Lacking {
+            advice: advice(lack).unwrap_or("the messages of the server say more"),
+            is_full: is_full(lack),
+        }
+    }
+}
+
 impl From<NotCommitted> for PublishError {
     fn from(why: NotCommitted) -> Self {
         match why {
             NotCommitted::Stopped => Self::Unavailable,
+            NotCommitted::Lacking { advice, is_full } => Self::Lacking { advice, is_full },
             NotCommitted::NoSpace(space) => Self::NoSpace(space),
             NotCommitted::Displaced => Self::Displaced,
             NotCommitted::Replaced => Self::Replaced,

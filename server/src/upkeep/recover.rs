@@ -21,7 +21,7 @@ use simplefeed_core::{
 };
 
 use crate::{
-    lack::unless_lacking,
+    lack::{check_memory, unless_lacking},
     log::{
         Commits as _, LogError,
         folder::OpenError,
@@ -55,6 +55,9 @@ pub enum RecoverError {
     /// The old folder cannot be read, or the new log not be written.
     #[error("nothing was recovered")]
     Open(#[from] OpenError),
+    /// The old folder cannot be read as a whole.
+    #[error("nothing was recovered")]
+    Unread(#[source] LogError),
     /// The new folder cannot be made.
     #[error("nothing was recovered")]
     Folder(#[from] BackupError),
@@ -165,6 +168,9 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let mut report = loop {
         let made = make_folder(to, |folder| {
             let (report, different) = make_log(&feeds, &recorded, old, &archive, folder)?;
+            // What sled could not read for want of memory would count as lost.
+            let memory = check_memory().map_err(LogError::io("read", data));
+            memory.map_err(RecoverError::Unread)?;
             if different.is_empty() {
                 return Ok(report);
             }

@@ -77,8 +77,8 @@ impl Limit {
     fn judge(self, value: u64, code: i32, said: &str, task: &[&str]) {
         let what = format!("{self:?} {value} {task:?}: {code}: {said}");
         assert!(code == 0 || Some(&value) != self.values().last(), "{what}");
-        // Of the loader, of an allocation that failed, or of sled, whose panic without memory is taken for damage.
-        if self == Self::Memory && [15, 127, 134, 137, 139].contains(&code) {
+        // Of the loader, or of an allocation that failed.
+        if self == Self::Memory && [127, 134, 137, 139].contains(&code) {
             return;
         }
         assert!(!said.contains("damage"), "{what}");
@@ -541,43 +541,76 @@ fn a_lack_of_handles_under_a_server_is_no_damage() {
 }
 
 /// Goal: a settling that finds no handles ends nothing: entries are taken until the journal has grown too large, what is stored
-/// can be read, `/readyz` tells it, and all goes on once there are handles.
+/// can be read, `/readyz` tells it, and all goes on once there are handles: in the same process, or in the next one.
 #[test]
 fn a_settling_without_handles_is_put_off() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let mut command = Command::new(program("simplefeed-test-server"));
-    command
-        .arg(&data)
-        .args(["honest", "2", "4096", "127.0.0.1:0"]);
-    let server = Server::try_spawn(command).unwrap();
-    server.publish_ids("a", (0..5).map(|n| n.to_string()));
-    server.wait_until_frozen("/feeds/a/2.atom");
-    // Enough for a connection, and too few for a settling.
-    server.limit_handles_to(server.open_files() + 4);
-    let mut stored = 5;
-    let refused = wait_for("entries are taken for ever", || {
-        let answer = server.publish("a", "{}");
-        stored += usize::from(answer.status == 201);
-        (answer.status != 201).then_some(answer)
-    });
-    assert_eq!(refused.status, 503, "{}", refused.text());
-    let ready = server.get("/readyz");
-    assert_eq!(ready.status, 503);
-    assert!(ready.text().contains("lacks"), "{}", ready.text());
-    for path in ["/feeds/a/1.atom", "/feeds/a/recent.atom"] {
-        assert_eq!(server.get(path).status, 200);
+    let start = || {
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command
+            .arg(&data)
+            .args(["honest", "2", "4096", "127.0.0.1:0"]);
+        Server::try_spawn(command).unwrap()
+    };
+    let mut stored = 0;
+    for end in ["stop", "kill", "kill later", "goes on", "kill", "stop"] {
+        let server = start();
+        // Whatever it does at first, it has the handles for.
+        assert_eq!(server.publish("b", "{}").status, 201);
+        pause(Duration::from_secs(1));
+        // Enough for a connection, and too few for a settling: in the first round, for the first one.
+        server.limit_handles_to(server.open_files() + 4);
+        let publish = || Request::post("/feeds/a", "application/x-ndjson", "{}");
+        // Sometimes something else has the handle that a connection needs.
+        let answer_to = |request: Request| {
+            wait_for("there is no answer", || {
+                request.send_within(&server.address, ANSWER).ok()
+            })
+        };
+        let refused = wait_for("entries are taken for ever", || {
+            let answer = answer_to(publish());
+            stored += usize::from(answer.status == 201);
+            (answer.status != 201).then_some(answer)
+        });
+        assert_eq!(refused.status, 503, "{}", refused.text());
+        assert!(refused.text().contains("ulimit -n"), "{}", refused.text());
+        let ready = answer_to(Request::get("/readyz"));
+        assert_eq!(ready.status, 503);
+        assert!(ready.text().contains("lacks"), "{}", ready.text());
+        // The settings of one are in sled alone, but for the first round.
+        for path in ["/feeds/b/settings.json", "/feeds/a/recent.atom"] {
+            let answer = answer_to(Request::get(path));
+            assert_eq!(answer.status, 200, "{end}: {}", answer.text());
+        }
+        let said = server.said().join("\n");
+        assert!(said.contains("it is tried again"), "{said}");
+        assert!(said.contains("ulimit -n"), "{said}");
+        match end {
+            "stop" => server.stop_somehow(),
+            "kill" => server.kill(),
+            _ => {
+                server.limit_handles_to(10_000);
+                if end == "kill later" {
+                    // Before, within or behind the next try.
+                    pause(Duration::from_secs(1));
+                    server.kill();
+                    continue;
+                }
+                wait_for("the server is not ready again", || {
+                    (server.get("/readyz").status == 200).then_some(())
+                });
+                server.publish_ids("a", ["next".into()]);
+                stored += 1;
+                let said = server.said().join("\n");
+                assert!(said.contains("settled again"), "{said}");
+                server.stop_somehow();
+            }
+        }
     }
-    let said = server.said().join("\n");
-    assert!(said.contains("it is tried again"), "{said}");
-    assert!(said.contains("ulimit -n"), "{said}");
-    server.limit_handles_to(10_000);
-    wait_for("the server is not ready again", || {
-        (server.get("/readyz").status == 200).then_some(())
-    });
-    server.publish_ids("a", ["next".into()]);
-    assert!(ids(&server, "a").len() > stored);
-    assert!(server.said().join("\n").contains("settled again"));
+    let server = start();
+    // Some were stored for which there was no answer.
+    assert!(ids(&server, "a").len() >= stored);
     server.stop_somehow();
     check_folder("verify", &data);
 }

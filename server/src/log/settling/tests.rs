@@ -5,6 +5,8 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use simplefeed_core::{
@@ -233,6 +235,60 @@ fn divide_otherwise(log: &SledLog, memory: &MemoryLog) {
             }
         }
     }
+}
+
+/// Goal: a settling that finds the disk full, wherever that is, is begun again in the same process, and loses nothing; nor does
+/// a process that ends before. What sled has as settled is not written again: its mark would stand beside half a chapter.
+#[test]
+fn a_settling_that_lacked_something_is_begun_again() {
+    let mut marks = 0;
+    for puts in 0.. {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut opened, memory) = (open(folder.path()), MemoryLog::default());
+        let mut has_ended = true;
+        for (number, round) in rounds().into_iter().take(2).enumerate() {
+            let ends_before = (puts + number).is_multiple_of(2);
+            for commit in &round {
+                memory.append(commit).unwrap();
+                opened.log.append(commit).unwrap();
+            }
+            let puts_left = &opened.log.settled.puts_left;
+            puts_left.store(puts, Ordering::Release);
+            opened.log.rotate();
+            let left = opened.log.chapters.read().full.front().map(Arc::clone);
+            has_ended &= left.is_none();
+            let is_marked = left.is_some_and(|left| {
+                let end = end_of(&left).unwrap().unwrap();
+                let marked = opened.log.settled.raw_value(record::SETTLED_KEY).unwrap();
+                marked == Some(record::encode_end(&end))
+            });
+            if ends_before {
+                opened.close().unwrap();
+                opened = open(folder.path());
+            } else {
+                puts_left.store(usize::MAX, Ordering::Release);
+                let deadline = Instant::now() + Duration::from_mins(1);
+                while !opened.log.chapters.read().full.is_empty() && Instant::now() < deadline {
+                    thread::yield_now();
+                }
+                let made = usize::MAX - puts_left.load(Ordering::Acquire);
+                assert!(!is_marked || made == 1, "{puts}: {made}");
+            }
+            marks += usize::from(is_marked);
+            opened.log.settle_rest();
+            opened.log.wait_for_settling();
+            assert!(opened.log.chapters.read().full.is_empty(), "{puts}");
+            for (feed, end) in ends(&memory) {
+                let expected = memory.entries(settings(feed).id.key(), Position(0)..end);
+                assert_eq!(settled_entries(&opened.log, feed, end), expected.unwrap());
+            }
+        }
+        opened.close().unwrap();
+        if has_ended {
+            break;
+        }
+    }
+    assert!(marks > 0);
 }
 
 /// Goal: what a settling that broke off has left hinders none that divides the entries otherwise, as another version of
