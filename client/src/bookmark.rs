@@ -304,7 +304,8 @@ impl FileBookmark {
         name.push(".lock");
         let path = files::folder_of(&self.path).join(name);
         let mut options = OpenOptions::new();
-        let file = options.create(true).truncate(false).write(true).open(&path);
+        let options = options.create(true).truncate(false).write(true);
+        let file = files::open_regular(&path, options);
         let file = file.map_err(|error| files::about(&path, &error))?;
         match file.try_lock() {
             Ok(()) => {
@@ -345,7 +346,7 @@ impl FileBookmark {
     }
 
     fn read(&self) -> io::Result<Option<Place>> {
-        let text = match fs::read(&self.path) {
+        let text = match files::read_regular(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

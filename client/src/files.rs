@@ -86,6 +86,32 @@ fn is_planted(path: &Path) -> bool {
     }
 }
 
+/// Opens a file, and nothing else: the opening of a pipe waits, and a device may have no end.
+///
+/// # Errors
+///
+/// Returns why it cannot be opened, or that it is no regular file.
+pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let detail = format!("{} is no regular file", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, detail))
+        }
+        _ => options.open(path),
+    }
+}
+
+/// Reads a file whole, and nothing else.
+///
+/// # Errors
+///
+/// As [`open_regular`], and why it cannot be read.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    open_regular(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Adds a line to the end of a file, durably. The rest of a line that a crash cut short stays a line of its own.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder_of` follows")]
 pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {

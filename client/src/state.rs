@@ -303,11 +303,8 @@ impl Shared {
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
         // Not truncated: the text is another process's until the lock is held.
-        let mut lock = options
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)?;
+        let options = options.create(true).truncate(false).write(true);
+        let mut lock = files::open_regular(&path, options)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),

@@ -10,7 +10,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{FutureExt as _, StreamExt as _, future, stream::FuturesUnordered};
@@ -50,7 +50,12 @@ use kernel_copies::{KernelCopies, Sending};
 use open::OpenConnections;
 use progress::Progress;
 
-use crate::{access::Access, config::Limits, workers::Workers};
+use crate::{
+    access::Access,
+    config::Limits,
+    lack::{advice, is_momentary},
+    workers::Workers,
+};
 
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -58,6 +63,8 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause after a connection could not be accepted, for lack of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two lines that tell of it.
+const TOLD_AGAIN: Duration = Duration::from_mins(1);
 /// Connections over the limit that are answered at the same time; others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
 /// Longest time for an idle connection to make room for a new one.
@@ -209,6 +216,7 @@ pub struct Service<A> {
 pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers: &Workers) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let mut stopping = service.stopping.clone();
+    let mut told: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -217,7 +225,15 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                warn!(%error, "a connection cannot be accepted");
+                // Its handle is enough for the one that waits.
+                if is_momentary(&error) {
+                    service.open.end_idlest();
+                }
+                if told.is_none_or(|told| told.elapsed() > TOLD_AGAIN) {
+                    told = Some(Instant::now());
+                    let advice = advice(&error);
+                    warn!(%error, advice, "connections cannot be accepted");
+                }
                 // Without a pause, a lack of file descriptors would make this loop spin.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -45,6 +45,8 @@ use crate::{
 
 /// File descriptors kept for files, beside those of connections: those of the log and the views, and copies of bodies.
 const FILES: usize = 256 + COPIES_MAX;
+/// Of those, the ones without which nothing is served.
+const FILES_LEAST: usize = 24;
 /// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
 /// Most sockets that are handed over.
@@ -353,14 +355,16 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
         Ok(()) => allowed,
         Err(_) => limits.current.unwrap_or(needed),
     };
-    let left = usize::try_from(allowed).unwrap_or(usize::MAX);
-    let left = left.saturating_sub(FILES);
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+    // Of few, half are for connections.
+    let left = allowed.saturating_sub(FILES.min(allowed / 2 + FILES_LEAST));
     // One at least, or nothing would be served.
     let fewer = connections.min((left / doors).max(1));
     if fewer < connections {
         warn!(
             allowed,
-            fewer, "the system allows too few open files for all connections"
+            connections = fewer,
+            "the system allows too few open files for all connections: raise `ulimit -n`, or LimitNOFILE= of its unit"
         );
     }
     fewer

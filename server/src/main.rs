@@ -66,7 +66,7 @@ const FILES_LEAST: u64 = 48;
 /// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.
 ///
 /// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 16 data folder changed under
-/// the server, 130 interrupted, 101 or 134 a fault of this program.
+/// the server, 130 interrupted, 143 terminated by a second signal, 101 or 134 a fault of this program.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
@@ -249,13 +249,21 @@ struct NewFolderArgs {
 }
 
 fn main() -> ExitCode {
-    let matches = CommandLine::command().get_matches();
-    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    survive_long_files();
+    let parsed = CommandLine::command().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((CommandLine::from_arg_matches(&matches)?, matches)));
+    let (line, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) if error.use_stderr() => {
+            say(error.render().to_string().trim_end());
+            return ExitCode::from(exit::USAGE);
+        }
+        Err(help) => help.exit(),
+    };
     if let Err(error) = logging::start(&line.log) {
         say(&format!("error: --log: {error}"));
         return ExitCode::from(exit::USAGE);
     }
-    survive_long_files();
     let outcome = match raise_files(FILES_LEAST).map(|()| line.command) {
         Err(error) => Err(error.into()),
         Ok(command) => carry_out(command, &matches),
@@ -525,9 +533,10 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     })
 }
 
-/// Notifies systemd. Where there is none, a failure does not matter.
-fn notify_systemd(state: NotifyState<'_>) {
-    drop(sd_notify::notify(&[state]));
+/// Notifies systemd. Where there is none, a failure does not matter. A reader that stands still holds nothing up.
+fn notify_systemd(state: NotifyState<'static>) {
+    let notify = move || drop(sd_notify::notify(&[state]));
+    let _unnotified = std::thread::Builder::new().spawn(notify);
 }
 
 /// Gives an order to the server that has a log open.

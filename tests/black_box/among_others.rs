@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _},
     net::TcpListener,
-    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram, process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -371,6 +371,118 @@ fn a_full_stdout_is_named() {
         assert!(said.contains("cannot write to stdout"), "{args:?}: {said}");
         assert!(said.contains("the disk is full"), "{args:?}: {said}");
     }
+}
+
+/// Goal: what is written to a stdout that is open for reading only is not taken for printed: the command fails, and the
+/// bookmark stays.
+#[test]
+fn a_stdout_for_reading_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let url = server.url("/feeds/a");
+    let mark = folder.path().join("mark");
+    let kept = mark.to_str().unwrap();
+    let commands: [&[&str]; 6] = [
+        &["replay", &url, "--bookmark", kept],
+        &["replay", &url, "--count"],
+        &["tail", &url, "--since", "oldest", "--bookmark", kept],
+        &["watch", &url, "--since", "oldest"],
+        &["get", &url],
+        &["ls", &server.url("/feeds")],
+    ];
+    for args in commands {
+        let mut command = Command::new(program("simplefeed"));
+        let output = command.args(args).stdout(File::open("/dev/null").unwrap());
+        let output = output.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("for reading only"), "{args:?}: {said}");
+        assert!(!mark.exists(), "{args:?}");
+    }
+    server.stop();
+}
+
+/// Goal: a bookmark or a lock that is a pipe is refused at once; its opening would wait for ever.
+#[test]
+fn a_pipe_for_a_bookmark_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let url = server.url("/feeds/a");
+    let in_folder = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let pipe = |name: &str| {
+        assert!(
+            run_command(Command::new("mkfifo").arg(in_folder(name)), b"")
+                .status
+                .success()
+        );
+    };
+    pipe("mark");
+    pipe(".free.lock");
+    let state = in_folder("state");
+    let mut command = Command::new(program("simplefeed"));
+    command.args(["replay", &url, "--state", &state, "--exec", "true"]);
+    assert!(run_command(&mut command, b"").status.success());
+    fs::remove_file(in_folder("state/lock")).unwrap();
+    pipe("state/lock");
+    let tasks: [&[&str]; 6] = [
+        &["replay", &url, "--bookmark", &in_folder("mark")],
+        &["replay", &url, "--bookmark", &in_folder("free")],
+        &["replay", &url, "--state", &state, "--exec", "true"],
+        &["tail", &url, "--bookmark", &in_folder("mark")],
+        &["bookmark", "show", &in_folder("mark")],
+        &["bookmark", "show", "/dev/zero"],
+    ];
+    for args in tasks {
+        let mut command = Command::new(program("simplefeed"));
+        let mut running = Running::spawn(command.args(args).stderr(Stdio::piped()));
+        let code = running.ended(&args.join(" "));
+        let mut said = String::new();
+        running
+            .0
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(code, 1, "{args:?}: {said}");
+        assert!(said.contains("no regular file"), "{args:?}: {said}");
+    }
+    server.stop();
+}
+
+/// Goal: a usage error waits for no reader of stderr that stands still.
+#[test]
+fn a_usage_error_waits_for_nobody() {
+    for name in ["simplefeed", "simplefeed-server"] {
+        for args in [&["nonsense"][..], &[]] {
+            let (stderr, _log) = Stderr::Stalled.open();
+            let mut command = Command::new(program(name));
+            let mut running = Running::spawn(command.args(args).stderr(stderr));
+            assert_eq!(running.ended(name), 2, "{name} {args:?}");
+        }
+    }
+}
+
+/// Goal: a service manager that takes no notification holds no server up, neither at its start nor at its end.
+#[test]
+fn a_manager_that_stands_still_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let filling = UnixDatagram::unbound().unwrap();
+    filling.set_nonblocking(true).unwrap();
+    while filling.send_to(b"X=1", &path).is_ok() {}
+    let mut command = Command::new(program("simplefeed-server"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    command
+        .arg(folder.path().join("data"))
+        .env("NOTIFY_SOCKET", &path);
+    let server = Server::try_spawn(command).unwrap();
+    server.publish_ids("a", ["1".into()]);
+    server.stop();
+    drop(manager);
 }
 
 /// Goal: a non-blocking pipe loses nothing: the command waits for its reader.

@@ -18,7 +18,7 @@ use crate::refresh::control::NoQueue;
 pub(crate) const OK: u8 = 0;
 /// Any failure without a code of its own.
 pub(crate) const OTHER: u8 = 1;
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// Some entries could not be handled; they are recorded.
 pub(crate) const PARTIAL: u8 = 3;
 pub(crate) const NOT_FOUND: u8 = 10;

@@ -77,7 +77,7 @@ Exit codes:
   0 ok, 1 other, 2 usage, 3 some entries could not be handled (they are skipped or parked),
   10 not found, 11 the state is used by another process, 12 not authorised, 13 gap,
   14 unavailable after retries (or nothing but an old copy), 15 integrity (history changed, or --if-match does not hold),
-  16 another feed, 130 interrupted. status has its own.";
+  16 another feed, 130 interrupted, 143 terminated twice. status has its own.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -210,7 +210,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let line = CommandLine::parse();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) if error.use_stderr() => {
+            say::misuse(&error.render().to_string());
+            return ExitCode::from(exit::USAGE);
+        }
+        Err(help) => help.exit(),
+    };
     say::speak(line.voice());
     let outcome = match runtime() {
         Ok(runtime) => runtime.block_on(run_until_interrupted(line.command)),
@@ -234,8 +241,8 @@ const BLOCKING_MAX: usize = 64;
 /// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up of a name.
 fn runtime() -> anyhow::Result<Runtime> {
     // tokio panics where the system gives it no file or thread. More are for reading an input, and for a queue.
-    ask_for_files(16).context("the system lets this command open fewer than 16 files")?;
-    ask_for_threads(8).context("the system gives this command fewer than 8 threads")?;
+    ask_for_files(16).context("the system lets this command open fewer than 16 more files")?;
+    ask_for_threads(8).context("the system gives this command fewer than 8 more threads")?;
     // Documents are read on one thread while the other hands entries over.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-use crate::stdout::{Out, stdout};
+use crate::stdout::{Out, check, stdout};
 
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -39,9 +39,11 @@ impl Printed {
     pub(crate) fn new(keeps_place: bool) -> io::Result<Self> {
         if is_closed(&io::stdout()) {
             return Err(io::Error::other(
-                "stdout is closed, so entries would be lost",
+                "stdout is closed, or the null device for reading and writing, as which the system shows a closed one: \
+                 entries would be lost",
             ));
         }
+        check()?;
         let file = if keeps_place {
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let file = file.metadata()?.is_file().then_some(file);

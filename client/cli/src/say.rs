@@ -110,6 +110,11 @@ pub(crate) fn detail(text: &str) {
     }
 }
 
+/// Prints what is wrong with the command line.
+pub(crate) fn misuse(text: &str) {
+    line(text.trim_end());
+}
+
 /// Prints a failure: the error, its causes, and a hint.
 pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();

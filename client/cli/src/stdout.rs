@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, Stdout, Write};
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
+    fs::{OFlags, fcntl_getfl},
     io::Errno,
 };
 
@@ -23,8 +24,24 @@ pub(crate) fn stdout() -> Out {
     Out(io::stdout())
 }
 
+/// Checks that stdout can be written to.
+///
+/// # Errors
+///
+/// Returns that it is open for reading only: the standard library counts what is written there as written.
+pub(crate) fn check() -> io::Result<()> {
+    match fcntl_getfl(io::stdout()) {
+        Ok(flags) if flags & OFlags::RWMODE == OFlags::RDONLY => {
+            let error = io::Error::other("it is open for reading only");
+            Err(io::Error::other(Unwritable(error)))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        check()?;
         patiently(|| self.0.write(bytes))
     }
 

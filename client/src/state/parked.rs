@@ -128,7 +128,7 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
 
 /// Reads a parked entry; `None` if it is not there any more.
 fn read(path: &Path) -> io::Result<Option<Parked>> {
-    let text = match fs::read(path) {
+    let text = match files::read_regular(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(files::about(path, &error)),

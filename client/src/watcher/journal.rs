@@ -10,7 +10,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
+    io,
     path::PathBuf,
 };
 
@@ -128,7 +128,7 @@ impl Journal {
     /// Opens the journal in a folder, and reads it.
     pub(super) fn open(folder: StateFolder) -> Result<(Self, Notes), StateError> {
         let path = folder.path().join(FILE);
-        let text = match fs::read(&path) {
+        let text = match files::read_regular(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
             Err(error) => return Err(folder.failed(files::about(&path, &error))),

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{self, BufRead as _, BufReader, Read as _},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     os::unix::process::ExitStatusExt as _,
     path::Path,
     process::{Command, ExitStatus, Output, Stdio},
@@ -538,6 +539,77 @@ fn a_lack_of_handles_under_a_server_is_no_damage() {
     assert!(!said.contains("damage"), "{said}");
     server.stop();
     check_folder("verify", &data);
+}
+
+/// Opens so many connections, each with a request behind it.
+fn idle_connections(server: &Server, count: usize) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+/// Goal: where few files may be open, half of them are for connections.
+#[test]
+fn few_handles_are_for_many_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=256:256"]);
+    command.arg(program("simplefeed-server"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+    let server = Server::try_spawn({
+        command.arg(folder.path().join("data"));
+        command
+    })
+    .unwrap();
+    let idle = idle_connections(&server, 80);
+    // None of them has given way.
+    let has_ended = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        std::iter::repeat_with(|| stream.read(&mut [0; 512]))
+            .find_map(|read| match read {
+                Ok(0) => Some(true),
+                Ok(_) => None,
+                Err(_would_block) => Some(false),
+            })
+            .unwrap()
+    };
+    assert_eq!(server.get("/readyz").status, 200);
+    assert_eq!(idle.iter().filter(|stream| has_ended(stream)).count(), 0);
+    server.stop();
+}
+
+/// Goal: a connection for which there is no handle gets that of one that is idle, and the log says what to raise, once.
+#[test]
+fn an_idle_connection_gives_its_handle_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    let idle = idle_connections(&server, 40);
+    server.limit_handles_to(server.open_files());
+    for _ in 0..5 {
+        // The time after which idle connections end by themselves is longer.
+        let ready = Request::get("/healthz").send_within(&server.address, ANSWER);
+        assert_eq!(ready.unwrap().status, 200);
+    }
+    drop(idle);
+    server.limit_handles_to(10_000);
+    let said = server.said();
+    let told = said
+        .iter()
+        .filter(|line| line.contains("cannot be accepted"));
+    let told: Vec<_> = told.collect();
+    assert!(
+        told.len() <= 2 && told.iter().all(|line| line.contains("ulimit -n")),
+        "{told:?}"
+    );
+    server.stop();
 }
 
 /// Goal: a settling that finds no handles ends nothing: entries are taken until the journal has grown too large, what is stored
