@@ -119,7 +119,7 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     end::may_write()?;
     let is_new = !path.exists();
     let mut options = OpenOptions::new();
-    let mut file = options.create(true).append(true).read(true).open(path)?;
+    let mut file = open_regular(path, options.create(true).append(true).read(true))?;
     if file.metadata()?.len() > 0 {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;

@@ -216,7 +216,7 @@ pub struct Service<A> {
 pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers: &Workers) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let mut stopping = service.stopping.clone();
-    let mut told: Option<Instant> = None;
+    let mut told: Option<(Instant, Option<i32>)> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -225,12 +225,13 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                // Its handle is enough for the one that waits.
+                // The next one may have its handle.
                 if is_momentary(&error) {
                     service.open.end_idlest();
                 }
-                if told.is_none_or(|told| told.elapsed() > TOLD_AGAIN) {
-                    told = Some(Instant::now());
+                let (now, number) = (Instant::now(), error.raw_os_error());
+                if told.is_none_or(|(at, what)| what != number || now - at > TOLD_AGAIN) {
+                    told = Some((now, number));
                     let advice = advice(&error);
                     warn!(%error, advice, "connections cannot be accepted");
                 }

@@ -1,4 +1,4 @@
-//! Missing resources of a process: rights, file handles, memory, room on a disk, a file that is in use.
+//! Missing resources of a process: rights, file handles, memory, threads, room on a disk, a file that is in use.
 //!
 //! Pure, but for the limits of files and threads. None of it is a fault of a file, whatever was being done.
 
@@ -49,6 +49,8 @@ fn is_lack(error: &io::Error) -> bool {
         Kind::ReadOnlyFilesystem,
         Kind::ResourceBusy,
         Kind::StorageFull,
+        // Of a thread that cannot be started.
+        Kind::WouldBlock,
     ];
     kinds.contains(&error.kind()) || is_of_handles(error)
 }

@@ -103,7 +103,7 @@ pub enum Closed {
     Replaced,
     /// There is too little room on the disk to open it again with more in it.
     Full(Space),
-    /// The system lacks something, such as file handles. It goes on by itself.
+    /// The system lacks something, such as file handles. It is tried again.
     Lacking,
 }
 

@@ -536,7 +536,10 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
 /// Notifies systemd. Where there is none, a failure does not matter. A reader that stands still holds nothing up.
 fn notify_systemd(state: NotifyState<'static>) {
     let notify = move || drop(sd_notify::notify(&[state]));
-    let _unnotified = std::thread::Builder::new().spawn(notify);
+    // Without a thread, it may wait.
+    if std::thread::Builder::new().spawn(notify.clone()).is_err() {
+        notify();
+    }
 }
 
 /// Gives an order to the server that has a log open.

@@ -69,6 +69,8 @@ const ALONE_BYTES_MAX: usize = 64 * 1024;
 const ALONE_MAX: Duration = Duration::from_millis(2);
 /// Requests that may wait in the queue; further ones are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
+/// Time between two lines that tell of refused commits.
+const TOLD_AGAIN: Duration = Duration::from_mins(1);
 
 /// Hands requests to the writer. Cloning it is cheap; the writer's thread ends with the last clone.
 #[derive(Clone, Debug)]
@@ -209,7 +211,7 @@ pub fn start(
         kept: Cache::new(KEPT_FEEDS_MAX),
         alike: Alike::default(),
         has_room: true,
-        is_lacking: false,
+        lacked: None,
         stopped: NotCommitted::Stopped,
         took: Duration::ZERO,
         pulse: Arc::clone(&pulse),
@@ -267,8 +269,8 @@ struct Writer {
     alike: Alike,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
-    /// Whether the last commit was refused for something that the system lacks; only a change is logged.
-    is_lacking: bool,
+    /// When it was logged last that commits are refused for something that the system lacks.
+    lacked: Option<Instant>,
     /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
     /// Time that commits took of late.
@@ -396,6 +398,10 @@ impl Writer {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
+            let space = self.space(0);
+            if !space.is_enough() {
+                self.stopped = NotCommitted::NoSpace(space);
+            }
             if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
             } else if self.log.is_displaced() {
@@ -422,9 +428,6 @@ impl Writer {
         }
         match self.log.append_after(&commit, before) {
             Ok(_) => {
-                if std::mem::take(&mut self.is_lacking) {
-                    info!("entries are stored again");
-                }
                 debug!(
                     commit = commit.number.0,
                     entries = commit.entries(),
@@ -435,8 +438,9 @@ impl Writer {
             }
             Err(LogError::Stopped) => Err(self.stopped),
             Err(LogError::Lacking { action, source }) => {
-                if !std::mem::replace(&mut self.is_lacking, true) {
-                    warn!(error = %source, "nothing is stored for now, since the server cannot {action}");
+                if self.lacked.is_none_or(|told| told.elapsed() > TOLD_AGAIN) {
+                    self.lacked = Some(Instant::now());
+                    warn!(error = %source, "entries are refused for now, since the server cannot {action}");
                 }
                 Err(NotCommitted::lacking(&source))
             }

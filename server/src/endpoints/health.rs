@@ -86,7 +86,7 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
              --www, or run `simplefeed-server recover`\n",
         ),
         Err(Closed::Lacking) => unwell(
-            "the journal cannot be settled, for which the system lacks something: the messages of the server say what\n",
+            "the log waits for something that the system lacks: the messages of the server say what\n",
         ),
         Err(Closed::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(

@@ -41,6 +41,7 @@ use super::{
 use crate::planted;
 use crate::{
     codec::{Reader, Writer, seal, unseal},
+    lack::unless_lacking,
     regular,
 };
 
@@ -806,25 +807,39 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
 }
 
 /// Opens the files of a damaged journal, oldest first. A damaged head is no obstacle.
-pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
-    let items = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut files: Vec<JournalFile> = items
-        .filter_map(|item| {
-            let first = item.file_name().to_str()?.parse().ok()?;
-            let file = regular::open(item.path()).ok()?;
-            Some(JournalFile {
-                identity: identity_of(&file, &item.path()).ok()?,
-                length: AtomicU64::new(length_of(&file, &item.path()).ok()?),
-                is_damaged: AtomicBool::default(),
-                file,
-                path: item.path(),
-                first: CommitNumber(first),
-                before: ChainHash::START,
-            })
-        })
-        .collect();
+///
+/// # Errors
+///
+/// Returns what the system lacks: a file that cannot be read for that would count as lost.
+pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
+    let items = unless_lacking(fs::read_dir(folder))?;
+    let mut files = vec![];
+    for item in items.into_iter().flatten() {
+        let Some(item) = unless_lacking(item)? else {
+            continue;
+        };
+        let first = item.file_name().to_str().and_then(|name| name.parse().ok());
+        let (Some(first), path) = (first, item.path()) else {
+            continue;
+        };
+        let Some(file) = unless_lacking(regular::open(&path))? else {
+            continue;
+        };
+        let Some(found) = unless_lacking(file.metadata())? else {
+            continue;
+        };
+        files.push(JournalFile {
+            identity: Identity::of(&found),
+            length: AtomicU64::new(found.len()),
+            is_damaged: AtomicBool::default(),
+            file,
+            path,
+            first: CommitNumber(first),
+            before: ChainHash::START,
+        });
+    }
     files.sort_by_key(|file| file.first);
-    files
+    Ok(files)
 }
 
 impl JournalFile {

@@ -225,7 +225,8 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         return Err(OpenError::Newer { folder, version });
     }
     let copied = DataFolder::lock(scratch)?;
-    let mut remains = Remains::of_journal(&folder.join("journal"));
+    let journal = folder.join("journal");
+    let mut remains = Remains::of_journal(&journal).map_err(failed("read", &journal))?;
     // An old log that was not closed may have two; the one that reaches further counts.
     for name in ["sled", "sled.before"] {
         let from = folder.join(name);

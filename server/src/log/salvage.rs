@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     ops::{Range, RangeInclusive},
     path::Path,
     sync::Arc,
@@ -47,7 +48,11 @@ pub struct Remains {
 
 impl Remains {
     /// Reads every record of a journal whose checksum is right.
-    pub(super) fn of_journal(folder: &Path) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Returns what the system lacks to read it.
+    pub(super) fn of_journal(folder: &Path) -> io::Result<Self> {
         let mut remains = Self {
             settled: None,
             journal: BTreeMap::new(),
@@ -57,7 +62,7 @@ impl Remains {
             settled_end: CommitNumber(0),
             head: LogHead::START,
         };
-        for file in journal::open_remains(folder) {
+        for file in journal::open_remains(folder)? {
             let file = Arc::new(file);
             file.scan_remains(|record| {
                 remains.commits.insert(record.number);
@@ -67,7 +72,7 @@ impl Remains {
             });
             remains.files.push(file);
         }
-        remains
+        Ok(remains)
     }
 
     fn add(&mut self, file: &Arc<JournalFile>, number: CommitNumber, item: journal::Item<'_>) {

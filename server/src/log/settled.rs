@@ -650,11 +650,11 @@ pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
     if is_full_at(folder) {
         return LogError::io("write", folder)(io::ErrorKind::StorageFull.into());
     }
-    if let Err(lack) = ask_for_threads(SLED_THREADS) {
-        return LogError::io("start", "the threads of sled")(lack);
+    if let Err(lack) = check_memory() {
+        return LogError::io("open", folder)(lack);
     }
-    match check_memory() {
-        Err(lack) => LogError::io("open", folder)(lack),
+    match ask_for_threads(SLED_THREADS) {
+        Err(lack) => LogError::io("start", "the threads of sled")(lack),
         Ok(()) => LogError::damaged(damaged),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::PathBuf,
     sync::{
         Arc,
@@ -160,7 +160,7 @@ impl Settler {
     /// with the next call.
     pub(super) fn begin(&self) {
         let mut place = self.thread.lock();
-        if place.is_none() {
+        if place.is_none() && !self.is_ending() {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("settler".into());
             match thread.spawn(move || run(&shared)) {
@@ -172,7 +172,7 @@ impl Settler {
             }
         }
         self.shared.change(|stage| {
-            // At the end, there is no thread any more.
+            // At the end, nobody settles any more.
             if *stage == Stage::Idle && !self.is_ending() {
                 *stage = Stage::Busy;
             }
@@ -431,7 +431,9 @@ impl Shared {
             named.map_err(LogError::io("write to", &self.folder))
         })?;
         // sled syncs nothing of what it finds.
-        sync_tree(&self.folder).map_err(LogError::io("sync", &self.folder))
+        sync_tree(&self.folder)
+            .and_then(|()| snapshots::release(&self.folder))
+            .map_err(LogError::io("sync", &self.folder))
     }
 
     /// Checks that sled has found all of a chapter. Its recovery may lose the last writes: at an opening, the journal has
@@ -504,10 +506,10 @@ impl Shared {
     fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
         // sled panics on some damage.
         let checked = quietly(|| self.check_settled((chapter, end), is_whole));
-        let checked = checked.unwrap_or_else(|| Err(why_panicked(&self.folder, "sled's files")));
+        let checked = checked.unwrap_or_else(|| resume_unwind(Box::new("sled panicked")));
         if checked.as_ref().is_err_and(is_harm) {
             // Readers must not take what sled has lost for what was never there.
-            self.settled.close()?;
+            let _unclosed = self.settled.close();
         }
         checked?;
         #[cfg(planted)]

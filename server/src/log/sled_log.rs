@@ -139,9 +139,9 @@ impl SledLog {
         let mut journal = self.journal.lock();
         let before = self.head();
         let prepared = self.prepare(commit, before, known);
-        // While a settling is put off, sled may refuse reads. Nothing is written yet.
-        let (items, head) = prepared.map_err(|error| match self.settler.lack() {
-            Some(lack) => LogError::lacking("read what is settled", lack),
+        // Nothing is written yet, and sled may refuse reads for what its last settling lacked.
+        let (items, head) = prepared.map_err(|error| match lack_in(&error) {
+            Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
             None => error,
         })?;
         self.check_folder()?;

@@ -388,8 +388,8 @@ impl<'w> Group<'w> {
     fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
-            // The settler has told it.
-            if let Some(lack) = lack_in(error).filter(|_| self.log.is_lacking()) {
+            // The settler tells of it.
+            if let Some(lack) = lack_in(error) {
                 return NotCommitted::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.

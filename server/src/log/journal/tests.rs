@@ -311,7 +311,7 @@ fn whole_records_are_found_around_damage() {
     file.write_all_at(&[0xee], begin + 27).unwrap();
     file.write_all_at(&[0xee; 48], 0).unwrap();
     let mut found = vec![];
-    for file in open_remains(folder.path()) {
+    for file in open_remains(folder.path()).unwrap() {
         file.scan_remains(|record| found.push(record.number.0));
     }
     assert_eq!(found, [1, 2, 4, 5, 6]);
@@ -352,7 +352,7 @@ fn old_content_costs_one_look() {
     assert_eq!(found, [3]);
     end.unwrap();
     let mut remains = vec![];
-    for file in open_remains(folder.path()) {
+    for file in open_remains(folder.path()).unwrap() {
         file.scan_remains(|record| remains.push(record.number.0));
     }
     assert_eq!(remains.last(), Some(&3));
