@@ -349,6 +349,7 @@ fn a_settling_without_room_is_put_off() {
             Some(publish()).filter(|answer| answer.status != 201)
         });
         assert_eq!(refused.status, 507, "round {round}: {}", refused.text());
+        assert!(refused.maybe("retry-after").is_some());
         assert_eq!(server.get("/readyz").status, 503);
         assert_eq!(server.get("/feeds/a/1.atom").status, 200);
         // What is settled cannot be read if sled was closed when the disk filled up.

@@ -156,7 +156,7 @@ pub fn publish_error(error: &PublishError) -> Answer {
         answer.headers_mut().insert(ALLOW, allow);
     }
     // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
-    if matches!(error, PublishError::NoSpace(_)) {
+    if answer.status() == StatusCode::INSUFFICIENT_STORAGE {
         let headers = answer.headers_mut();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
     }
