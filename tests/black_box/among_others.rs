@@ -373,7 +373,7 @@ fn a_full_stdout_is_named() {
     }
 }
 
-/// Goal: what is written to a stdout that is open for reading only is not taken for printed: the command fails, and the
+/// Goal: a stdout that is open for reading only is an error: the command fails, and the
 /// bookmark stays.
 #[test]
 fn a_stdout_for_reading_loses_nothing() {

@@ -352,7 +352,7 @@ fn a_settling_without_room_is_put_off() {
         assert!(refused.maybe("retry-after").is_some());
         assert_eq!(server.get("/readyz").status, 503);
         assert_eq!(server.get("/feeds/a/1.atom").status, 200);
-        // What is settled cannot be read if sled was closed when the disk filled up.
+        // If sled was closed when the disk filled up, settled entries cannot be read.
         let recent = server.get("/feeds/a/recent.atom");
         let comes_back = recent.status == 503 && recent.maybe("retry-after").is_some();
         assert!(recent.status == 200 || comes_back, "{:#?}", server.said());

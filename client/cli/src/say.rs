@@ -110,7 +110,7 @@ pub(crate) fn detail(text: &str) {
     }
 }
 
-/// Prints what is wrong with the command line.
+/// Prints the fault of a command line.
 pub(crate) fn misuse(text: &str) {
     line(text.trim_end());
 }

@@ -28,7 +28,7 @@ pub(crate) fn stdout() -> Out {
 ///
 /// # Errors
 ///
-/// Returns that it is open for reading only: the standard library counts what is written there as written.
+/// Returns that it is open for reading only. The standard library reports no error for such a write.
 pub(crate) fn check() -> io::Result<()> {
     match fcntl_getfl(io::stdout()) {
         Ok(flags) if flags & OFlags::RWMODE == OFlags::RDONLY => {

@@ -810,7 +810,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
 ///
 /// # Errors
 ///
-/// Returns what the system lacks: a file that cannot be read for that would count as lost.
+/// Returns the error of a missing resource. A file that stays unread for it would count as lost.
 pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
     let items = unless_lacking(fs::read_dir(folder))?;
     let mut files = vec![];

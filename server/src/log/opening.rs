@@ -240,7 +240,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         // By its own path, since the handle is closed before.
         match Settled::open(&scratch.join(name)) {
             Ok(settled) => remains.add_settled(settled),
-            // Without what it has, all of that would count as lost.
+            // Its entries would count as lost.
             Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
             Err(_damaged) => {}
         }

@@ -51,7 +51,7 @@ impl Remains {
     ///
     /// # Errors
     ///
-    /// Returns what the system lacks to read it.
+    /// Returns the error of a missing resource.
     pub(super) fn of_journal(folder: &Path) -> io::Result<Self> {
         let mut remains = Self {
             settled: None,

@@ -42,7 +42,7 @@ use crate::{
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Threads that sled begins with, and some that it begins under load.
 const SLED_THREADS: usize = 12;
-/// Files that sled, and what looks at its files before, have open at the same time.
+/// Files that an opening of sled and its rehearsal have open at the same time.
 const SLED_FILES: usize = 8;
 /// Whether sled has its threads. It begins them once, for all logs of a process.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
@@ -66,7 +66,7 @@ pub(super) struct Settled {
     folder: PathBuf,
     /// `None` only if sled could not be opened again.
     db: RwLock<Option<Db>>,
-    /// What the system lacked when sled could not be opened again. Then a later settling opens it.
+    /// Missing resource for which sled could not be opened again. A later settling opens it.
     lack: Mutex<Option<io::Error>>,
     /// Whether sled has failed since it was opened.
     has_failed: AtomicBool,
@@ -644,8 +644,7 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
     }
 }
 
-/// Returns why sled has panicked in `folder`: for something that the system lacks, or for what is damaged. The panic does
-/// not tell.
+/// Returns the cause of a panic of sled in `folder`: a missing resource, or damage. The panic does not name it.
 pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
     if is_full_at(folder) {
         return LogError::io("write", folder)(io::ErrorKind::StorageFull.into());

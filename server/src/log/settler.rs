@@ -57,11 +57,11 @@ struct Shared {
     /// The last commit that was noted, and when.
     noted: Mutex<Option<(CommitNumber, Instant)>>,
     stage: Mutex<Stage>,
-    /// Told of each change of `stage`, and of `ending`, which changes while `stage` is locked.
+    /// Notified at each change of `stage`, and of `ending`, which changes while `stage` is locked.
     turned: Condvar,
     ending: AtomicBool,
     displaced: Arc<AtomicBool>,
-    /// What the last settling lacked, if it did not come to its end for that.
+    /// Missing resource that put the last settling off.
     put_off: Mutex<Option<io::Error>>,
     /// Files that the settled part is in, by their names.
     files: Vec<FoundFile>,
@@ -71,7 +71,7 @@ struct Shared {
     failed: Arc<AtomicBool>,
 }
 
-/// What the thread does.
+/// State of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It waits until there are full chapters.
@@ -179,7 +179,7 @@ impl Settler {
         });
     }
 
-    /// Returns what the last settling lacked, if it was put off.
+    /// Returns the missing resource that put the last settling off, if one did.
     pub(super) fn lack(&self) -> Option<io::Error> {
         self.shared.put_off.lock().as_ref().map(copy_of)
     }
@@ -383,7 +383,7 @@ impl Shared {
         }
     }
 
-    /// Notes what a settling lacked. It is told when it is another lack than before.
+    /// Notes a missing resource. Only another one than before is logged as a warning.
     fn put_off(&self, error: &LogError, lack: io::Error) {
         let error: &(dyn std::error::Error + 'static) = error;
         let (advice, kind) = (advice(&lack), lack.kind());
@@ -461,7 +461,7 @@ impl Shared {
         if self.is_put_off() {
             self.go_on()?;
             self.recover()?;
-            // As at a start: what sled has as settled is not written again. A mark may not stand beside half a chapter.
+            // As at a start, a marked chapter is not written again: its mark would stand beside half a chapter.
             let end = end_of(chapter)?;
             let marked = self.settled.raw_value(SETTLED_KEY)?;
             if let Some(end) = end.filter(|end| marked == Some(record::encode_end(end))) {
@@ -502,7 +502,7 @@ impl Shared {
         self.take_over(chapter, &end, is_whole)
     }
 
-    /// Makes what sled has of a chapter count, in the place of the journal's copy. It is checked before.
+    /// Checks a chapter in sled, and gives up the journal's copy of it.
     fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
         // sled panics on some damage.
         let checked = quietly(|| self.check_settled((chapter, end), is_whole));
@@ -556,7 +556,7 @@ impl Shared {
             }
             Ok(Err(LogError::Closing)) => self.change(|stage| *stage = Stage::Idle),
             Ok(Err(error)) => self.break_off(error, began.elapsed()),
-            // What sled holds in memory may wait for ever then, so it is not opened again here.
+            // sled may wait for ever behind a panic, so this process does not open it again.
             Err(_panic) => self.fail(&why_panicked(&self.folder, "a settling panicked")),
         }
     }

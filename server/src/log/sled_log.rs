@@ -139,7 +139,7 @@ impl SledLog {
         let mut journal = self.journal.lock();
         let before = self.head();
         let prepared = self.prepare(commit, before, known);
-        // Nothing is written yet, and sled may refuse reads for what its last settling lacked.
+        // Nothing is written yet. sled may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
             Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
             None => error,
@@ -297,7 +297,7 @@ impl SledLog {
             || (self.settler.lack().is_some() && !self.has_place())
     }
 
-    /// Returns whether the newest chapter may grow, whatever becomes of the one before.
+    /// Returns whether the newest chapter may grow while the one before is not settled.
     fn has_place(&self) -> bool {
         let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
         let chapters = self.chapters.read();

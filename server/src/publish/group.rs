@@ -388,7 +388,7 @@ impl<'w> Group<'w> {
     fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
-            // The settler tells of it.
+            // The settler logs it.
             if let Some(lack) = lack_in(error) {
                 return NotCommitted::lacking(lack).into();
             }

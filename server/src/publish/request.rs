@@ -226,7 +226,7 @@ pub enum PublishError {
     /// The system lacks something, such as file handles. Nothing was stored.
     #[error("the log takes no entries now: {advice}; nothing is stored")]
     Lacking {
-        /// What the operator may do.
+        /// Remedy for the operator.
         advice: &'static str,
         /// Whether room on the disk is missing.
         is_full: bool,
@@ -257,7 +257,7 @@ pub(super) enum NotCommitted {
     Stopped,
     /// The system lacks something.
     Lacking {
-        /// What the operator may do.
+        /// Remedy for the operator.
         advice: &'static str,
         /// Whether room on the disk is missing.
         is_full: bool,

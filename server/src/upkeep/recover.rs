@@ -168,7 +168,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let mut report = loop {
         let made = make_folder(to, |folder| {
             let (report, different) = make_log(&feeds, &recorded, old, &archive, folder)?;
-            // What sled could not read for want of memory would count as lost.
+            // Entries that sled could not read for want of memory would count as lost.
             let memory = check_memory().map_err(LogError::io("read", data));
             memory.map_err(RecoverError::Unread)?;
             if different.is_empty() {

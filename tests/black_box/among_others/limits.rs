@@ -631,7 +631,7 @@ fn a_settling_without_handles_is_put_off() {
         // Whatever it does at first, it has the handles for.
         assert_eq!(server.publish("b", "{}").status, 201);
         pause(Duration::from_secs(1));
-        // A settling asks for eight: in the first round, that is the first one. What else is opened leaves some for connections.
+        // A settling asks for eight: in the first round, that is the first one. Other files leave some handles for connections.
         server.limit_handles_to(server.open_files() + 7);
         let publish = || Request::post("/feeds/a", "application/x-ndjson", "{}");
         // Sometimes something else has the handle that a connection needs.

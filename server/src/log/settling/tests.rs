@@ -238,7 +238,7 @@ fn divide_otherwise(log: &SledLog, memory: &MemoryLog) {
 }
 
 /// Goal: a settling that finds the disk full, wherever that is, is begun again in the same process, and loses nothing; nor does
-/// a process that ends before. What sled has as settled is not written again: its mark would stand beside half a chapter.
+/// a process that ends before. A marked chapter is not written again: its mark would stand beside half a chapter.
 #[test]
 fn a_settling_that_lacked_something_is_begun_again() {
     let mut marks = 0;
