@@ -7,6 +7,7 @@
 //!
 //! - [`limits`]: every bound, by name.
 //! - [`feed`]: the vocabulary: names, positions, numbers of documents and commits.
+//! - [`sight`]: the closed feeds that somebody may see.
 //! - [`timestamp`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
 //! - [`settings`], [`cut`]: settings that shape a feed's bytes, and the end of a document.
 //! - [`refusal`]: reasons for refusing a publication.
@@ -28,6 +29,7 @@
 
 pub mod limits;
 pub mod feed;
+pub mod sight;
 pub mod timestamp;
 pub mod digest;
 pub mod history;

@@ -20,6 +20,7 @@ use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap};
 use simplefeed_core::{
     digest::Digest,
     feed::{FeedName, FeedPattern},
+    sight::Sight,
     timestamp::Timestamp,
 };
 
@@ -247,37 +248,6 @@ impl Caller<'_> {
     }
 }
 
-/// The closed feeds that the sender of a request may see: those of some patterns.
-#[derive(Clone, Debug, Default)]
-pub struct Sight(Vec<FeedPattern>);
-
-impl Sight {
-    /// Whether the sender may see a closed feed.
-    pub fn shows(&self, feed: &FeedName) -> bool {
-        self.0.iter().any(|pattern| pattern.matches(feed))
-    }
-
-    /// Whether the sender may see every closed feed that can match a pattern.
-    pub fn covers(&self, pattern: &FeedPattern) -> bool {
-        self.0.iter().any(|seen| seen.covers(pattern))
-    }
-
-    /// Whether the sender may see every closed feed.
-    pub fn is_all(&self) -> bool {
-        self.covers(&FeedPattern::all())
-    }
-
-    /// Whether the sender may see no closed feed at all.
-    pub fn is_none(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the patterns of the closed feeds that the sender may see.
-    pub fn patterns(&self) -> &[FeedPattern] {
-        &self.0
-    }
-}
-
 /// Group of readers with equal rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Audience {
@@ -400,14 +370,14 @@ impl Access {
     /// Returns the closed feeds that the sender of a request may see.
     pub fn sight(&self, headers: &HeaderMap) -> Sight {
         let tokens = match self {
-            Self::Anyone => return Sight(vec![FeedPattern::all()]),
+            Self::Anyone => return Sight::of(vec![FeedPattern::all()]),
             Self::Readers => return Sight::default(),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
         // A wrong token shows as little as none. `knows_caller` refuses it where that matters.
         let caller = token_of(headers).and_then(|token| tokens.caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
-        Sight(grants.iter().map(|grant| grant.feeds.clone()).collect())
+        Sight::of(grants.iter().map(|grant| grant.feeds.clone()).collect())
     }
 }
 

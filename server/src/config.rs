@@ -29,6 +29,7 @@ use url::{Host, Url};
 
 use crate::{
     access::{self, Access, Tokens},
+    http::limits::Limits,
     regular,
     views::timelines::fan_out::{FanOut, Keeping},
 };
@@ -271,21 +272,6 @@ impl ServeArgs {
             taken.push((name, address));
         }
     }
-}
-
-/// Bounds on the connections of each listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most connections that are open at the same time.
-    pub connections: usize,
-    /// Longest time that a connection may be idle, or take to send the head of a request.
-    pub idle: Duration,
-    /// Longest time in which the body of a request must arrive.
-    pub body: Duration,
-    /// Longest time without a byte of a body that is sent, or of an answer that is taken.
-    pub stall: Duration,
-    /// Age at which a connection ends, after its last answer.
-    pub age: Duration,
 }
 
 /// Place of a listener for publishing requests.

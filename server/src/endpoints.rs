@@ -9,22 +9,29 @@ use hyper::header::{HeaderName, HeaderValue};
 use simplefeed_core::{
     feed::{FeedKey, FeedName},
     settings::Settings,
+    sight::Sight,
     sup::SUP_HEADER,
 };
 use tokio::sync::Semaphore;
 
 use crate::{
-    access::Sight,
     clock::Clock,
     http::{
-        answers::header_value, cookie::Cookie, endpoint::Endpoint, pipeline::Table,
+        answers::header_value,
+        cookie::Cookie,
+        endpoint::Endpoint,
+        pipeline::{self, Table},
+        problem::Problem,
         reply::Lifetimes,
     },
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
+    resource::read_error::ReadError,
     threads::Threads,
-    views::{Views, catalogue::Row, push::Push, rates::Rates, timelines::Timelines},
+    views::{
+        Views, catalogue::Row, error::ViewError, push::Push, rates::Rates, timelines::Timelines,
+    },
     watermark::Watermark,
 };
 
@@ -37,6 +44,7 @@ pub mod metrics;
 pub mod pages;
 pub mod publishing;
 pub mod rates;
+mod refusals;
 pub mod sup;
 pub mod timelines;
 pub mod waits;
@@ -137,6 +145,17 @@ impl Site {
         let address = header_value(&settings.sup_address_at(&self.public_url));
         Some((HeaderName::from_static(SUP_HEADER), address))
     }
+}
+
+/// Runs work that may read from the disk on a thread where it holds up no connection.
+///
+/// # Errors
+///
+/// A problem with status 500 or 503 if the disk or the log cannot be read.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
+) -> Result<T, Problem> {
+    pipeline::off_thread(|| work().map_err(ReadError::from)).await
 }
 
 /// Returns whether the sender of a request may see a feed. To see a closed timeline is to see entries of all closed

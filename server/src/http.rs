@@ -18,7 +18,6 @@ use http_body_util::Either;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -40,6 +39,8 @@ pub mod open;
 pub mod kernel_copies;
 pub mod answers;
 pub mod endpoint;
+pub mod limits;
+pub mod traffic;
 pub mod pipeline;
 mod progress;
 
@@ -47,12 +48,13 @@ use answers::Answer;
 use explained::Explained;
 use half_closed::HalfClosed;
 use kernel_copies::{KernelCopies, Sending};
+use limits::Limits;
 use open::OpenConnections;
 use progress::Progress;
+use traffic::Traffic;
 
 use crate::{
     access::Access,
-    config::Limits,
     lack::{advice, is_momentary},
     workers::Workers,
 };
@@ -189,7 +191,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Answer> + Send;
 
     /// Returns the gauge that counts open connections.
-    fn connections(&self) -> Gauge;
+    fn traffic(&self) -> &dyn Traffic;
 
     /// Returns the answer to a request whose handler panicked.
     fn failed(&self) -> Answer;
@@ -282,13 +284,12 @@ async fn answer_all<A: Answers>(
         stopping,
         ..
     } = service;
-    let count = answers.connections();
-    count.inc();
+    answers.traffic().opened();
     match connection.register(&copies) {
         Ok(stream) => converse(stream, limits, stopping, &open, &answers).await,
         Err(error) => warn!(%error, "a connection cannot be served"),
     }
-    count.dec();
+    answers.traffic().closed();
     drop(slot);
 }
 
@@ -473,6 +474,16 @@ mod tests {
     #[derive(Clone)]
     struct By<F>(F);
 
+    #[derive(Debug)]
+    struct Uncounted;
+
+    impl Traffic for Uncounted {
+        fn opened(&self) {}
+        fn closed(&self) {}
+        fn answered(&self, _: &'static str, _: u16, _: Duration) {}
+        fn sent(&self, _: u64) {}
+    }
+
     impl<F, T> Answers for By<F>
     where
         F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
@@ -492,8 +503,8 @@ mod tests {
             self.0(request, ending.clone())
         }
 
-        fn connections(&self) -> Gauge {
-            Gauge::default()
+        fn traffic(&self) -> &dyn Traffic {
+            &Uncounted
         }
 
         fn failed(&self) -> Answer {

@@ -29,10 +29,11 @@ use tracing::{error, info, warn};
 
 use crate::{
     access::Access,
-    config::{Config, ConfigError, Limits, ListenAddress},
+    config::{Config, ConfigError, ListenAddress},
     endpoints::{Site, metrics::Scrapes},
     error::ServeError,
     exit,
+    http::limits::Limits,
     http::{
         self, Listener, Rules, Service,
         kernel_copies::COPIES_MAX,

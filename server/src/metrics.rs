@@ -24,11 +24,13 @@ use prometheus_client::{
 
 use crate::{
     clock::Clock,
+    http::traffic::Traffic,
     log::{
         EntryLog,
         space::{folder_bytes, free_bytes},
     },
     logging,
+    publish::observer::WriterObserver,
     threads::Threads,
     views::Views,
 };
@@ -280,7 +282,7 @@ pub struct Metrics {
     /// Metrics without the `simplefeed` prefix.
     plain: Registry,
     /// Connections that are open now, at all listeners.
-    pub connections: Gauge,
+    connections: Gauge,
     /// Bytes of bodies sent since the start.
     sent_bytes: Counter,
     requests: Family<Answered, Counter>,
@@ -453,35 +455,6 @@ impl Metrics {
         );
     }
 
-    /// Counts the bytes of a body that is sent.
-    pub fn sent(&self, bytes: u64) {
-        // A counter that all processors write is not touched for nothing.
-        if bytes > 0 {
-            self.sent_bytes.inc_by(bytes);
-        }
-    }
-
-    /// Counts an answer, and the time until it was ready to be sent.
-    pub fn answered(&self, route: &'static str, status: u16, time: Duration) {
-        if route == DOCUMENT && matches!(status, 200 | 304) {
-            let Documents {
-                sent,
-                not_modified,
-                seconds,
-            } = &self.documents;
-            let counted = if status == 200 { sent } else { not_modified };
-            counted.inc();
-            seconds.observe(time.as_secs_f64());
-            return;
-        }
-        let status = status.into();
-        self.requests
-            .get_or_create(&Answered { route, status })
-            .inc();
-        let seconds = self.seconds.get_or_create(&On { route });
-        seconds.observe(time.as_secs_f64());
-    }
-
     /// Counts entries that a request wanted to publish.
     pub fn published(&self, fate: Fate, entries: usize) {
         let result = match fate {
@@ -491,13 +464,6 @@ impl Metrics {
         };
         let entries = u64::try_from(entries).unwrap_or(u64::MAX);
         self.entries.get_or_create(&With { result }).inc_by(entries);
-    }
-
-    /// Counts a commit that some requests share.
-    pub fn committed(&self, requests: usize, time: Duration) {
-        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
-        self.group.observe(requests.into());
-        self.commit_seconds.observe(time.as_secs_f64());
     }
 
     /// Returns all metrics as `OpenMetrics`. Measures the folder of the log.
@@ -547,6 +513,60 @@ impl Metrics {
         text.truncate(end);
         encode(&mut text, &self.registry).expect("writing to memory does not fail");
         text
+    }
+
+    /// Returns the number of connections that are open now, at all listeners.
+    pub fn open_connections(&self) -> i64 {
+        self.connections.get()
+    }
+}
+
+impl Traffic for Metrics {
+    fn opened(&self) {
+        self.connections.inc();
+    }
+
+    fn closed(&self) {
+        self.connections.dec();
+    }
+
+    fn answered(&self, route: &'static str, status: u16, took: Duration) {
+        if route == DOCUMENT && matches!(status, 200 | 304) {
+            let Documents {
+                sent,
+                not_modified,
+                seconds,
+            } = &self.documents;
+            let counted = if status == 200 { sent } else { not_modified };
+            counted.inc();
+            seconds.observe(took.as_secs_f64());
+            return;
+        }
+        let status = status.into();
+        self.requests
+            .get_or_create(&Answered { route, status })
+            .inc();
+        let seconds = self.seconds.get_or_create(&On { route });
+        seconds.observe(took.as_secs_f64());
+    }
+
+    fn sent(&self, bytes: u64) {
+        // A counter that all processors write is not touched for nothing.
+        if bytes > 0 {
+            self.sent_bytes.inc_by(bytes);
+        }
+    }
+}
+
+impl WriterObserver for Metrics {
+    fn committed(&self, requests: usize, took: Duration) {
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        self.group.observe(requests.into());
+        self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    fn panicked(&self) {
+        logging::flush();
     }
 }
 

@@ -38,8 +38,6 @@ use tracing::{debug, error, info, warn};
 use crate::{
     clock::Clock,
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, Space, space::is_full},
-    logging,
-    metrics::Metrics,
     watermark::Watermark,
     workers::block_alone,
 };
@@ -47,11 +45,13 @@ use crate::{
 mod alike;
 mod following;
 mod group;
+pub mod observer;
 mod pulse;
 mod request;
 
 use alike::Alike;
 use group::{Group, size};
+use observer::WriterObserver;
 pub use pulse::Stuck;
 use pulse::{Pulse, Stage};
 pub use request::{
@@ -173,12 +173,13 @@ fn serve_or_abort(
     first: Request,
     next: impl FnMut() -> Option<Request>,
 ) -> Option<Request> {
+    let observer = Arc::clone(&writer.observer);
     let served = catch_unwind(AssertUnwindSafe(|| writer.serve(first, next)));
     served.unwrap_or_else(|_| {
         // Without its writer the server would answer no publisher, and the panic may have left anything
         // half done. An abort is an unclean stop, after which the next start checks the log.
         error!("the writer panicked; nothing acknowledged is lost");
-        logging::flush();
+        observer.panicked();
         std::process::abort();
     })
 }
@@ -196,7 +197,7 @@ pub fn start(
     defaults: Defaults,
     clock: Clock,
     watermark: Arc<Watermark>,
-    metrics: Arc<Metrics>,
+    observer: Arc<dyn WriterObserver>,
 ) -> Result<(Publisher, JoinHandle<()>), LogError> {
     let (queue, requests) = sync_channel(QUEUE_MAX);
     let pulse = Arc::new(Pulse::new());
@@ -207,7 +208,7 @@ pub fn start(
         defaults: Arc::new(defaults),
         clock,
         watermark,
-        metrics,
+        observer,
         kept: Cache::new(KEPT_FEEDS_MAX),
         alike: Alike::default(),
         has_room: true,
@@ -263,7 +264,7 @@ struct Writer {
     recorded: Option<(Revision, Defaults)>,
     clock: Clock,
     watermark: Arc<Watermark>,
-    metrics: Arc<Metrics>,
+    observer: Arc<dyn WriterObserver>,
     /// Feeds as the last commit that changed them has left them.
     kept: Cache<FeedName, FeedState>,
     alike: Alike,
@@ -336,7 +337,7 @@ impl Writer {
             if is_stored {
                 let took = stored - began;
                 self.took = (self.took * 7 + took) / 8;
-                self.metrics.committed(answers.len(), took);
+                self.observer.committed(answers.len(), took);
             }
             // After the commit only: the cache must not hold entries that a failed commit did not store.
             self.keep(states);

@@ -4,6 +4,9 @@
 //! conditional request. Its bytes come from a [`Source`] on demand, in either content coding. Views and endpoints make
 //! resources, and the HTTP pipeline sends them; neither knows the other.
 
+pub mod gzip;
+pub mod read_error;
+
 use std::{
     fmt,
     sync::{
@@ -18,9 +21,9 @@ use data_encoding::BASE64URL_NOPAD;
 use flate2::Compression;
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
-use crate::views::{
-    error::ViewError,
-    files::{SMALLEST, gzip},
+use self::{
+    gzip::{SMALLEST, gzip},
+    read_error::ReadError,
 };
 
 /// Content coding of the bytes that are sent.
@@ -206,8 +209,8 @@ pub trait Source: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// See [`ViewError`].
-    fn read(&self, coding: Coding) -> Result<Content, ViewError>;
+    /// See [`ReadError`].
+    fn read(&self, coding: Coding) -> Result<Content, ReadError>;
 
     /// Returns the bytes of memory that the source itself holds, once both codings are made.
     fn held_bytes(&self) -> usize {
@@ -362,7 +365,7 @@ impl Resource {
 }
 
 /// Function that makes another form of some bytes.
-pub type Convert = fn(Bytes) -> Result<Bytes, ViewError>;
+pub type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
 
 /// Another form of a source's bytes.
 #[derive(Debug)]
@@ -378,7 +381,7 @@ impl Source for Converted {
         self.made.get()?.at_once(coding)
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
         if let Some(made) = self.made.get() {
             return made.read(coding);
         }
@@ -429,7 +432,7 @@ impl Source for InMemory {
         coded.map(|coded| self.content(coded))
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
         Ok(match coding {
             Coding::Identity => self.content(&self.identity),
             Coding::Gzip => {

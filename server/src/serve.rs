@@ -156,7 +156,7 @@ impl Server {
             config.defaults(&public_url),
             clock.clone(),
             Arc::clone(&watermark),
-            Arc::clone(&metrics),
+            Arc::<Metrics>::clone(&metrics),
         )?;
         let catalogue = Arc::new(Catalogue::new(Arc::clone(&log)));
         let shared = Shared {

@@ -8,14 +8,13 @@ use simplefeed_core::{
     feed::{FeedId, FeedName},
     header::RECENT,
     limits::CATALOGUE_FEEDS_MAX,
+    sight::Sight,
 };
 
-use super::{Site, may_see_row};
+use super::{Site, may_see_row, off_thread};
 use crate::{
-    access::Sight,
     http::{
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::LogError,

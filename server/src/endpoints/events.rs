@@ -37,6 +37,7 @@ use tokio::{
 use super::{
     Site,
     feeds::{Seen, Shelf, seen, state_for},
+    off_thread,
     waits::watch,
 };
 use crate::{
@@ -44,7 +45,6 @@ use crate::{
         Ending, Rules,
         answers::{Answer, Body, plain, whole},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
-        pipeline::off_thread,
         problem::Problem,
         reply::{NO_STORE, for_sites},
     },

@@ -13,32 +13,30 @@ use simplefeed_core::{
     json_feed::{JSON_FEED_TYPE, json_feed},
     limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
     reader::Document,
+    sight::Sight,
     timeline::Place,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
-use super::{Site, may_see, publishing, waits};
+use super::{Site, may_see, off_thread, publishing, waits};
 use crate::{
-    access::{Right, Sight},
+    access::Right,
     http::{
         answers::{header_value, plain},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::off_thread,
         problem::Problem,
         reply::for_sites,
     },
-    log::LogError,
     metrics::DOCUMENT,
-    resource::{Resource, Validity, Visibility},
+    resource::{Resource, Validity, Visibility, read_error::ReadError},
     views::{
         catalogue::Catalogue,
         documents::{
             pages::{self, Form, Wanted},
             reading::{Address, Documents, Snapshot},
         },
-        error::ViewError,
         timelines::Timelines,
     },
 };
@@ -434,12 +432,12 @@ async fn json(
 }
 
 /// Returns a document of ours as JSON Feed.
-fn to_json_feed(atom: Bytes) -> Result<Bytes, ViewError> {
+fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
     // Links of documents are relative to their `self`.
     let anywhere = Url::parse("http://localhost/feeds/feed/1.atom").ok();
     let document = anywhere.and_then(|url| Document::read(atom, &url).ok());
     let json = document.and_then(|document| json_feed(&document));
-    let damaged = || LogError::damaged("a document that is none of ours").into();
+    let damaged = || ReadError::Failed("a document is none of ours".into());
     json.map(Bytes::from).ok_or_else(damaged)
 }
 

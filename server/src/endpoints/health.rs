@@ -6,12 +6,12 @@ use hyper::{Method, StatusCode};
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::Site;
+use super::off_thread;
 use crate::{
     clock::Standing,
     http::{
         answers::plain,
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::Closed,

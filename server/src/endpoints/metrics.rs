@@ -7,7 +7,6 @@ use hyper::{
     body::Incoming,
     header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
 };
-use prometheus_client::metrics::gauge::Gauge;
 
 use crate::{
     http::{
@@ -16,6 +15,7 @@ use crate::{
         problem::Problem,
         reply::NO_STORE,
         request::OwnHosts,
+        traffic::Traffic,
     },
     metrics::{Metrics, form_of},
 };
@@ -60,8 +60,8 @@ impl Answers for Scrapes {
         answer
     }
 
-    fn connections(&self) -> Gauge {
-        self.metrics.connections.clone()
+    fn traffic(&self) -> &dyn Traffic {
+        &*self.metrics
     }
 
     fn failed(&self) -> Answer {

@@ -6,22 +6,22 @@ use hyper::{
     StatusCode,
     header::{ETAG, HeaderValue, LOCATION},
 };
-use simplefeed_core::settings::Settings;
+use simplefeed_core::{settings::Settings, sight::Sight};
 use tracing::error;
 
 use super::{
     Site,
     feeds::is_hidden,
     forms::{self, EntryMedia, SettingsForm},
+    off_thread,
+    refusals::publish_error,
     timelines::hide,
 };
 use crate::{
-    access::Sight,
     head_tag::SettingsTag,
     http::{
-        answers::{Answer, document, header_value, json, publish_error},
+        answers::{Answer, document, header_value, json},
         endpoint::{Exchange, Outcome, Shown},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::settings_of,

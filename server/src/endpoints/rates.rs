@@ -11,11 +11,11 @@ use simplefeed_core::{
 use super::{
     Site,
     feeds::{look_again, seen},
+    off_thread,
 };
 use crate::{
     http::{
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::off_thread,
         problem::Problem,
     },
     resource::{Resource, Validity},

@@ -22,13 +22,13 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Site, may_see_row, waits};
+use super::{Site, may_see_row, off_thread, waits};
 use crate::{
     clock::Clock,
     http::{
         answers::{denied_answer, header_value},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::{nothing_at, off_thread},
+        pipeline::nothing_at,
         problem::Problem,
         reply::Lifetimes,
     },

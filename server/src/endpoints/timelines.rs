@@ -18,6 +18,7 @@ use simplefeed_core::{
     opml,
     refusal::Refusal,
     scanner::essence,
+    sight::Sight,
 };
 
 use super::{
@@ -25,14 +26,14 @@ use super::{
     catalogue::{Href, after},
     feeds::{Shelf, is_hidden},
     forms::{check_object, check_uncoded, media_type},
-    may_see_row,
+    may_see_row, off_thread,
+    refusals::publish_error,
 };
 use crate::{
-    access::{Right, Sight},
+    access::Right,
     http::{
-        answers::{Answer, document, publish_error},
+        answers::{Answer, document},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::LogError,

@@ -15,13 +15,14 @@ use tokio::{
 use super::{
     Site,
     feeds::{recent_now, seen_now},
+    off_thread,
 };
 use crate::{
     http::{
         answers::for_once,
         coding::negotiate,
         endpoint::{Exchange, Outcome},
-        pipeline::{is_known, off_thread},
+        pipeline::is_known,
         problem::Problem,
     },
     log::Series,

@@ -20,7 +20,7 @@ use super::{
     problem::{Accepts, ENTRY_TYPES, PROBLEM_TYPE, Problem},
     reply::{FOR_EVERY_SITE, NO_STORE, NOSNIFF, Reply},
 };
-use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
+use crate::{access::Denied, head_tag::HeadTag};
 
 /// Body of an answer: bytes in memory, or a stream of them.
 pub type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
@@ -144,22 +144,6 @@ pub fn document(status: StatusCode, body: Vec<u8>) -> Answer {
 /// Returns an answer that no cache may keep.
 pub fn for_once(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(CACHE_CONTROL, NO_STORE);
-    answer
-}
-
-/// Returns the refusal of a request that was not stored.
-pub fn publish_error(error: &PublishError) -> Answer {
-    let mut answer = problem_answer(&Problem::from(error));
-    if matches!(error, PublishError::IsTimeline(_)) {
-        // Of what a feed answers, a timeline takes all but entries.
-        let allow = HeaderValue::from_static("GET, HEAD, PUT");
-        answer.headers_mut().insert(ALLOW, allow);
-    }
-    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
-    if answer.status() == StatusCode::INSUFFICIENT_STORAGE {
-        let headers = answer.headers_mut();
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
-    }
     answer
 }
 

@@ -17,14 +17,12 @@ use simplefeed_core::{
     feed::{FeedName, FeedPattern, Numbered},
     limits::BODY_BYTES_MAX,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{answers::Answer, problem::Problem, ready::ReadyAnswers, request::read_body};
 use crate::{
     access::{Access, Right},
-    config::Limits,
-    http::{Ending, Rules},
-    publish::Room,
+    http::{Ending, Rules, limits::Limits},
     resource::{Resource, Visibility},
 };
 
@@ -145,6 +143,9 @@ impl Exchange<'_> {
         self.uri.query().unwrap_or_default()
     }
 }
+
+/// Memory that is reserved for the body of a request; `None` for a small one.
+pub type Room = Option<OwnedSemaphorePermit>;
 
 /// Body of a request, which takes memory only as its bytes arrive.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! the endpoint, demands its right, and decides conditions and coding of what it shows.
 
 use std::{
+    error::Error as _,
     fmt,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -27,20 +28,17 @@ use super::{
     cookie::Cookie,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     kernel_copies::KernelCopies,
+    limits::Limits,
     problem::Problem,
     ready::{Ready, ReadyAnswers},
     reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
     request::{OwnHosts, check_request, drain, is_plain_read, is_reading, waits_to_send},
+    traffic::Traffic,
 };
 use crate::{
     access::{Access, Audience},
     clock::Clock,
-    config::Limits,
-    lack::is_momentary,
-    log::LogError,
-    metrics::Metrics,
-    resource::{Content, Resource, Visibility},
-    views::error::ViewError,
+    resource::{Content, Resource, Visibility, read_error::ReadError},
 };
 
 /// Memory for the bodies of all requests that are being read or wait to be stored, in KiB.
@@ -82,7 +80,7 @@ pub struct Pipeline<S: 'static> {
     limits: Limits,
     /// Room for the bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
+    traffic: Arc<dyn Traffic>,
     clock: Clock,
 }
 
@@ -119,7 +117,7 @@ impl<S: Send + Sync> Pipeline<S> {
         table: Table<S>,
         public_url: &Url,
         limits: Limits,
-        metrics: Arc<Metrics>,
+        traffic: Arc<dyn Traffic>,
         clock: Clock,
     ) -> Self {
         let hosts = OwnHosts::of(public_url.host_str().unwrap_or_default());
@@ -133,14 +131,9 @@ impl<S: Send + Sync> Pipeline<S> {
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
-            metrics,
+            traffic,
             clock,
         }
-    }
-
-    /// Returns the server's metrics.
-    pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
     }
 
     /// Returns the hosts that a request may name.
@@ -205,8 +198,8 @@ impl<S: Send + Sync> Pipeline<S> {
             *answer.body_mut() = empty();
         }
         let status = answer.status().as_u16();
-        self.metrics.answered(label, status, took);
-        self.metrics
+        self.traffic.answered(label, status, took);
+        self.traffic
             .sent(answer.body().size_hint().exact().unwrap_or(0));
         answer
     }
@@ -214,7 +207,7 @@ impl<S: Send + Sync> Pipeline<S> {
     /// Counts a request whose handler panicked, and answers it with 500.
     pub fn failed(&self) -> Answer {
         let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
-        self.metrics.answered(NO_ENDPOINT, status, Duration::ZERO);
+        self.traffic.answered(NO_ENDPOINT, status, Duration::ZERO);
         failed()
     }
 
@@ -468,8 +461,8 @@ impl<S: Send + Sync> super::Answers for Gated<S> {
         self.pipeline.answer(request, &self.rules, ending).await
     }
 
-    fn connections(&self) -> prometheus_client::metrics::gauge::Gauge {
-        self.pipeline.metrics.connections.clone()
+    fn traffic(&self) -> &dyn Traffic {
+        &*self.pipeline.traffic
     }
 
     fn failed(&self) -> Answer {
@@ -520,27 +513,19 @@ pub fn is_known(shown: &Shown, headers: &hyper::HeaderMap, now: Timestamp) -> bo
 ///
 /// A problem with status 500 or 503 if the disk or the log cannot be read.
 pub async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
+    work: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, Problem> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(ViewError::Log(LogError::Behind))) => {
-            Err(Problem::busy_with("what timelines follow is being read"))
-        }
-        Ok(Err(unreadable)) => {
-            let error: &(dyn std::error::Error + 'static) = &unreadable;
-            error!(error, "a document cannot be read");
-            Err(match unreadable {
-                // After a failed write, sled may have left a tree that it repairs only when it is opened again.
-                ViewError::Log(LogError::Storage(_) | LogError::Stopped) => Problem::unavailable(
-                    "the log cannot be read now; if that lasts, the server must be restarted",
-                ),
-                ViewError::Log(LogError::Lacking { .. }) => {
-                    Problem::busy_with("the server cannot open what is settled")
+        Ok(Err(error)) => {
+            if let Some(error) = error.source() {
+                error!(error, "a document cannot be read");
+            }
+            Err(match error {
+                ReadError::NotReady(reason) | ReadError::Momentary { reason, .. } => {
+                    Problem::busy_with(reason)
                 }
-                _ if is_momentary(error) => {
-                    Problem::busy_with("the server has too many files open, or too little memory")
-                }
+                ReadError::Lasting { reason, .. } => Problem::unavailable(reason),
                 _ => Problem::internal(),
             })
         }

@@ -9,7 +9,7 @@ use simplefeed_core::{
     refusal::{Refusal, RefusalKind},
 };
 
-use crate::{access::Denied, publish::PublishError};
+use crate::access::Denied;
 
 /// Media types that entries may have, as a list for messages and for `Accept`.
 pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
@@ -64,7 +64,13 @@ fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result
 }
 
 impl Problem {
-    fn new(kind: &str, title: &'static str, status: StatusCode, detail: impl Into<String>) -> Self {
+    /// Returns a problem of a kind, whose last part of the URI is `kind`.
+    pub fn new(
+        kind: &str,
+        title: &'static str,
+        status: StatusCode,
+        detail: impl Into<String>,
+    ) -> Self {
         Self {
             // Programs recognise the kind of a problem by this URI (RFC 9457, 3.1.1).
             kind: format!("urn:simplefeed:problem:{kind}"),
@@ -299,66 +305,5 @@ impl From<Denied> for Problem {
             ),
         };
         Self::new(kind, title, status, detail)
-    }
-}
-
-impl From<&PublishError> for Problem {
-    fn from(error: &PublishError) -> Self {
-        match error {
-            PublishError::Refused(refusal) => refusal.into(),
-            PublishError::Full => {
-                // 507 and not 503, because a repeat has no better chance.
-                let status = StatusCode::INSUFFICIENT_STORAGE;
-                Self::new("too-large", "too many feeds", status, error.to_string())
-            }
-            PublishError::FullOfTimelines => {
-                let status = StatusCode::INSUFFICIENT_STORAGE;
-                Self::new("too-large", "too many timelines", status, error.to_string())
-            }
-            PublishError::NotCovered(_) => Self::new(
-                "forbidden",
-                "forbidden",
-                StatusCode::FORBIDDEN,
-                error.to_string(),
-            ),
-            PublishError::IsTimeline(_) => Self::new(
-                "method",
-                "method not allowed",
-                StatusCode::METHOD_NOT_ALLOWED,
-                error.to_string(),
-            ),
-            PublishError::NoTimeline(_) | PublishError::UnknownFeed(_) => {
-                Self::not_found(error.to_string())
-            }
-            PublishError::Behind | PublishError::Busy => {
-                let status = StatusCode::SERVICE_UNAVAILABLE;
-                Self::new("busy", "busy", status, error.to_string())
-            }
-            PublishError::NoSpace(_) => {
-                let status = StatusCode::INSUFFICIENT_STORAGE;
-                // The commit that filled the disk may be found after a restart.
-                let detail = format!(
-                    "{error}; whether this request is stored is unknown, repeating it is safe"
-                );
-                Self::new("read-only", "no room on the disk", status, detail)
-            }
-            PublishError::Lacking { is_full: true, .. } => {
-                let status = StatusCode::INSUFFICIENT_STORAGE;
-                Self::new(
-                    "read-only",
-                    "no room on the disk",
-                    status,
-                    error.to_string(),
-                )
-            }
-            PublishError::Lacking { .. } => Self::busy_with(error.to_string()),
-            PublishError::Clock => Self::unavailable(error.to_string()),
-            // The commit that failed may be found after a restart.
-            PublishError::Unavailable | PublishError::Displaced | PublishError::Replaced => {
-                Self::unavailable(format!(
-                    "{error}; whether this request is stored is unknown, repeating it is safe"
-                ))
-            }
-        }
     }
 }

@@ -24,7 +24,7 @@ use tracing::debug;
 use url::Url;
 
 use super::problem::Problem;
-use crate::{config::Limits, publish::Room};
+use super::{endpoint::Room, limits::Limits};
 
 pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)

@@ -11,11 +11,11 @@ use simplefeed_core::{
     plan::Outcome,
     refusal::Refusal,
     settings::{Choices, Own, Settings},
+    sight::Sight,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
-    access::Sight,
     head_tag::{HeadTag, SettingsTag},
     lack::advice,
     log::{Space, space::is_full},

@@ -18,8 +18,6 @@ use super::*;
 use crate::{
     clock::Reading,
     log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
-    threads::Threads,
-    views::{Views, folders::Folders},
     workers::Workers,
 };
 
@@ -211,24 +209,24 @@ fn clock() -> Clock {
     Clock::new(read, None)
 }
 
+#[derive(Debug)]
+struct Unobserved;
+
+impl WriterObserver for Unobserved {
+    fn committed(&self, _: usize, _: Duration) {}
+    fn panicked(&self) {}
+}
+
 /// Starts a writer over a log.
 fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
     let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(log);
-    let views = Views::of_upkeep(&Folders::new("nowhere".as_ref(), None));
-    let metrics = Arc::new(Metrics::new(
-        Arc::clone(&shared),
-        views,
-        "nowhere".into(),
-        clock(),
-        Threads::default(),
-    ));
     start(
         shared,
         Arc::new(NoTimelines),
         Defaults::new("http://h"),
         clock(),
         Arc::new(Watermark::in_memory()),
-        metrics,
+        Arc::new(Unobserved),
     )
     .unwrap()
 }

@@ -4,7 +4,11 @@
 
 use std::{io, path::PathBuf};
 
-use crate::log::{LogError, held::visible_path};
+use crate::{
+    lack::is_momentary,
+    log::{LogError, held::visible_path},
+    resource::read_error::ReadError,
+};
 
 /// Reason why files of a view cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -45,4 +49,28 @@ pub enum ViewError {
         /// Number of the document with the damaged record.
         document: u64,
     },
+}
+
+impl From<ViewError> for ReadError {
+    fn from(error: ViewError) -> Self {
+        match &error {
+            ViewError::Log(LogError::Behind) => {
+                Self::NotReady("what timelines follow is being read")
+            }
+            // After a failed write, sled may have left a tree that it repairs only when it is opened again.
+            ViewError::Log(LogError::Storage(_) | LogError::Stopped) => Self::Lasting {
+                reason: "the log cannot be read now; if that lasts, the server must be restarted",
+                source: error.into(),
+            },
+            ViewError::Log(LogError::Lacking { .. }) => Self::Momentary {
+                reason: "the server cannot open what is settled",
+                source: error.into(),
+            },
+            _ if is_momentary(&error) => Self::Momentary {
+                reason: "the server has too many files open, or too little memory",
+                source: error.into(),
+            },
+            _ => Self::Failed(error.into()),
+        }
+    }
 }

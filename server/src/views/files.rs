@@ -11,13 +11,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
+use flate2::{Compression, bufread::GzDecoder};
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
 use super::{error::ViewError, folders::Folders};
 #[cfg(planted)]
 use crate::log::barrier::sync_files;
-use crate::{log::held::visible_path, regular};
+use crate::{log::held::visible_path, regular, resource::gzip::gzip};
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,10 +276,6 @@ fn system_time(instant: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// The level at which zlib-rs makes our documents smallest. At 8 it takes up to three times as long for nothing;
-/// at 9, its "best", Atom is as large or up to 8 % larger, and SUP documents are 3 % larger.
-pub const SMALLEST: Compression = Compression::new(7);
-
 /// Returns the compressed twin of an archived document, with the recorded bytes if a level we have used gives them.
 pub fn twin(bytes: &[u8], level: Compression, recorded: Option<Coded>) -> Vec<u8> {
     let made = gzip(bytes, level);
@@ -295,16 +291,6 @@ pub fn twin(bytes: &[u8], level: Compression, recorded: Option<Coded>) -> Vec<u8
         }
         _ => made,
     }
-}
-
-/// Compresses bytes with gzip, in memory.
-pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
-    // A guess at the size: Atom shrinks to a third or less.
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
-    encoder
-        .write_all(bytes)
-        .and_then(|()| encoder.finish())
-        .expect("writing to memory does not fail")
 }
 
 /// Decompresses one of our own files.

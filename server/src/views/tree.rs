@@ -13,12 +13,16 @@ use super::{error::ViewError, files::replace_unsynced};
 use crate::{
     log::{LogError, barrier::sync_large_tree, durable::create_folder},
     regular,
+    resource::read_error::ReadError,
 };
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
+    /// A document cannot be read.
+    #[error(transparent)]
+    Document(#[from] ReadError),
     /// A document cannot be read.
     #[error("a document cannot be read")]
     View(#[from] ViewError),

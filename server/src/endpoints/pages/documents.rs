@@ -8,13 +8,13 @@ use simplefeed_core::{
 
 use super::{Reading, Top, moment::Moment, rendered, shown, value};
 use crate::{
+    endpoints::off_thread,
     endpoints::{
         Site,
         feeds::{look_again, seen},
     },
     http::{
         endpoint::{Exchange, Outcome},
-        pipeline::off_thread,
         problem::Problem,
     },
     views::error::ViewError,

@@ -16,13 +16,13 @@ use super::{
     rendered, shown,
 };
 use crate::{
+    endpoints::off_thread,
     endpoints::{
         Site,
         feeds::{look_again, seen},
     },
     http::{
         endpoint::{Exchange, Outcome},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::LogError,

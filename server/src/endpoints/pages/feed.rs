@@ -12,6 +12,7 @@ use simplefeed_core::{
     push::{Mark, PlaceId},
     rates::Unit,
     settings::Settings,
+    sight::Sight,
     timestamp::Timestamp,
 };
 
@@ -22,7 +23,7 @@ use super::{
     rendered, shown, told, value,
 };
 use crate::{
-    access::Sight,
+    endpoints::off_thread,
     endpoints::{
         Site,
         feeds::{look_again, seen},
@@ -31,7 +32,6 @@ use crate::{
     http::{
         answers::{header_value, plain},
         endpoint::{Exchange, Outcome},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::{EntryLog, LogError, Series},

@@ -14,13 +14,13 @@ use super::{
     Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told, value,
 };
 use crate::{
+    endpoints::off_thread,
     endpoints::{
         Site,
         catalogue::{Search, search},
     },
     http::{
         endpoint::{Exchange, Outcome},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::{LogError, settings_of},

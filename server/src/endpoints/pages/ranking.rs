@@ -15,11 +15,11 @@ use simplefeed_core::{
     feed::{CommitNumber, FeedKey},
     plan::FeedHead,
     settings::Settings,
+    sight::Sight,
 };
 
 use super::{Reading, plot::Spark};
 use crate::{
-    access::Sight,
     endpoints::may_see,
     log::{EntryLog, LogError, settings_of},
     views::{error::ViewError, rates::Active},

@@ -9,9 +9,9 @@ use super::{Top, moment::Moment, rendered, shown};
 use crate::{
     clock::Standing,
     endpoints::Site,
+    endpoints::off_thread,
     http::{
         endpoint::{Exchange, Outcome},
-        pipeline::off_thread,
         problem::Problem,
     },
     log::{Closed, Follows},
@@ -86,7 +86,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
             Moment::of(began, site.clock.now())
         }),
-        connections: site.metrics.connections.get(),
+        connections: site.metrics.open_connections(),
         views: views.collect(),
     };
     Ok(shown(rendered(&page)?))

@@ -37,11 +37,12 @@ use crate::{
     lack::unless_lacking,
     log::{LogError, Series, durable, held::visible_path, seen::Seen, settings_of},
     regular,
+    resource::gzip::SMALLEST,
     views::{
         error::ViewError,
         files::{
-            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, decoded_twin, failed, gunzip,
-            replace_unsynced, twin_of,
+            Coded, FrozenFiles, Remade, TEMPORARY, decoded_twin, failed, gunzip, replace_unsynced,
+            twin_of,
         },
         folders::Folders,
         follower::Grace,

@@ -29,10 +29,14 @@ use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manife
 use crate::{
     head_tag::HeadTag,
     log::{LogError, Series, Sources, settings_of},
-    resource::{Coding, Content, Generation, Resource, Source, Tag, Validity},
+    resource::{
+        Coding, Content, Generation, Resource, Source, Tag, Validity,
+        gzip::{SMALLEST, gzip},
+        read_error::ReadError,
+    },
     views::{
         error::ViewError,
-        files::{Coded, SMALLEST, gzip, twin},
+        files::{Coded, twin},
     },
 };
 
@@ -567,7 +571,7 @@ impl Source for ArchivedBytes {
         None
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
         let Self {
             documents,
             feed,
@@ -614,7 +618,7 @@ impl Source for GrowingBytes {
         })
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
         if let Some(content) = self.at_once(coding) {
             return Ok(content);
         }

@@ -36,7 +36,7 @@ const UPDATE_BYTES: usize = 32;
 /// The level at which twins are compressed. While many feeds change, windows close each second; [`SMALLEST`] makes them
 /// 5 % smaller, and takes three times as long. Levels 4 to 6 make them hardly smaller.
 ///
-/// [`SMALLEST`]: crate::views::files::SMALLEST
+/// [`SMALLEST`]: crate::resource::gzip::SMALLEST
 const LEVEL: Compression = Compression::new(3);
 
 /// Record of an archived window, of fixed size in a file of each series.

@@ -1,0 +1,41 @@
+//! Closed feeds that somebody may see.
+//!
+//! Pure.
+
+use crate::feed::{FeedName, FeedPattern};
+
+/// The closed feeds that the sender of a request may see: those of some patterns.
+#[derive(Clone, Debug, Default)]
+pub struct Sight(Vec<FeedPattern>);
+
+impl Sight {
+    /// Returns the closed feeds that match one of some patterns.
+    pub fn of(patterns: Vec<FeedPattern>) -> Self {
+        Self(patterns)
+    }
+
+    /// Whether the sender may see a closed feed.
+    pub fn shows(&self, feed: &FeedName) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(feed))
+    }
+
+    /// Whether the sender may see every closed feed that can match a pattern.
+    pub fn covers(&self, pattern: &FeedPattern) -> bool {
+        self.0.iter().any(|seen| seen.covers(pattern))
+    }
+
+    /// Whether the sender may see every closed feed.
+    pub fn is_all(&self) -> bool {
+        self.covers(&FeedPattern::all())
+    }
+
+    /// Whether the sender may see no closed feed at all.
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the patterns of the closed feeds that the sender may see.
+    pub fn patterns(&self) -> &[FeedPattern] {
+        &self.0
+    }
+}

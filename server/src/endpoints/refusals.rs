@@ -1,0 +1,90 @@
+//! Answers to requests that the writer did not store.
+//!
+//! Pure.
+
+use hyper::{
+    StatusCode,
+    header::{ALLOW, HeaderValue, RETRY_AFTER},
+};
+
+use crate::{
+    http::{
+        answers::{Answer, problem_answer},
+        problem::Problem,
+    },
+    publish::PublishError,
+};
+
+/// Returns the refusal of a request that was not stored.
+pub(super) fn publish_error(error: &PublishError) -> Answer {
+    let mut answer = problem_answer(&problem_of(error));
+    if matches!(error, PublishError::IsTimeline(_)) {
+        // Of what a feed answers, a timeline takes all but entries.
+        let allow = HeaderValue::from_static("GET, HEAD, PUT");
+        answer.headers_mut().insert(ALLOW, allow);
+    }
+    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
+    if answer.status() == StatusCode::INSUFFICIENT_STORAGE {
+        let headers = answer.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    }
+    answer
+}
+
+fn problem_of(error: &PublishError) -> Problem {
+    match error {
+        PublishError::Refused(refusal) => refusal.into(),
+        PublishError::Full => {
+            // 507 and not 503, because a repeat has no better chance.
+            let status = StatusCode::INSUFFICIENT_STORAGE;
+            Problem::new("too-large", "too many feeds", status, error.to_string())
+        }
+        PublishError::FullOfTimelines => {
+            let status = StatusCode::INSUFFICIENT_STORAGE;
+            Problem::new("too-large", "too many timelines", status, error.to_string())
+        }
+        PublishError::NotCovered(_) => Problem::new(
+            "forbidden",
+            "forbidden",
+            StatusCode::FORBIDDEN,
+            error.to_string(),
+        ),
+        PublishError::IsTimeline(_) => Problem::new(
+            "method",
+            "method not allowed",
+            StatusCode::METHOD_NOT_ALLOWED,
+            error.to_string(),
+        ),
+        PublishError::NoTimeline(_) | PublishError::UnknownFeed(_) => {
+            Problem::not_found(error.to_string())
+        }
+        PublishError::Behind | PublishError::Busy => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Problem::new("busy", "busy", status, error.to_string())
+        }
+        PublishError::NoSpace(_) => {
+            let status = StatusCode::INSUFFICIENT_STORAGE;
+            // The commit that filled the disk may be found after a restart.
+            let detail =
+                format!("{error}; whether this request is stored is unknown, repeating it is safe");
+            Problem::new("read-only", "no room on the disk", status, detail)
+        }
+        PublishError::Lacking { is_full: true, .. } => {
+            let status = StatusCode::INSUFFICIENT_STORAGE;
+            Problem::new(
+                "read-only",
+                "no room on the disk",
+                status,
+                error.to_string(),
+            )
+        }
+        PublishError::Lacking { .. } => Problem::busy_with(error.to_string()),
+        PublishError::Clock => Problem::unavailable(error.to_string()),
+        // The commit that failed may be found after a restart.
+        PublishError::Unavailable | PublishError::Displaced | PublishError::Replaced => {
+            Problem::unavailable(format!(
+                "{error}; whether this request is stored is unknown, repeating it is safe"
+            ))
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Counting of connections and answers.
+//!
+//! Pure: the seam to whoever shows the counts.
+
+use std::{fmt, time::Duration};
+
+/// Counters of connections and answers. They are called for each request, so they must not wait.
+pub trait Traffic: fmt::Debug + Send + Sync {
+    /// Counts a connection that was opened.
+    fn opened(&self);
+
+    /// Counts the end of a connection.
+    fn closed(&self);
+
+    /// Counts an answer of the endpoint with a label, and its time; zero for an answer that was at hand.
+    fn answered(&self, label: &'static str, status: u16, took: Duration);
+
+    /// Counts bytes of a body that is sent.
+    fn sent(&self, bytes: u64);
+}
