@@ -1,6 +1,6 @@
 """Measures of the source code, as numbers that can be compared: python3 tests/measures.py [--list]
 
-Counts the code of the products (core, server, client, the command), without tests. With --list it also prints the
+Counts the code of the products (core, server and its rooms, client, the command), without tests. With --list it also prints the
 places behind the numbers: the longest functions, the circles, the repeated blocks.
 """
 
@@ -13,6 +13,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CRATES = {
     "core": ROOT / "core/src",
     "server": ROOT / "server/src",
+    "process": ROOT / "server/process/src",
+    "log": ROOT / "server/log/src",
+    "resource": ROOT / "server/resource/src",
+    "views": ROOT / "server/views/src",
+    "http": ROOT / "server/http/src",
+    "publish": ROOT / "server/publish/src",
     "client": ROOT / "client/src",
     "cli": ROOT / "client/cli/src",
 }
@@ -21,7 +27,7 @@ WORD = re.compile(r"[A-Za-z'’]+")
 
 
 def is_test(path):
-    return path.stem in ("tests", "contract") or "tests" in path.parts[-2:-1]
+    return path.stem in ("tests", "contract_tests", "fixtures") or "tests" in path.parts[-2:-1]
 
 
 def without_tests(lines):

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use simplefeed_server::log::barrier::{Barrier as _, DiskBarrier};
+use simplefeed_log::barrier::{Barrier as _, DiskBarrier};
 use tempfile::TempDir;
 
 use crate::{

@@ -7,10 +7,8 @@ use std::{fs, path::Path, process::Command, time::Instant};
 
 use anyhow::{Context as _, ensure};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
-use simplefeed_server::{
-    endpoints::{ALL, Site},
-    http::endpoint::{Endpoint, Needs, Query},
-};
+use simplefeed_http::endpoint::{Endpoint, Needs, Query};
+use simplefeed_server::endpoints::{ALL, Site};
 
 use crate::{
     load::{Connection, event},

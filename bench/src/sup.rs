@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use simplefeed_core::watch::Pace;
-use simplefeed_server::resource::gzip::{SMALLEST, gzip};
+use simplefeed_resource::gzip::{SMALLEST, gzip};
 use url::Url;
 
 use crate::{

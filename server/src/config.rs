@@ -24,15 +24,14 @@ use simplefeed_core::{
     },
     settings::{Defaults, check_bytes, check_entries},
 };
+use simplefeed_http::{
+    access::{self, Access, Tokens},
+    limits::Limits,
+};
+use simplefeed_process::regular;
+use simplefeed_views::timelines::fan_out::{FanOut, Keeping};
 use tracing::warn;
 use url::{Host, Url};
-
-use crate::{
-    access::{self, Access, Tokens},
-    http::limits::Limits,
-    regular,
-    views::timelines::fan_out::{FanOut, Keeping},
-};
 
 /// Address of the main listener if none is given: reachable from this machine only.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

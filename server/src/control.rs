@@ -25,15 +25,14 @@ use std::{
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use simplefeed_core::timestamp::Timestamp;
+use simplefeed_log::{EntryLog, moment::MomentNote};
+use simplefeed_process::{clock::Clock, stop::Stop};
+use simplefeed_views::Views;
 use tracing::{info, warn};
 
 use crate::{
-    clock::Clock,
     exit,
-    log::{EntryLog, moment::MomentNote},
-    stop::Stop,
     upkeep::{Line, Task, run},
-    views::Views,
 };
 
 /// Pause between two looks for a client: the longest delay of a task on an idle server.

@@ -15,12 +15,12 @@ use simplefeed_core::{
     feed::{FeedName, FeedPattern},
     settings::Choices,
 };
+use simplefeed_log::opening::{self, SledStore};
+use simplefeed_publish::{Append, Asked, Conditions, Configure, Expected, Publisher, Wanted};
 use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
-    log::opening::{self, SledStore},
     logging::say,
-    publish::{Append, Asked, Conditions, Configure, Expected, Publisher, Wanted},
     serve::Server,
 };
 

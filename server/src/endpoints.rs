@@ -12,28 +12,24 @@ use simplefeed_core::{
     sight::Sight,
     sup::SUP_HEADER,
 };
+use simplefeed_http::{
+    answers::header_value,
+    cookie::Cookie,
+    endpoint::Endpoint,
+    pipeline::{self, Table},
+    problem::Problem,
+    reply::Lifetimes,
+};
+use simplefeed_log::{EntryLog, LogError, watermark::Watermark};
+use simplefeed_process::{clock::Clock, threads::Threads};
+use simplefeed_publish::Publisher;
+use simplefeed_resource::read_error::ReadError;
+use simplefeed_views::{
+    Views, catalogue::Row, error::ViewError, push::Push, rates::Rates, timelines::Timelines,
+};
 use tokio::sync::Semaphore;
 
-use crate::{
-    clock::Clock,
-    http::{
-        answers::header_value,
-        cookie::Cookie,
-        endpoint::Endpoint,
-        pipeline::{self, Table},
-        problem::Problem,
-        reply::Lifetimes,
-    },
-    log::{EntryLog, LogError},
-    metrics::Metrics,
-    publish::Publisher,
-    resource::read_error::ReadError,
-    threads::Threads,
-    views::{
-        Views, catalogue::Row, error::ViewError, push::Push, rates::Rates, timelines::Timelines,
-    },
-    watermark::Watermark,
-};
+use crate::metrics::Metrics;
 
 pub mod catalogue;
 pub mod events;

@@ -3,11 +3,9 @@
 //! Pure.
 
 use simplefeed_core::timestamp::Timestamp;
+use simplefeed_log::{LogError, store::StoreError};
 
-use crate::{
-    config::{ConfigError, ListenAddress},
-    log::{LogError, store::StoreError},
-};
+use crate::config::{ConfigError, ListenAddress};
 
 /// Reason why a server cannot run.
 #[derive(Debug, thiserror::Error)]

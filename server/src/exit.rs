@@ -4,13 +4,10 @@
 
 use std::io;
 
-use crate::{
-    config::ConfigError,
-    error::ServeError,
-    lack::{advice, lack_in},
-    log::{LogError, folder::OpenError},
-    upkeep::recover::RecoverError,
-};
+use simplefeed_log::{LogError, folder::OpenError};
+use simplefeed_process::lack::{advice, lack_in};
+
+use crate::{config::ConfigError, error::ServeError, upkeep::recover::RecoverError};
 
 /// The command succeeded and found no fault.
 pub const OK: u8 = 0;

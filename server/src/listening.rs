@@ -19,6 +19,15 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag::register_conditional_shutdown,
 };
+use simplefeed_http as http;
+use simplefeed_http::{
+    Listener, Rules, Service,
+    access::Access,
+    kernel_copies::COPIES_MAX,
+    limits::Limits,
+    pipeline::{Gated, Pipeline},
+};
+use simplefeed_process::workers::Workers;
 use tokio::{
     net::{TcpListener, UnixListener},
     runtime::{Builder, Handle, Runtime},
@@ -28,20 +37,12 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    access::Access,
     config::{Config, ConfigError, ListenAddress},
     endpoints::{Site, metrics::Scrapes},
     error::ServeError,
     exit,
-    http::limits::Limits,
-    http::{
-        self, Listener, Rules, Service,
-        kernel_copies::COPIES_MAX,
-        pipeline::{Gated, Pipeline},
-    },
     metrics::Metrics,
     socket,
-    workers::Workers,
 };
 
 /// File descriptors kept for files, beside those of connections: those of the log and the views, and copies of bodies.

@@ -23,27 +23,30 @@ use clap::{
 use rustix::fs::OFlags;
 use sd_notify::NotifyState;
 use simplefeed_core::feed::FeedPattern;
-use simplefeed_server::{
-    access::{self, Day, Right},
+use simplefeed_http::access::{self, Day, Right};
+use simplefeed_log::{
+    Commits as _, EntryLog,
+    folder::{CONTROL_SOCKET, OpenError},
+    opening::{self, OpenedLog, SledStore},
+    sled_log::SledLog,
+};
+use simplefeed_process::{
     clock,
+    lack::{raise_files, survive_long_files},
+    regular,
+};
+use simplefeed_server::{
     config::{self, Config, ConfigError, LISTEN_DEFAULT, ServeArgs},
     control::{self, Order},
     exit, health,
-    lack::{raise_files, survive_long_files},
     listening::{Listening, StopSignals},
-    log::{
-        Commits as _, EntryLog,
-        folder::{CONTROL_SOCKET, OpenError},
-        opening::{self, OpenedLog, SledStore},
-        sled_log::SledLog,
-    },
     logging::{self, say},
-    regular,
     serve::Server,
     stdout::print_line,
     upkeep::{self, Line, Task, recover},
-    views::{Views, folders::Folders, timelines::merged::with_timelines},
+    views,
 };
+use simplefeed_views::{folders::Folders, timelines::merged::with_timelines};
 
 #[cfg(planted)]
 #[path = "../../tests/planted.rs"]
@@ -70,7 +73,7 @@ const FILES_LEAST: u64 = 48;
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
-    /// What to log to stderr: a level, or a filter such as `info,simplefeed_server::http=debug`
+    /// What to log to stderr: a level, or a filter such as `info,simplefeed_http=debug`
     #[arg(long, env = "SIMPLEFEED_LOG", default_value = "info", global = true)]
     log: String,
     #[command(subcommand)]
@@ -596,7 +599,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
-    let views = Views::of_upkeep(&folders);
+    let views = views::of_upkeep(&folders);
     let shown = with_timelines(&shared).context("the log cannot be read")?;
     let mut output = Output::default();
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut |line| {

@@ -21,19 +21,16 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
-
-use crate::{
-    clock::Clock,
-    http::traffic::Traffic,
-    log::{
-        EntryLog,
-        space::{folder_bytes, free_bytes},
-    },
-    logging,
-    publish::observer::WriterObserver,
-    threads::Threads,
-    views::Views,
+use simplefeed_http::traffic::Traffic;
+use simplefeed_log::{
+    EntryLog,
+    space::{folder_bytes, free_bytes},
 };
+use simplefeed_process::{clock::Clock, threads::Threads};
+use simplefeed_publish::observer::WriterObserver;
+use simplefeed_views::Views;
+
+use crate::logging;
 
 /// The media type of `OpenMetrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

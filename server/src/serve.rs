@@ -12,51 +12,54 @@ use std::{
 };
 
 use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
+use simplefeed_http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes};
+use simplefeed_log::{
+    EntryLog, LogError,
+    durable::{create_folders, sync_names},
+    folder::{failed, keep_to_ourselves},
+    held::visible_path,
+    moment::{self, MomentNote},
+    store::Store,
+    watermark::Watermark,
+};
+use simplefeed_process::{
+    clock::{self, Clock, Reading, Standing},
+    lack::ask_for_threads,
+    stop::Stop,
+    threads::Threads,
+    workers::Workers,
+};
+use simplefeed_publish as publish;
+use simplefeed_publish::Publisher;
+use simplefeed_views::{
+    Views,
+    catalogue::Catalogue,
+    documents::{archive::Archive, reading::Documents},
+    folders::Folders,
+    follower::follow,
+    push::Push,
+    rates::Rates,
+    scrub::scrub,
+    sup::{Sup, updates::TimelineUpdates},
+    timelines::{
+        Timelines,
+        fan_out::Keeping,
+        following::{self, Following},
+        merged::Merged,
+    },
+};
 use tracing::{info, warn};
 use url::Url;
 
 use crate::{
-    clock::{self, Clock, Reading, Standing},
     config::{Config, Ui},
     control::{self, Ground},
     endpoints::{self, Site, sup::Updates},
     error::ServeError,
-    http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes},
-    lack::ask_for_threads,
     listening::{Gates, Listening},
-    log::{
-        EntryLog, LogError,
-        durable::{create_folders, sync_names},
-        folder::{failed, keep_to_ourselves},
-        held::visible_path,
-        moment::{self, MomentNote},
-        store::Store,
-    },
     metrics::Metrics,
-    publish::{self, Publisher},
     socket,
-    stop::Stop,
-    threads::Threads,
     upkeep::restoration::begin_epoch,
-    views::{
-        Views,
-        catalogue::Catalogue,
-        documents::{archive::Archive, reading::Documents},
-        folders::Folders,
-        follower::follow,
-        push::Push,
-        rates::Rates,
-        scrub::scrub,
-        sup::{Sup, updates::TimelineUpdates},
-        timelines::{
-            Timelines,
-            fan_out::Keeping,
-            following::{self, Following},
-            merged::Merged,
-        },
-    },
-    watermark::Watermark,
-    workers::Workers,
 };
 
 /// Time between two looks at a clock whose next second is waited for.
@@ -133,7 +136,7 @@ impl Server {
             .map_err(|error| ServeError::Folder(error.into()))?;
         let beside = Beside::default();
         let mut followers = spawn_followers(&views, &shown, &beside)?;
-        let upkept = Views::of_upkeep_beside(&folders, &views);
+        let upkept = crate::views::of_upkeep_beside(&folders, &views);
         let ground = Ground {
             log: Arc::clone(&log),
             shown: Arc::clone(&shown),
@@ -461,7 +464,7 @@ fn views_of(
     };
     let timelines = Arc::new(Timelines::new(Arc::clone(log), Some(&graph), keeping)?);
     let longest = config.sup_periods.iter().copied().max();
-    let mut views = Views::all(folders, longest).with(Following(Arc::clone(&timelines)));
+    let mut views = crate::views::all(folders, longest).with(Following(Arc::clone(&timelines)));
     if let Some(longest) = longest {
         views = views.with(TimelineUpdates::new(longest));
     }

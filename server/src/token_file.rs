@@ -10,11 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use simplefeed_server::{
-    access,
-    log::durable::{self, parent_of},
-    regular,
-};
+use simplefeed_http::access;
+use simplefeed_log::durable::{self, parent_of};
+use simplefeed_process::regular;
 
 /// A file of tokens that no other command changes meanwhile.
 #[derive(Debug)]

@@ -6,12 +6,10 @@
 use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use simplefeed_log::{EntryLog, Series};
+use simplefeed_views::Views;
 
-use crate::{
-    exit,
-    log::{EntryLog, Series},
-    views::Views,
-};
+use crate::exit;
 
 pub mod backup;
 pub mod export;

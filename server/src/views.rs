@@ -1,225 +1,41 @@
-//! Views: everything that readers see, computed from commits.
+//! The views that a server has.
 //!
-//! The contract of a view, and the list of views. One [`follower`] runs any view, and upkeep asks each view for its
-//! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
-//! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
+//! Pure: a list.
 
-use std::{any::Any, fmt, path::Path, sync::Arc};
+use std::sync::Arc;
 
-use simplefeed_core::{commit::Outline, feed::CommitNumber};
-
-use crate::{
-    log::{EntryLog, LogError, Series},
-    stop::Stop,
+use simplefeed_views::{
+    View, Views, documents::archive::Archive, folders::Folders, rates::Rates, sup::Sup,
 };
 
-pub mod error;
-pub mod folders;
-pub mod files;
-pub mod reports;
-pub mod tree;
-pub mod follower;
-pub mod scrub;
-pub mod catalogue;
-pub mod documents;
-pub mod sup;
-pub mod timelines;
-pub mod push;
-pub mod rates;
 #[cfg(test)]
 pub mod counts;
 
-use error::ViewError;
-use folders::Folders;
-use follower::{Grace, Progress};
-use reports::{Findings, Rebuilt, Replayed};
-use scrub::Scrub;
-use tree::{ExportError, Tree};
-
-/// Answer of a view to a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
-    /// The view takes the next commit.
-    More,
-    /// As much work waits as the view keeps in memory. It is carried out before the next commit.
-    Full,
+/// Returns all views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may ask
+/// for, nothing follows the updates of feeds.
+pub fn all(folders: &Folders, sup_seconds: Option<u32>) -> Views {
+    let mut views: Vec<Arc<dyn View>> = vec![];
+    views.push(Arc::new(Archive::new(folders)));
+    if let Some(longest) = sup_seconds {
+        views.push(Arc::new(Sup::new(folders, longest)));
+    }
+    views.push(Arc::new(Rates::new(folders)));
+    #[cfg(test)]
+    views.push(Arc::new(counts::Counts::new(folders)));
+    Views::of(views)
 }
 
-/// State derived from commits, with files of its own. For a view without files, the defaults of the methods about files
-/// are right.
-///
-/// Work that follows from a commit is kept by the view until [`carry_out`](Self::carry_out) has done it. Doing it twice
-/// is as good as once, so a crash at any step costs time only.
-pub trait View: Any + fmt::Debug + Send + Sync {
-    /// Returns the view's name: that of its folder below `views`, and its label in metrics.
-    fn name(&self) -> &'static str;
-
-    /// Prepares to follow a log. Returns the last commit that need not be applied again.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`]. The follower tries again.
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError>;
-
-    /// Applies the next commit.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError>;
-
-    /// Whether a view that was [full](Applied::Full) takes commits again, although some of its work has failed.
-    fn has_room(&self) -> bool {
-        false
-    }
-
-    /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left. Work that fails keeps
-    /// waiting, and holds up no other.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`]. The follower tries again, even if no commit comes.
-    fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError>;
-
-    /// Notes for the next start that all work up to a commit is carried out. Losing the note costs time only.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`].
-    fn note(&self, _commit: CommitNumber, _log: &dyn EntryLog) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    /// Pauses an up-to-date follower, until `stop` is requested at most: work of the commits that come meanwhile is carried
-    /// out together.
-    fn pause(&self, _stop: &Stop) {}
-
-    /// Returns the number of files that the follower has made since the start.
-    fn made(&self) -> u64 {
-        0
-    }
-
-    /// Compares all files of the view with the log, and reports each difference.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error only where checking cannot go on.
-    fn verify(
-        &self,
-        _log: &dyn EntryLog,
-        _replayed: &Replayed,
-        _findings: &mut Findings,
-    ) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    /// Makes all files of the view again.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`].
-    fn rebuild(&self, _log: &dyn EntryLog, _rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    /// Checks that a log reaches as far as what the view has made for readers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LogError::Replaced`] if it does not: what the view has made is of a later log.
-    fn check_log(&self, _log: &dyn EntryLog) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    /// Notes for the next start that a document of the view, in this file, is of another log.
-    fn note_replaced(&self, _log: &dyn EntryLog, _document: &Path) {}
-
-    /// Compares all files of the view with their digests, a little at a time.
-    fn scrub(&self, _log: &dyn Series, _scrub: &Scrub<'_>) {}
-
-    /// Writes what the view has for static web servers. Views without such files write nothing.
-    ///
-    /// # Errors
-    ///
-    /// See [`ExportError`].
-    fn export(&self, _log: &Arc<dyn Series>, _tree: &mut Tree) -> Result<(), ExportError> {
-        Ok(())
-    }
-
-    /// Makes the files of the view in the folders of a copied log. Returns the number of archived documents. A view
-    /// that copies nothing is made from the commits when the copy is served.
-    ///
-    /// # Errors
-    ///
-    /// See [`ViewError`].
-    fn copy(&self, _log: &dyn EntryLog, _to: &Folders) -> Result<u64, ViewError> {
-        Ok(0)
-    }
+/// Returns all views, for upkeep.
+pub fn of_upkeep(folders: &Folders) -> Views {
+    // Archived files do not depend on the periods offered.
+    all(folders, Some(0))
 }
 
-/// The views of a data folder, each with the progress of its follower.
-#[derive(Clone, Debug)]
-pub struct Views(Vec<(Arc<dyn View>, Arc<Progress>)>);
-
-impl Views {
-    /// Returns all views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may
-    /// ask for, nothing follows the updates of feeds.
-    pub fn all(folders: &Folders, sup_seconds: Option<u32>) -> Self {
-        let mut views: Vec<Arc<dyn View>> = vec![];
-        views.push(Arc::new(documents::archive::Archive::new(folders)));
-        if let Some(longest) = sup_seconds {
-            views.push(Arc::new(sup::Sup::new(folders, longest)));
-        }
-        views.push(Arc::new(rates::Rates::new(folders)));
-        #[cfg(test)]
-        views.push(Arc::new(counts::Counts::new(folders)));
-        let followed = |view| (view, Arc::default());
-        Self(views.into_iter().map(followed).collect())
-    }
-
-    /// Checks that a log reaches as far as what the views have made for readers.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LogError::Replaced`] if it does not.
-    pub fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
-        let mut views = self.0.iter();
-        views.try_for_each(|(view, _)| view.check_log(log))
-    }
-
-    /// Adds a view that is made for one server.
-    #[must_use]
-    pub fn with(mut self, view: impl View) -> Self {
-        self.0.push((Arc::new(view), Arc::default()));
-        self
-    }
-
-    /// Returns all views, for upkeep.
-    pub fn of_upkeep(folders: &Folders) -> Self {
-        // Archived files do not depend on the periods offered.
-        Self::all(folders, Some(0))
-    }
-
-    /// Returns all views for upkeep beside a server: with its own rates, since its follower goes on from what is made again.
-    pub fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
-        let mut views = Self::of_upkeep(folders);
-        if let Some(rates) = served.get::<rates::Rates>() {
-            views.0.retain(|(view, _)| view.name() != rates::NAME);
-            views.0.push((rates, Arc::default()));
-        }
-        views
-    }
-
-    /// Returns the views, and how far the follower of each has come.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<Progress>)> {
-        self.0.iter().map(|(view, progress)| (view, progress))
-    }
-
-    /// Returns the view of a type, if it is one of these.
-    pub fn get<V: View>(&self) -> Option<Arc<V>> {
-        self.0.iter().find_map(|(view, _)| {
-            let view: Arc<dyn Any + Send + Sync> = Arc::<dyn View>::clone(view);
-            view.downcast().ok()
-        })
+/// Returns all views for upkeep beside a server: with its own rates, since its follower goes on from what is made again.
+pub fn of_upkeep_beside(folders: &Folders, served: &Views) -> Views {
+    let views = of_upkeep(folders);
+    match served.get::<Rates>() {
+        Some(rates) => views.replacing(rates),
+        None => views,
     }
 }

@@ -11,13 +11,11 @@ use std::{
 
 use hyper::Method;
 use regex_lite::Regex;
-use simplefeed_server::{
-    endpoints::{ALL, Site},
-    http::{
-        endpoint::{Endpoint, Needs, Query},
-        pipeline::find,
-    },
+use simplefeed_http::{
+    endpoint::{Endpoint, Needs, Query},
+    pipeline::find,
 };
+use simplefeed_server::endpoints::{ALL, Site};
 
 use crate::{
     harness::{

@@ -85,4 +85,5 @@ mod timelines;
 mod under_a_tag;
 mod upgrades;
 mod visibility;
+mod walls;
 mod worker;

@@ -10,10 +10,8 @@ use std::{
 use flate2::read::GzDecoder;
 use hyper::Method;
 use regex_lite::Regex;
-use simplefeed_server::{
-    endpoints::Site,
-    http::endpoint::{Endpoint, Query},
-};
+use simplefeed_http::endpoint::{Endpoint, Query};
+use simplefeed_server::endpoints::Site;
 use url::Url;
 
 use crate::{

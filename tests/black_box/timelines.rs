@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use simplefeed_server::{endpoints::ALL, http::endpoint::Needs};
+use simplefeed_http::endpoint::Needs;
+use simplefeed_server::endpoints::ALL;
 
 use crate::{
     harness::{

@@ -24,16 +24,18 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use simplefeed_core::timestamp::Timestamp;
-use simplefeed_server::{
+use simplefeed_log::{
+    barrier::{Barrier, DiskBarrier, Step},
+    opening::{Disk, SledStore, open_with},
+};
+use simplefeed_process::{
     clock::{self, Reading},
+    lack::survive_long_files,
+};
+use simplefeed_server::{
     config::{Config, ServeArgs},
     exit,
-    lack::survive_long_files,
     listening::Listening,
-    log::{
-        barrier::{Barrier, DiskBarrier, Step},
-        opening::{Disk, SledStore, open_with},
-    },
     serve::Server,
 };
 

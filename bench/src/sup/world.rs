@@ -21,12 +21,9 @@ use simplefeed_core::{
     timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
 };
-use simplefeed_server::{
-    log::{Commits as _, memory::MemoryLog},
-    resource::Visibility,
-    views::sup::windows::{Beginning, SupWindows, Window, file_name},
-    watermark::Watermark,
-};
+use simplefeed_log::{Commits as _, memory::MemoryLog, watermark::Watermark};
+use simplefeed_resource::Visibility;
+use simplefeed_views::sup::windows::{Beginning, SupWindows, Window, file_name};
 use url::Url;
 use uuid::Uuid;
 

@@ -10,20 +10,18 @@ use simplefeed_core::{
     limits::CATALOGUE_FEEDS_MAX,
     sight::Sight,
 };
+use simplefeed_http::{
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+};
+use simplefeed_log::LogError;
+use simplefeed_resource::{Resource, Validity, Visibility};
+use simplefeed_views::{
+    catalogue::{Catalogue, Row},
+    timelines::Timelines,
+};
 
 use super::{Site, may_see_row, off_thread};
-use crate::{
-    http::{
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-    },
-    log::LogError,
-    resource::{Resource, Validity, Visibility},
-    views::{
-        catalogue::{Catalogue, Row},
-        timelines::Timelines,
-    },
-};
 
 /// Path of the catalogue.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {

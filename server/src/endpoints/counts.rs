@@ -2,20 +2,18 @@
 
 use std::{convert::identity, future::ready, io, sync::Arc, time::Duration};
 
+use crate::views::counts::Counts;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, Either, StreamBody};
 use hyper::{Method, Response, body::Frame};
+use simplefeed_http::{
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+};
+use simplefeed_resource::{Resource, Visibility};
 
 use super::Site;
-use crate::{
-    http::{
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-    },
-    resource::{Resource, Visibility},
-    views::counts::Counts,
-};
 
 /// Paths of the throw-away view.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[

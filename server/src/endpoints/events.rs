@@ -29,6 +29,16 @@ use simplefeed_core::{
     },
     push::{BEGIN, END, EVENTS_TYPE, PlaceId, STATE, event},
 };
+use simplefeed_http::{
+    Ending, Rules,
+    answers::{Answer, Body, plain, whole},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
+    problem::Problem,
+    reply::{NO_STORE, for_sites},
+};
+use simplefeed_process::workers::idle;
+use simplefeed_resource::Visibility;
+use simplefeed_views::push::{Begin, Interest, News, Past, Push, Watching};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Instant, sleep_until, timeout},
@@ -39,18 +49,6 @@ use super::{
     feeds::{Seen, Shelf, seen, state_for},
     off_thread,
     waits::watch,
-};
-use crate::{
-    http::{
-        Ending, Rules,
-        answers::{Answer, Body, plain, whole},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
-        problem::Problem,
-        reply::{NO_STORE, for_sites},
-    },
-    resource::Visibility,
-    views::push::{Begin, Interest, News, Past, Push, Watching},
-    workers::idle,
 };
 
 /// Path of the stream.

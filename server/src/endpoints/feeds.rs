@@ -16,30 +16,28 @@ use simplefeed_core::{
     sight::Sight,
     timeline::Place,
 };
+use simplefeed_http::{
+    access::Right,
+    answers::{header_value, plain},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+    reply::for_sites,
+};
+use simplefeed_resource::{Resource, Validity, Visibility, read_error::ReadError};
+use simplefeed_views::{
+    catalogue::Catalogue,
+    documents::{
+        pages::{self, Form, Wanted},
+        reading::{Address, Documents, Snapshot},
+    },
+    timelines::Timelines,
+};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
 use super::{Site, may_see, off_thread, publishing, waits};
-use crate::{
-    access::Right,
-    http::{
-        answers::{header_value, plain},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-        reply::for_sites,
-    },
-    metrics::DOCUMENT,
-    resource::{Resource, Validity, Visibility, read_error::ReadError},
-    views::{
-        catalogue::Catalogue,
-        documents::{
-            pages::{self, Form, Wanted},
-            reading::{Address, Documents, Snapshot},
-        },
-        timelines::Timelines,
-    },
-};
+use crate::metrics::DOCUMENT;
 
 /// Paths below a feed.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[

@@ -16,15 +16,13 @@ use simplefeed_core::{
     scanner::{essence, scan},
     settings::{Choices, Embed, Own, Settings},
 };
+use simplefeed_http::{
+    conditional::TagList,
+    problem::{ENTRY_TYPES, Problem},
+};
+use simplefeed_publish::{Appended, Asked, Conditions, Expected, Heads};
 
 use super::timelines::{Names, patterns};
-use crate::{
-    http::{
-        conditional::TagList,
-        problem::{ENTRY_TYPES, Problem},
-    },
-    publish::{Appended, Asked, Conditions, Expected, Heads},
-};
 
 /// Media type of a body with entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,19 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
+use simplefeed_http::{
+    answers::plain,
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
+    problem::Problem,
+};
+use simplefeed_log::Closed;
+use simplefeed_process::clock::Standing;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::Site;
 use super::off_thread;
-use crate::{
-    clock::Standing,
-    http::{
-        answers::plain,
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
-        problem::Problem,
-    },
-    log::Closed,
-};
 
 /// Longest look at the disk. A server that needs longer takes no entries either.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,18 +7,16 @@ use hyper::{
     body::Incoming,
     header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
 };
-
-use crate::{
-    http::{
-        Answers, Ending,
-        answers::{Answer, failed, problem_answer, whole},
-        problem::Problem,
-        reply::NO_STORE,
-        request::OwnHosts,
-        traffic::Traffic,
-    },
-    metrics::{Metrics, form_of},
+use simplefeed_http::{
+    Answers, Ending,
+    answers::{Answer, failed, problem_answer, whole},
+    problem::Problem,
+    reply::NO_STORE,
+    request::OwnHosts,
+    traffic::Traffic,
 };
+
+use crate::metrics::{Metrics, form_of};
 
 /// Listener's view of the metrics: one route, and nothing else.
 #[derive(Clone, Debug)]

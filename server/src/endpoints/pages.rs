@@ -17,18 +17,16 @@ use hyper::{
     },
 };
 use simplefeed_core::timestamp::Timestamp;
+use simplefeed_http::{
+    answers::{Answer, header_value, plain, whole},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+    reply::NO_STORE,
+};
+use simplefeed_resource::{Resource, Validity, Visibility};
+use simplefeed_views::{error::ViewError, rates::Rates};
 
 use super::{Site, feeds::Shelf};
-use crate::{
-    http::{
-        answers::{Answer, header_value, plain, whole},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-        reply::NO_STORE,
-    },
-    resource::{Resource, Validity, Visibility},
-    views::{error::ViewError, rates::Rates},
-};
 
 mod content;
 mod documents;

@@ -7,6 +7,15 @@ use hyper::{
     header::{ETAG, HeaderValue, LOCATION},
 };
 use simplefeed_core::{settings::Settings, sight::Sight};
+use simplefeed_http::{
+    answers::{Answer, document, header_value, json},
+    endpoint::{Exchange, Outcome, Shown},
+    problem::Problem,
+};
+use simplefeed_log::settings_of;
+use simplefeed_process::workers;
+use simplefeed_publish::{Append, Asked, Configure, Configured, Expected, PublishError, Wanted};
+use simplefeed_resource::{Resource, Validity, Visibility, head_tag::SettingsTag};
 use tracing::error;
 
 use super::{
@@ -17,19 +26,7 @@ use super::{
     refusals::publish_error,
     timelines::hide,
 };
-use crate::{
-    head_tag::SettingsTag,
-    http::{
-        answers::{Answer, document, header_value, json},
-        endpoint::{Exchange, Outcome, Shown},
-        problem::Problem,
-    },
-    log::settings_of,
-    metrics::Fate,
-    publish::{Append, Asked, Configure, Configured, Expected, PublishError, Wanted},
-    resource::{Resource, Validity, Visibility},
-    workers,
-};
+use crate::metrics::Fate;
 
 /// Largest body that is parsed on the thread of its connection, in bytes.
 const INLINE_BODY_BYTES: usize = 16 * 1024;

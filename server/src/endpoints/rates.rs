@@ -7,19 +7,17 @@ use simplefeed_core::{
     rates::{RATES_TYPE, Rates, Unit, span_text},
     timestamp::Timestamp,
 };
+use simplefeed_http::{
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+};
+use simplefeed_resource::{Resource, Validity};
+use simplefeed_views::rates::Read;
 
 use super::{
     Site,
     feeds::{look_again, seen},
     off_thread,
-};
-use crate::{
-    http::{
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-    },
-    resource::{Resource, Validity},
-    views::rates::Read,
 };
 
 /// Path of rates.

@@ -6,14 +6,11 @@ use hyper::{
     StatusCode,
     header::{ALLOW, HeaderValue, RETRY_AFTER},
 };
-
-use crate::{
-    http::{
-        answers::{Answer, problem_answer},
-        problem::Problem,
-    },
-    publish::PublishError,
+use simplefeed_http::{
+    answers::{Answer, problem_answer},
+    problem::Problem,
 };
+use simplefeed_publish::PublishError;
 
 /// Returns the refusal of a request that was not stored.
 pub(super) fn publish_error(error: &PublishError) -> Answer {

@@ -17,34 +17,30 @@ use simplefeed_core::{
     sup::{Heading, SUP_TYPE, SupId},
     timestamp::Timestamp,
 };
+use simplefeed_http::{
+    answers::{denied_answer, header_value},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    pipeline::nothing_at,
+    problem::Problem,
+    reply::Lifetimes,
+};
+use simplefeed_log::{EntryLog, LogError, watermark::Watermark};
+use simplefeed_process::{clock::Clock, workers::idle};
+use simplefeed_resource::{Resource, Validity, Visibility};
+use simplefeed_views::{
+    error::ViewError,
+    sup::{
+        PACE, Sup,
+        updates::TimelineUpdates,
+        windows::{Current, Subject, document_name, file_name},
+    },
+};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, sleep_until},
 };
 
 use super::{Site, may_see_row, off_thread, waits};
-use crate::{
-    clock::Clock,
-    http::{
-        answers::{denied_answer, header_value},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        pipeline::nothing_at,
-        problem::Problem,
-        reply::Lifetimes,
-    },
-    log::{EntryLog, LogError},
-    resource::{Resource, Validity, Visibility},
-    views::{
-        error::ViewError,
-        sup::{
-            PACE, Sup,
-            updates::TimelineUpdates,
-            windows::{Current, Subject, document_name, file_name},
-        },
-    },
-    watermark::Watermark,
-    workers::idle,
-};
 
 /// Subject of a document, and its readers.
 type Told = (Subject, Visibility);

@@ -1,19 +1,39 @@
 use hyper::HeaderMap;
-use simplefeed_core::feed::FeedPattern;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{CommitNumber, FeedPattern},
+    settings::Choices,
+    timestamp::Timestamp,
+};
+use simplefeed_http::{access::Access, pipeline::find};
+use simplefeed_log::{Commits as _, fixtures::create, memory::MemoryLog};
+use simplefeed_publish::Wanted;
+use simplefeed_views::{
+    catalogue::Catalogue,
+    documents::{archive::Archive, reading::Documents},
+    folders::Folders,
+    timelines::fan_out::Keeping,
+};
 
 use super::*;
-use crate::{
-    access::Access,
-    http::pipeline::find,
-    log::{Commits as _, memory::MemoryLog},
-    publish::Wanted,
-    views::{
-        catalogue::{Catalogue, tests::commit},
-        documents::{archive::Archive, reading::Documents},
-        folders::Folders,
-        timelines::fan_out::Keeping,
-    },
-};
+
+/// A commit that makes a feed `feed1`.
+fn commit(closed: bool) -> Commit {
+    let mut changes = create(1);
+    for change in &mut changes {
+        if let Change::Settings { settings, .. } = change {
+            settings.choices = Arc::new(Choices {
+                closed: Some(closed),
+                ..Choices::default()
+            });
+        }
+    }
+    Commit {
+        number: CommitNumber(1),
+        instant: Timestamp::from_micros(1),
+        changes,
+    }
+}
 
 #[track_caller]
 fn check(path: &str, want: Option<&str>) {
@@ -118,7 +138,7 @@ async fn the_right_to_a_feed_is_asked_first() {
     let folder = tempfile::tempdir().unwrap();
     let log_of = |closed| {
         let log = Arc::new(MemoryLog::default());
-        log.append(&commit(1, closed)).unwrap();
+        log.append(&commit(closed)).unwrap();
         log
     };
     let closed: Arc<dyn EntryLog> = log_of(true);
@@ -130,7 +150,7 @@ async fn the_right_to_a_feed_is_asked_first() {
         )),
         timelines: Arc::new(Timelines::new(closed, None, Keeping::default()).unwrap()),
     };
-    let name = FeedName::parse("f").unwrap();
+    let name = FeedName::parse("feed1").unwrap();
     for catalogue_is_read in [false, true] {
         if catalogue_is_read {
             assert!(shelf.catalogue.near(name.as_str()).is_empty());

@@ -20,6 +20,22 @@ use simplefeed_core::{
     scanner::essence,
     sight::Sight,
 };
+use simplefeed_http::{
+    access::Right,
+    answers::{Answer, document},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    problem::Problem,
+};
+use simplefeed_log::LogError;
+use simplefeed_publish::{Follow, Followed, PublishError, Wanted};
+use simplefeed_resource::{Resource, Validity, Visibility};
+use simplefeed_views::{
+    catalogue::{Catalogue, Row},
+    timelines::{
+        Timelines,
+        lists::{Part, SeenClosed, Stretch},
+    },
+};
 
 use super::{
     Site,
@@ -28,24 +44,6 @@ use super::{
     forms::{check_object, check_uncoded, media_type},
     may_see_row, off_thread,
     refusals::publish_error,
-};
-use crate::{
-    access::Right,
-    http::{
-        answers::{Answer, document},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-        problem::Problem,
-    },
-    log::LogError,
-    publish::{Follow, Followed, PublishError, Wanted},
-    resource::{Resource, Validity, Visibility},
-    views::{
-        catalogue::{Catalogue, Row},
-        timelines::{
-            Timelines,
-            lists::{Part, SeenClosed, Stretch},
-        },
-    },
 };
 
 /// Paths of follows and followers.

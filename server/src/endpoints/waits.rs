@@ -7,6 +7,20 @@ use std::{sync::Arc, time::Duration};
 
 use hyper::StatusCode;
 use simplefeed_core::{feed::FeedKey, limits::WAIT_SECONDS_MAX};
+use simplefeed_http::{
+    answers::for_once,
+    coding::negotiate,
+    endpoint::{Exchange, Outcome},
+    pipeline::is_known,
+    problem::Problem,
+};
+use simplefeed_log::Series;
+use simplefeed_process::workers::idle;
+use simplefeed_resource::Coding;
+use simplefeed_views::{
+    error::ViewError,
+    push::{Interest, Watching},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until},
@@ -16,22 +30,6 @@ use super::{
     Site,
     feeds::{recent_now, seen_now},
     off_thread,
-};
-use crate::{
-    http::{
-        answers::for_once,
-        coding::negotiate,
-        endpoint::{Exchange, Outcome},
-        pipeline::is_known,
-        problem::Problem,
-    },
-    log::Series,
-    resource::Coding,
-    views::{
-        error::ViewError,
-        push::{Interest, Watching},
-    },
-    workers::idle,
 };
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a connection.

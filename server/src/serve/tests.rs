@@ -14,23 +14,23 @@ use simplefeed_core::{
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
 };
+use simplefeed_log::{
+    Commits, Ids, LogHead, Room, Series,
+    announcements::Announcements,
+    memory::{MemoryLog, MemoryStore},
+    store::StoreError,
+};
+use simplefeed_views::{error::ViewError, timelines::merged::with_timelines};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
     config::ServeArgs,
-    log::{
-        Commits, Ids, LogHead, Room, Series,
-        announcements::Announcements,
-        memory::{MemoryLog, MemoryStore},
-        store::StoreError,
-    },
     upkeep::{
         rebuild::rebuild,
         verify::{Report, verify},
     },
-    views::{error::ViewError, timelines::merged::with_timelines},
 };
 
 /// A server that runs until it is dropped.
@@ -117,7 +117,7 @@ impl Running {
 }
 
 fn views_of(folder: &TempDir) -> Views {
-    Views::of_upkeep(&Folders::new(folder.path(), None))
+    crate::views::of_upkeep(&Folders::new(folder.path(), None))
 }
 
 /// Goal: a server needs no more of a log than its contract.
@@ -209,7 +209,7 @@ struct Followed {
     announcements: Arc<Announcements>,
     /// Name of a feed whose settings cannot be read.
     damaged: Option<FeedName>,
-    /// Thread that panics at its next look at commits or settings.
+    /// Thread that panics at its next look at the log.
     fragile: Mutex<Option<&'static str>>,
     /// Held by a test while nobody finds a feed of the name `hanging`.
     hanging: Mutex<()>,
@@ -252,6 +252,7 @@ impl Commits for Followed {
     }
 
     fn head(&self) -> LogHead {
+        self.panic_if_fragile();
         self.log.head()
     }
 

@@ -11,20 +11,17 @@ use std::{
 };
 
 use simplefeed_core::feed::CommitNumber;
+use simplefeed_log::{
+    Commits as _, EntryLog, LogError,
+    barrier::{Barrier, sync_large_tree},
+    durable::{self, parent_of},
+    folder::{OpenError, keep_to_ourselves, mark_restored},
+    opening::{Disk, open_with},
+};
+use simplefeed_process::regular;
+use simplefeed_views::{Views, error::ViewError, folders::Folders};
 use tempfile::TempDir;
 use tracing::warn;
-
-use crate::{
-    log::{
-        Commits as _, EntryLog, LogError,
-        barrier::{Barrier, sync_large_tree},
-        durable::{self, parent_of},
-        folder::{OpenError, keep_to_ourselves, mark_restored},
-        opening::{Disk, open_with},
-    },
-    regular,
-    views::{Views, error::ViewError, folders::Folders},
-};
 
 /// Reason why a backup failed. Its unfinished folder is removed.
 #[derive(Debug, thiserror::Error)]

@@ -5,12 +5,10 @@
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
-use crate::{
-    log::Series,
-    views::{
-        Views,
-        tree::{ExportError, Tree},
-    },
+use simplefeed_log::Series;
+use simplefeed_views::{
+    Views,
+    tree::{ExportError, Tree},
 };
 
 /// The name of the nginx include.

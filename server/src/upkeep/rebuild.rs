@@ -2,10 +2,8 @@
 //!
 //! Shell over the log and the views. Each file comes out as it was, byte for byte, unless it had been damaged.
 
-use crate::{
-    log::EntryLog,
-    views::{Views, error::ViewError, reports::Rebuilt},
-};
+use simplefeed_log::EntryLog;
+use simplefeed_views::{Views, error::ViewError, reports::Rebuilt};
 
 /// Makes all files of every view again.
 ///

@@ -19,27 +19,27 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentName, FeedId, FeedKey, FeedName, Position},
     settings::Settings,
 };
-
-use crate::{
-    lack::{check_memory, unless_lacking},
-    log::{
-        Commits as _, LogError,
-        folder::OpenError,
-        opening::{self, Disk, open_with},
-        quietly,
-        salvage::Remains,
-        seen::{self, Seen},
-        sled_log::SledLog,
-        witness::{self, Said},
-    },
-    regular,
-    upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder, tell_left},
-    views::{
-        documents::{archive::Archive, frozen::Frozen},
-        error::ViewError,
-        folders::Folders,
-    },
+use simplefeed_log::{
+    Commits as _, LogError,
+    folder::OpenError,
+    opening::{self, Disk, open_with},
+    quietly,
+    salvage::Remains,
+    seen::{self, Seen},
+    sled_log::SledLog,
+    witness::{self, Said},
 };
+use simplefeed_process::{
+    lack::{check_memory, unless_lacking},
+    regular,
+};
+use simplefeed_views::{
+    documents::{archive::Archive, frozen::Frozen},
+    error::ViewError,
+    folders::Folders,
+};
+
+use crate::upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder, tell_left};
 
 mod found;
 mod recorded;
@@ -573,3 +573,6 @@ impl FoundFeed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,14 +4,13 @@
 //! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next. So every
 //! document that was open then gets a name that was never used. Its predecessor, whose bytes are final,
 //! links to the old name; a request for that one is redirected.
-
-use crate::log::{EntryLog, LogError, LogHead, settings_of};
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
     limits::BATCH_ENTRIES_MAX,
     timestamp::Timestamp,
 };
+use simplefeed_log::{EntryLog, LogError, LogHead, settings_of};
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
@@ -78,7 +77,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::log::{
+    use simplefeed_log::{
         Commits as _, Series as _,
         barrier::Barrier,
         memory::MemoryLog,

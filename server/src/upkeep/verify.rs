@@ -13,15 +13,12 @@ use simplefeed_core::{
     plan::FeedHead,
     timestamp::Timestamp,
 };
-
-use crate::{
-    lack::lack_in,
-    log::{EntryLog, LogError, settings_of},
-    views::{
-        Views,
-        error::ViewError,
-        reports::{Findings, Replayed},
-    },
+use simplefeed_log::{EntryLog, LogError, settings_of};
+use simplefeed_process::lack::lack_in;
+use simplefeed_views::{
+    Views,
+    error::ViewError,
+    reports::{Findings, Replayed},
 };
 
 /// Counts of the checked records, and the faults.

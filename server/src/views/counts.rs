@@ -12,9 +12,9 @@ use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, FeedKey},
 };
-use uuid::Uuid;
-
-use super::{
+use simplefeed_log::{EntryLog, Series, durable::create_folder};
+use simplefeed_process::regular;
+use simplefeed_views::{
     Applied, View,
     error::ViewError,
     files::{Remade, failed},
@@ -23,10 +23,7 @@ use super::{
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
 };
-use crate::{
-    log::{EntryLog, Series, durable::create_folder},
-    regular,
-};
+use uuid::Uuid;
 
 /// Commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 10;

@@ -4,14 +4,8 @@
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use simplefeed_core::feed::FeedName;
-use simplefeed_server::{
-    access::{Access, Right, Tokens},
-    endpoints::forms::{EntryMedia, conditions, idempotency_key, settings_body},
-    http::{
-        coding::negotiate,
-        conditional::{Validators, verdict},
-    },
-};
+use simplefeed_http::{access::{Access, Right, Tokens}, coding::negotiate, conditional::{Validators, verdict}};
+use simplefeed_server::{endpoints::forms::{EntryMedia, conditions, idempotency_key, settings_body}};
 
 fuzz_target!(|lines: &[u8]| {
     let mut headers = HeaderMap::new();

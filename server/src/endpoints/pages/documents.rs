@@ -5,19 +5,17 @@ use simplefeed_core::{
     feed::{DocumentNumber, FeedName},
     plan::FeedHead,
 };
+use simplefeed_http::{
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_views::error::ViewError;
 
 use super::{Reading, Top, moment::Moment, rendered, shown, value};
-use crate::{
-    endpoints::off_thread,
-    endpoints::{
-        Site,
-        feeds::{look_again, seen},
-    },
-    http::{
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-    views::error::ViewError,
+use crate::endpoints::{
+    Site,
+    feeds::{look_again, seen},
+    off_thread,
 };
 
 /// Documents of a page.

@@ -7,6 +7,11 @@ use simplefeed_core::{
     feed::{FeedName, Numbered, Position},
     plan::FeedHead,
 };
+use simplefeed_http::{
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_log::LogError;
 
 use super::{
     Reading, Top,
@@ -15,17 +20,10 @@ use super::{
     moment::Moment,
     rendered, shown,
 };
-use crate::{
-    endpoints::off_thread,
-    endpoints::{
-        Site,
-        feeds::{look_again, seen},
-    },
-    http::{
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-    log::LogError,
+use crate::endpoints::{
+    Site,
+    feeds::{look_again, seen},
+    off_thread,
 };
 
 /// Bytes of its summary, and facts and links, that a page shows.

@@ -15,6 +15,17 @@ use simplefeed_core::{
     sight::Sight,
     timestamp::Timestamp,
 };
+use simplefeed_http::{
+    answers::{header_value, plain},
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_log::{EntryLog, LogError, Series};
+use simplefeed_views::{
+    error::ViewError,
+    rates::Read,
+    timelines::lists::{Part, Stretch},
+};
 
 use super::{
     Reading, Top,
@@ -22,24 +33,11 @@ use super::{
     plot::{Plot, Window},
     rendered, shown, told, value,
 };
-use crate::{
-    endpoints::off_thread,
-    endpoints::{
-        Site,
-        feeds::{look_again, seen},
-        timelines::seen_followers,
-    },
-    http::{
-        answers::{header_value, plain},
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-    log::{EntryLog, LogError, Series},
-    views::{
-        error::ViewError,
-        rates::Read,
-        timelines::lists::{Part, Stretch},
-    },
+use crate::endpoints::{
+    Site,
+    feeds::{look_again, seen},
+    off_thread,
+    timelines::seen_followers,
 };
 
 /// Entries of a page.

@@ -9,22 +9,20 @@ use simplefeed_core::{
     rates::Unit,
     settings::Settings,
 };
+use simplefeed_http::{
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_log::{LogError, settings_of};
+use simplefeed_views::catalogue::Row as Listed;
 
 use super::{
     Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told, value,
 };
-use crate::{
-    endpoints::off_thread,
-    endpoints::{
-        Site,
-        catalogue::{Search, search},
-    },
-    http::{
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-    log::{LogError, settings_of},
-    views::catalogue::Row as Listed,
+use crate::endpoints::{
+    Site,
+    catalogue::{Search, search},
+    off_thread,
 };
 
 /// Feeds of a page.

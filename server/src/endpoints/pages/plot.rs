@@ -8,8 +8,7 @@ use simplefeed_core::{
     rates::{Unit, span_text},
     timestamp::Timestamp,
 };
-
-use crate::views::rates::FeedRates;
+use simplefeed_views::rates::FeedRates;
 
 /// Most bars of a plot, but for months.
 pub(super) const BARS_MAX: i64 = 125;

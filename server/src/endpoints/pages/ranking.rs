@@ -17,13 +17,11 @@ use simplefeed_core::{
     settings::Settings,
     sight::Sight,
 };
+use simplefeed_log::{EntryLog, LogError, settings_of};
+use simplefeed_views::{error::ViewError, rates::Active};
 
 use super::{Reading, plot::Spark};
-use crate::{
-    endpoints::may_see,
-    log::{EntryLog, LogError, settings_of},
-    views::{error::ViewError, rates::Active},
-};
+use crate::endpoints::may_see;
 
 /// Time that an order by counts is kept: to make it takes a look at each feed of the last day.
 const KEPT: Duration = Duration::from_secs(10);

@@ -4,18 +4,15 @@ use std::sync::Arc;
 
 use askama::Template;
 use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
+use simplefeed_http::{
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_log::{Closed, Follows};
+use simplefeed_process::clock::Standing;
 
 use super::{Top, moment::Moment, rendered, shown};
-use crate::{
-    clock::Standing,
-    endpoints::Site,
-    endpoints::off_thread,
-    http::{
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-    log::{Closed, Follows},
-};
+use crate::endpoints::{Site, off_thread};
 
 #[derive(Template)]
 #[template(path = "server.html")]

@@ -5,16 +5,14 @@ use hyper::{
     HeaderMap, StatusCode,
     header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, SET_COOKIE},
 };
+use simplefeed_http::{
+    answers::plain,
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
 
 use super::{Top, answered, rendered, shown, value};
-use crate::{
-    endpoints::Site,
-    http::{
-        answers::plain,
-        endpoint::{Exchange, Outcome},
-        problem::Problem,
-    },
-};
+use crate::endpoints::Site;
 
 /// Bytes of a form.
 const FORM_BYTES_MAX: usize = 4 * 1024;

@@ -21,16 +21,13 @@ use simplefeed_core::{
     settings::Settings,
     timestamp::Timestamp,
 };
-use url::Url;
-
-use crate::{
-    log::{quietly, salvage::Remains},
-    views::documents::{
-        archive::{Archive, Evidence, Salvaged},
-        manifest::Archived as Record,
-        sidecar::Sidecar,
-    },
+use simplefeed_log::{quietly, salvage::Remains};
+use simplefeed_views::documents::{
+    archive::{Archive, Evidence, Salvaged},
+    manifest::Archived as Record,
+    sidecar::Sidecar,
 };
+use url::Url;
 
 /// The remains of a feed, from all sources.
 #[derive(Debug)]

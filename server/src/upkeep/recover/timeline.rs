@@ -15,18 +15,16 @@ use simplefeed_core::{
     reader::Document,
     timestamp::Timestamp,
 };
+use simplefeed_log::{Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog};
+use simplefeed_views::documents::{
+    archive::{Archive, Salvaged},
+    sidecar::Sidecar,
+};
 use url::Url;
 
 use super::{
     found::{FoundDocument, FoundEntry, FoundFeed, Source},
     recorded::Recorded,
-};
-use crate::{
-    log::{Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog},
-    views::documents::{
-        archive::{Archive, Salvaged},
-        sidecar::Sidecar,
-    },
 };
 
 /// Bytes of archived documents kept in memory while their entries are committed; more empty the memory.

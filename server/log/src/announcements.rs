@@ -1,0 +1,311 @@
+//! Announcements of commits, by the log that holds them.
+//!
+//! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. What is kept in mind about
+//! a feed is invalidated here, in the same step that shows the commit to readers.
+
+use std::{collections::VecDeque, fmt};
+
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use simplefeed_core::{
+    commit::{Commit, Outline},
+    feed::CommitNumber,
+};
+use tokio::sync::watch;
+
+use super::{Commits, LogError};
+
+/// Most outlines kept in memory for followers that are nearly up to date: more than one publisher makes in the longest
+/// pause of a view.
+const RECENT_OUTLINES_MAX: usize = 4_096;
+/// Changes in outlines beyond which no other outline is kept in memory, or read at a time.
+pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
+
+/// Function that is called with each commit.
+type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
+
+/// Announcements of one log's commits.
+pub struct Announcements {
+    /// Called while the log shows a commit to readers, in the thread that appends.
+    invalidators: RwLock<Vec<Listener>>,
+    /// Called behind that, in the same thread.
+    listeners: RwLock<Vec<Listener>>,
+    recent: Mutex<Recent>,
+    grown: Condvar,
+    /// `None` once no more commits come.
+    newest: RwLock<Option<watch::Sender<CommitNumber>>>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    outlines: VecDeque<Outline>,
+    /// Number of their changes.
+    changes: usize,
+    /// Number of wake-ups so far.
+    wakes: u64,
+    /// Newest commit whose listeners have returned, so that no cache of theirs hides it.
+    newest: CommitNumber,
+    /// Whether no more commits come.
+    has_ended: bool,
+}
+
+/// Why a thread waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coming {
+    /// Readers see the commit.
+    Commit,
+    /// Somebody has left work for the thread: the number of wake-ups so far.
+    Woken(u64),
+    /// The announcements have ended.
+    End,
+}
+
+impl Default for Announcements {
+    fn default() -> Self {
+        Self::behind(CommitNumber(0))
+    }
+}
+
+impl fmt::Debug for Announcements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Announcements").finish_non_exhaustive()
+    }
+}
+
+impl Announcements {
+    /// Returns the announcements of a log that has commits up to `newest`.
+    pub fn behind(newest: CommitNumber) -> Self {
+        Self {
+            invalidators: RwLock::default(),
+            listeners: RwLock::default(),
+            recent: Mutex::new(Recent {
+                newest,
+                ..Recent::default()
+            }),
+            grown: Condvar::new(),
+            newest: RwLock::new(Some(watch::Sender::new(newest))),
+        }
+    }
+
+    /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Commits::append`]
+    /// returns. A listener is quick and never appends.
+    pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
+        let mut listeners = self.listeners.write();
+        listeners.push(Box::new(listener));
+    }
+
+    /// Calls `invalidator` with every commit from now on, in one step with its appearance: who reads the log before that
+    /// sees neither, who reads it later sees both. So what is made of an older state and kept afterwards counts as stale.
+    /// An invalidator is quick and never reads the log, which is locked.
+    pub fn invalidate_with(&self, invalidator: impl Fn(&Commit) + Send + Sync + 'static) {
+        self.invalidators.write().push(Box::new(invalidator));
+    }
+
+    /// Invalidates what was made of states before a commit. The log calls this under the lock with which it shows the
+    /// commit to readers.
+    pub fn invalidate(&self, commit: &Commit) {
+        for invalidator in &*self.invalidators.read() {
+            invalidator(commit);
+        }
+    }
+
+    /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.
+    pub fn announce(&self, commit: &Commit) {
+        let listeners = self.listeners.read();
+        for listener in &*listeners {
+            listener(commit);
+        }
+        drop(listeners);
+        let outline = Outline::of(commit);
+        let mut recent = self.recent();
+        recent.changes += outline.weight();
+        recent.outlines.push_back(outline);
+        recent.newest = commit.number;
+        while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > OUTLINE_CHANGES_MAX)
+            && let Some(oldest) = recent.outlines.pop_front()
+        {
+            recent.changes -= oldest.weight();
+        }
+        drop(recent);
+        self.grown.notify_all();
+        if let Some(newest) = &*self.newest.read() {
+            newest.send_replace(commit.number);
+        }
+    }
+
+    /// Ends the announcements: threads and tasks that have seen every commit wait no longer.
+    pub fn end(&self) {
+        self.recent().has_ended = true;
+        self.grown.notify_all();
+        drop(self.newest.write().take());
+    }
+
+    /// Returns the number of the newest commit that readers see, for tasks. The receiver closes with the announcements.
+    pub fn newest(&self) -> watch::Receiver<CommitNumber> {
+        let newest = self.newest.read();
+        // A sender that is dropped at once closes its receiver.
+        newest.as_ref().map_or_else(
+            || watch::Sender::new(CommitNumber(0)).subscribe(),
+            watch::Sender::subscribe,
+        )
+    }
+
+    /// Waits until commit `number` is announced, or more than `wakes` wake-ups have happened.
+    pub fn comes(&self, number: CommitNumber, wakes: u64) -> Coming {
+        let mut recent = self.recent();
+        self.grown.wait_while(&mut recent, |recent| {
+            number > recent.newest && recent.wakes == wakes && !recent.has_ended
+        });
+        if number <= recent.newest {
+            Coming::Commit
+        } else if recent.wakes > wakes {
+            Coming::Woken(recent.wakes)
+        } else {
+            Coming::End
+        }
+    }
+
+    /// Wakes the threads that wait for a commit: a reader has left work for one of them.
+    pub fn wake(&self) {
+        self.recent().wakes += 1;
+        self.grown.notify_all();
+    }
+
+    /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory, if `from` is recent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure to read the log.
+    pub fn outlines(
+        &self,
+        from: CommitNumber,
+        max: usize,
+        log: &dyn Commits,
+    ) -> Result<Vec<Outline>, LogError> {
+        let recent = self.recent();
+        let oldest = recent.outlines.front().map(|outline| outline.number.0);
+        let skipped = oldest.and_then(|oldest| from.0.checked_sub(oldest));
+        if let Some(skipped) = skipped.and_then(|skipped| usize::try_from(skipped).ok())
+            // Readers see a commit shortly before it is announced.
+            && skipped < recent.outlines.len()
+        {
+            let found = recent.outlines.iter().skip(skipped).take(max);
+            return Ok(found.cloned().collect());
+        }
+        drop(recent);
+        log.outlines(from, max)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread, time::Duration};
+
+    use bytes::Bytes;
+    use simplefeed_core::{
+        commit::Change,
+        digest::Digest,
+        feed::{EntryId, Epoch, FeedKey, Position},
+        timestamp::Timestamp,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::memory::MemoryLog;
+
+    /// Goal: a follower that is far behind costs no memory.
+    #[test]
+    fn few_changes_are_kept_for_followers() {
+        let announcements = Announcements::default();
+        let entry = |feed| Change::Entry {
+            feed: FeedKey(Uuid::from_u128(feed)),
+            at: Position(0),
+            id: EntryId::parse("urn:e").unwrap(),
+            sent: Digest::of(b""),
+            digest: Digest::of(b""),
+            fragment: Bytes::from_static(b"<entry/>"),
+        };
+        for number in 1..=20 {
+            announcements.announce(&Commit {
+                number: CommitNumber(number),
+                instant: Timestamp::default(),
+                changes: (0..10_000).map(entry).collect(),
+            });
+        }
+        let log = MemoryLog::default();
+        let kept = (1..=20).filter(|number| {
+            let found = announcements.outlines(CommitNumber(*number), 1, &log);
+            !found.unwrap().is_empty()
+        });
+        assert_eq!(kept.collect::<Vec<_>>(), [15, 16, 17, 18, 19, 20]);
+    }
+
+    fn append(log: &MemoryLog, number: u64) {
+        let commit = Commit {
+            number: CommitNumber(number),
+            instant: Timestamp::from_micros(i64::try_from(number).unwrap()),
+            changes: vec![Change::Epoch {
+                epoch: Epoch(u32::try_from(number).unwrap()),
+            }],
+        };
+        log.append(&commit).unwrap();
+    }
+
+    /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a thread and in a task; and
+    /// what is kept in mind is invalidated before the writer goes on.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_commit_is_announced_to_threads_and_tasks() {
+        const COMMITS: u64 = 200;
+        let log = Arc::new(MemoryLog::default());
+        // A follower that begins in the middle reads the older ones from the log.
+        append(&log, 1);
+        let heard = Arc::new(Mutex::new(vec![]));
+        let hears = Arc::clone(&heard);
+        log.announcements()
+            .listen(move |commit| hears.lock().push(commit.number.0));
+        let threads = [1, 1, 50].map(|from| {
+            let log = Arc::clone(&log);
+            thread::spawn(move || {
+                let mut seen = vec![];
+                let mut next = CommitNumber(from);
+                while log.announcements().comes(next, 0) == Coming::Commit {
+                    let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
+                    for outline in outlines {
+                        seen.push(outline.number.0);
+                        next = outline.number.next();
+                    }
+                }
+                (from, seen)
+            })
+        });
+        let mut newest = log.announcements().newest();
+        // Nobody waits for a commit that is there.
+        assert_eq!(*newest.borrow(), CommitNumber(1));
+        let task = tokio::spawn(async move {
+            let last = newest.wait_for(|number| number.0 >= COMMITS).await;
+            last.unwrap().0
+        });
+        let writer = Arc::clone(&log);
+        let written = thread::spawn(move || {
+            for number in 2..=COMMITS {
+                append(&writer, number);
+                assert_eq!(heard.lock().last(), Some(&number));
+                if number % 20 == 0 {
+                    thread::park_timeout(Duration::from_millis(1));
+                }
+            }
+            writer.announcements().end();
+        });
+        assert_eq!(task.await.unwrap(), COMMITS);
+        let mut ended = log.announcements().newest();
+        assert!(ended.wait_for(|number| number.0 > COMMITS).await.is_err());
+        written.join().unwrap();
+        for thread in threads {
+            let (from, seen) = thread.join().unwrap();
+            assert!(seen.iter().copied().eq(from..=COMMITS), "{from}: {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The barrier: the sync after which written bytes survive a power cut.
+//!
+//! Shell: the file system. It is a trait, so that tests can fail it, count it and leave it out: a test of durability
+//! that passes without the barrier would prove nothing.
+//!
+//! sled's own flush does not reach the disk: it calls `sync_file_range`, which commits neither a file's new length nor
+//! the drive's cache. Within a settling that is too late: sled overwrites a segment as soon as it takes its replacement
+//! for durable, and the new header names data that is gone after a power cut. So sled is made to sync for real: where
+//! the system has no `sync_file_range`, it calls `fsync`, and in our process the system has none.
+
+#[cfg(target_os = "linux")]
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+#[cfg(target_os = "linux")]
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use simplefeed_process::regular;
+use std::{collections::BTreeSet, fs::File, io, os::unix::fs::MetadataExt as _, path::Path};
+
+/// Most files that are synced one by one; for more, `syncfs` takes less time.
+const FEW_FILES: usize = 4;
+
+/// Steps of the log's work beside the commits, for tests that kill a server in the middle of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The log is opened.
+    Opening,
+    /// A log of an older storage version is brought to this one.
+    Upgrading,
+    /// A new file of the journal is begun.
+    Rotating,
+    /// A chapter is written to sled.
+    Settling,
+    /// sled is opened again.
+    Reopening,
+    /// The witness is written, and the file of a settled chapter becomes the spare one.
+    Recycling,
+    /// The step before is done.
+    Done,
+}
+
+/// Makes the content of a file durable.
+pub trait Barrier: Send + Sync {
+    /// Takes note of the step that begins.
+    fn begins(&self, _step: Step) {}
+
+    /// Returns once everything written to the file before would survive a power cut.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first write the disk could not do. It must not be tried again: the pages that
+    /// failed may count as written by then.
+    fn sync(&self, file: &File) -> io::Result<()>;
+}
+
+/// The barrier of a real disk: `fdatasync`.
+#[derive(Debug)]
+pub struct DiskBarrier(());
+
+impl DiskBarrier {
+    /// Returns the barrier.
+    ///
+    /// # Errors
+    ///
+    /// Returns why sled cannot be made to sync.
+    pub fn new() -> io::Result<Self> {
+        have_sled_sync()?;
+        Ok(Self(()))
+    }
+}
+
+impl Barrier for DiskBarrier {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+}
+
+/// Takes `sync_file_range` away from this process, which has no other use for it.
+#[cfg(target_os = "linux")]
+fn have_sled_sync() -> io::Result<()> {
+    static TAKEN: Mutex<bool> = Mutex::new(false);
+    let mut taken = TAKEN.lock();
+    // A filter stays until the process ends, and every system call passes all of them.
+    if *taken {
+        return Ok(());
+    }
+    // sled takes this error for a system without the call.
+    let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    let rules = BTreeMap::from([(libc::SYS_sync_file_range, vec![])]);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
+    let program: BpfProgram = filter
+        .and_then(TryInto::try_into)
+        .map_err(io::Error::other)?;
+    seccompiler::apply_filter_all_threads(&program).map_err(io::Error::other)?;
+    *taken = true;
+    Ok(())
+}
+
+/// Elsewhere sled calls `fsync` as it is.
+#[cfg(not(target_os = "linux"))]
+fn have_sled_sync() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn sync_file_system(folder: &File) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(folder)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sync_file_system(folder: &File) -> io::Result<()> {
+    folder.sync_all()
+}
+
+#[cfg(target_os = "linux")]
+fn syncfs_holds(opened: &File) -> bool {
+    // Those of ext4, XFS, Btrfs and F2FS, and of tmpfs, where there is nothing to do. Elsewhere, as in user space, it may do
+    // nothing.
+    const KNOWN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+    let system = rustix::fs::fstatfs(opened).ok();
+    let kind = system.and_then(|system| u64::try_from(system.f_type).ok());
+    kind.is_some_and(|kind| KNOWN.contains(&kind)) && syncfs_reports_errors()
+}
+
+#[cfg(target_os = "linux")]
+fn syncfs_reports_errors() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut parts = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let major = parts.next().and_then(Result::ok);
+    let minor = parts.next().and_then(Result::ok);
+    // Older kernels return success from `syncfs` although a write has failed: of files before 5.8, of names before 5.17.
+    major.zip(minor).is_some_and(|version| version >= (5, 17))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn syncfs_holds(_opened: &File) -> bool {
+    false
+}
+
+/// Syncs a file, and drops its pages from the system's memory, so that the next reads see the disk. After a sync that
+/// failed, Linux keeps the pages that it could not write and counts them as written.
+///
+/// # Errors
+///
+/// Returns the first write that the disk could not do.
+pub fn drop_pages(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    #[cfg(target_os = "linux")]
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Drops the pages of the files in a folder, as [`drop_pages`] does.
+///
+/// # Errors
+///
+/// Returns the first file that cannot be opened, or the first write that the disk could not do.
+pub fn drop_pages_in(folder: &Path) -> io::Result<()> {
+    for item in std::fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_file() {
+            drop_pages(&regular::open(item.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Syncs every file below a folder with its attributes, then the folders, the innermost first. Of documents the time
+/// counts, too.
+///
+/// # Errors
+///
+/// Returns the first one that cannot be synced.
+pub fn sync_tree(folder: &Path) -> io::Result<()> {
+    for item in std::fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            sync_tree(&item.path())?;
+        } else if item.file_type()?.is_file() {
+            // A file may go away meanwhile: sled replaces its snapshots.
+            match regular::open(item.path()) {
+                Ok(file) => file.sync_all()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Makes everything below a folder durable that was written before. Of a large tree that takes less than one by one. The
+/// folder was opened before the files were written, or a failure may be missed.
+///
+/// # Errors
+///
+/// Returns why the file system, or else a file, cannot be synced.
+pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
+    if syncfs_holds(opened) {
+        return sync_file_system(opened);
+    }
+    sync_tree(folder)
+}
+
+/// Makes files, or the names in folders, durable: each of a few; of many, which takes less, all that is on the file
+/// systems that `folders` are on. These were opened before the files were written, or a failure may be missed.
+///
+/// # Errors
+///
+/// Returns the first write that the disk could not do.
+pub fn sync_files(files: &[&File], folders: &[&File]) -> io::Result<()> {
+    if files.len() <= FEW_FILES || !folders.iter().all(|folder| syncfs_holds(folder)) {
+        return files.iter().try_for_each(|file| file.sync_all());
+    }
+    let mut done = BTreeSet::new();
+    for folder in folders {
+        // Folders on the same file system share one sync.
+        if done.insert(folder.metadata()?.dev()) {
+            sync_file_system(folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+///
+/// Returns why the folder cannot be synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    regular::open_folder(folder)?.sync_all()
+}

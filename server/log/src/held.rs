@@ -1,0 +1,250 @@
+//! An open folder, which is found by its handle after it was moved or renamed.
+//!
+//! Shell: the file system. Where the system has names for handles (Linux), paths below the folder go through its handle.
+//! So a moved folder takes its files along, and a new folder of that name gets none.
+
+use std::{
+    fs::{self, File, Metadata},
+    io,
+    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use simplefeed_process::regular;
+
+use super::LogError;
+
+/// Where the system has a name for each handle of this process.
+const HANDLES: &str = "/proc/self/fd";
+
+/// An open folder. Clones share its handle, which is open as long as one of them is there.
+#[derive(Clone, Debug)]
+pub struct HeldFolder(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    name: PathBuf,
+    path: PathBuf,
+    handle: File,
+    identity: Identity,
+}
+
+/// Device and inode: the identity of a file on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    pub(super) fn of(file: &Metadata) -> Self {
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+        }
+    }
+
+    /// Returns whether a path leads to this file.
+    pub(super) fn is_at(self, path: &Path) -> bool {
+        look(path).is_ok_and(|(found, _)| found == self)
+    }
+}
+
+/// Returns the identity of the file that a path leads to, and its length.
+///
+/// # Errors
+///
+/// Returns why there is none.
+pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
+        let wanted = StatxFlags::INO | StatxFlags::SIZE;
+        if let Some(found) = look_without_times(CWD, path, AtFlags::empty(), wanted)? {
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+            let inode = found.stx_ino;
+            return Ok((Identity { device, inode }, found.stx_size));
+        }
+    }
+    let found = fs::metadata(path)?;
+    Ok((Identity::of(&found), found.len()))
+}
+
+/// Returns how many names an open file has, and its length. No path is resolved, which would take three times as long.
+///
+/// # Errors
+///
+/// Returns why the system does not tell.
+pub(super) fn look_at(file: &File) -> io::Result<(u64, u64)> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, StatxFlags};
+        let wanted = StatxFlags::NLINK | StatxFlags::SIZE;
+        if let Some(found) = look_without_times(file, "", AtFlags::EMPTY_PATH, wanted)? {
+            return Ok((found.stx_nlink.into(), found.stx_size));
+        }
+    }
+    let found = file.metadata()?;
+    Ok((found.nlink(), found.len()))
+}
+
+/// Asks for no times of a file: after such a question, the next write updates the inode, which costs CPU time at each sync
+/// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
+#[cfg(target_os = "linux")]
+fn look_without_times(
+    from: impl std::os::fd::AsFd,
+    path: impl rustix::path::Arg,
+    flags: rustix::fs::AtFlags,
+    wanted: rustix::fs::StatxFlags,
+) -> io::Result<Option<rustix::fs::Statx>> {
+    use rustix::io::Errno;
+    match rustix::fs::statx(from, path, flags, wanted) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A file that must stay where it was found.
+#[derive(Debug)]
+pub(super) struct FoundFile {
+    path: PathBuf,
+    identity: Identity,
+    /// The fewest bytes that it may have.
+    least: u64,
+}
+
+impl FoundFile {
+    /// Finds a file. `name` is the path by which the next process looks for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns why there is none.
+    pub(super) fn find(name: PathBuf) -> io::Result<Self> {
+        let found = fs::metadata(&name)?;
+        Ok(Self {
+            path: name,
+            identity: Identity::of(&found),
+            least: 0,
+        })
+    }
+
+    /// Returns the file as one that must not get shorter.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be measured.
+    pub(super) fn whole(self) -> io::Result<Self> {
+        let least = fs::metadata(&self.path)?.len();
+        Ok(Self { least, ..self })
+    }
+
+    /// Returns the file as one that must have so many bytes.
+    pub(super) fn at_least(self, least: u64) -> Self {
+        Self { least, ..self }
+    }
+
+    /// Checks that it is there.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Displaced`] if it is not.
+    pub(super) fn check(&self) -> Result<(), LogError> {
+        let is_there = |(found, length)| found == self.identity && length >= self.least;
+        if look(&self.path).is_ok_and(is_there) {
+            return Ok(());
+        }
+        let what = format!(
+            "{} was removed, replaced, cut or moved",
+            self.path.display()
+        );
+        Err(LogError::Displaced { what })
+    }
+}
+
+impl HeldFolder {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be opened.
+    pub fn open(name: &Path) -> io::Result<Self> {
+        // The current folder may change.
+        let name = std::path::absolute(name)?;
+        let handle = regular::open_folder(&name)?;
+        let identity = Identity::of(&handle.metadata()?);
+        let path = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
+        let path = if identity.is_at(&path) {
+            path
+        } else {
+            name.clone()
+        };
+        Ok(Self(Arc::new(Held {
+            name,
+            path,
+            handle,
+            identity,
+        })))
+    }
+
+    /// Returns the path by which the system finds the folder as long as it is open.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Returns the path that the folder was opened by, absolute.
+    pub fn name(&self) -> &Path {
+        &self.0.name
+    }
+
+    /// Returns whether the folder's name still leads to it.
+    pub fn has_its_name(&self) -> bool {
+        self.0.identity.is_at(&self.0.name)
+    }
+
+    pub(super) fn handle(&self) -> &File {
+        &self.0.handle
+    }
+}
+
+/// Returns the path by which people find a file, whose path may go through a handle.
+pub fn visible_path(path: &Path) -> PathBuf {
+    let below = path.strip_prefix(HANDLES).ok();
+    let found = below.and_then(|below| {
+        let mut parts = below.components();
+        let folder = fs::read_link(Path::new(HANDLES).join(parts.next()?)).ok()?;
+        Some(folder.join(parts.as_path()))
+    });
+    found.unwrap_or_else(|| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is written below a folder stays in it, and what has its name gets nothing.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_held_folder_is_not_what_takes_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let (name, moved) = (folder.join("data"), folder.join("moved"));
+        fs::create_dir(&name).unwrap();
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&name, &link).unwrap();
+        let held = HeldFolder::open(&link).unwrap();
+        assert!(held.has_its_name());
+        fs::rename(&name, &moved).unwrap();
+        assert!(!held.has_its_name());
+        fs::create_dir(&name).unwrap();
+        assert!(!held.has_its_name());
+        let file = held.path().join("file");
+        fs::write(&file, "text").unwrap();
+        assert_eq!(fs::read_to_string(moved.join("file")).unwrap(), "text");
+        assert!(!name.join("file").exists());
+        assert_eq!(visible_path(&file), moved.join("file"));
+        assert_eq!(visible_path(held.path()), moved);
+        assert_eq!(visible_path(&moved), moved);
+    }
+}

@@ -1,0 +1,599 @@
+//! The entry log: the only truth. Everything a reader sees is computed from its commits.
+//!
+//! Pure: the contract. [`sled_log`] keeps it on a disk, [`memory`] in memory for tests and as the
+//! model that crash tests compare with; both pass the same contract tests and have equal chain
+//! hashes for equal commits.
+#![cfg_attr(
+    test,
+    expect(
+        clippy::disallowed_methods,
+        reason = "no test needs a name beyond its end"
+    )
+)]
+
+#[cfg(planted)]
+#[path = "../../../tests/planted.rs"]
+mod planted;
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use held::visible_path;
+
+use simplefeed_core::{
+    commit::{Commit, Outline},
+    entry::Entry,
+    feed::{
+        CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
+        Revision,
+    },
+    follow::Item,
+    history::ChainHash,
+    plan::{FeedHead, Known, Opening},
+    settings::{Defaults, Settings},
+    sup::SupId,
+    timeline::Place,
+    timestamp::Timestamp,
+};
+
+pub mod codec;
+pub mod watermark;
+pub mod announcements;
+pub mod store;
+pub mod pages;
+pub mod memory;
+pub mod barrier;
+pub mod durable;
+pub mod held;
+mod slots;
+pub mod witness;
+pub mod seen;
+pub mod moment;
+mod watchdog;
+mod ids;
+mod record;
+mod tail;
+mod writing;
+mod journal;
+mod chapter;
+mod settled;
+mod settling;
+mod settler;
+mod snapshots;
+pub use settled::quietly;
+pub mod sled_log;
+mod lookups;
+pub mod folder;
+mod rehearsal;
+mod legacy;
+pub mod opening;
+pub mod space;
+pub mod salvage;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+#[cfg(test)]
+mod contract_tests;
+
+use announcements::Announcements;
+use pages::PlacedEntry;
+
+/// The end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogHead {
+    /// The last commit; 0 if there is none.
+    pub number: CommitNumber,
+    /// The instant of the last commit's last entry. The next commit is later.
+    pub last: Timestamp,
+    /// The chain hash after the last commit.
+    pub chain: ChainHash,
+    /// Current epoch; the first one unless the log was ever restored.
+    pub epoch: Epoch,
+    /// The number of feeds, timelines not among them.
+    pub feeds: u64,
+}
+
+impl LogHead {
+    /// The end of an empty log.
+    pub const START: Self = Self {
+        number: CommitNumber(0),
+        last: Timestamp::MIN,
+        chain: ChainHash::START,
+        epoch: Epoch::FIRST,
+        feeds: 0,
+    };
+}
+
+/// Why a log takes no entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// A commit has failed; it takes none until it is opened again.
+    Failed,
+    /// The data folder is not what the server has opened.
+    Displaced,
+    /// A document beside the log is of another one.
+    Replaced,
+    /// There is too little room on the disk to open it again with more in it.
+    Full(Space),
+    /// The system lacks something, such as file handles. It is tried again.
+    Lacking,
+}
+
+/// Room on the disk of a log, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that may still be written.
+    pub free: u64,
+    /// Bytes that must be free for the next commit, and for settling it.
+    pub needed: u64,
+    /// Whether the bound is that on the length of a file of this process, and not the disk.
+    pub is_of_files: bool,
+}
+
+impl Space {
+    /// Returns whether there is enough.
+    pub fn is_enough(self) -> bool {
+        self.free >= self.needed
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { free, needed, .. } = self;
+        if self.is_of_files {
+            write!(
+                f,
+                "files of this process may grow by {free} bytes only, and {needed} are needed: raise `ulimit -f`, or \
+                 LimitFSIZE= of its unit"
+            )
+        } else {
+            write!(
+                f,
+                "the disk is full: {free} bytes are free, and {needed} are needed"
+            )
+        }
+    }
+}
+
+/// Reason why an operation of the log failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The disk refused. The log takes no more commits until it is opened again.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// Attempted action, such as `sync`.
+        action: &'static str,
+        /// File or folder of the action.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The storage refused. The log takes no more commits until it is opened again.
+    #[error("the storage failed")]
+    Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// An earlier commit failed, so the state of the disk is unknown.
+    #[error("the log takes no more commits since one failed; restart the server")]
+    Stopped,
+    /// The log is about to be closed.
+    #[error("the log is being closed, since the server is stopping")]
+    Closing,
+    /// The system lacks something, such as file handles. Nothing was stored. The same call may succeed soon.
+    #[error("cannot {action} now")]
+    Lacking {
+        /// Attempted action, such as `read what is settled`.
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The timelines lag far behind the log. The same read may succeed soon.
+    #[error("the commits that timelines follow from are still being read")]
+    Behind,
+    /// The data folder is not what the server has opened. The log takes no more commits until it is opened again.
+    #[error("the data folder is not what the server has opened: {what}")]
+    Displaced {
+        /// What was moved, removed or replaced.
+        what: String,
+    },
+    /// Stored records are missing, unreadable or contradict each other.
+    #[error("the log is damaged: {what}")]
+    Damaged {
+        /// The record and its fault.
+        what: String,
+    },
+    /// The log is not the one that readers have seen: another one was put in its place, or it has lost its end.
+    #[error("the log is not the one that was served: {what}")]
+    Replaced {
+        /// The difference.
+        what: String,
+    },
+}
+
+impl LogError {
+    /// Returns that the document in a file is not this log's.
+    pub fn replaced_beside(file: &Path) -> Self {
+        let what = format!("{} has other contents", file.display());
+        Self::Replaced { what }
+    }
+
+    /// Returns that the system refused something that `action`, a verb, needs.
+    pub fn lacking(action: &'static str, source: io::Error) -> Self {
+        Self::Lacking { action, source }
+    }
+
+    /// Returns that the log is damaged, and where.
+    pub fn damaged(what: impl Into<String>) -> Self {
+        Self::Damaged { what: what.into() }
+    }
+
+    /// Returns the error of an operation on a file; `action` is a verb.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path: visible_path(&path),
+            source,
+        }
+    }
+}
+
+/// Heads of some feeds, by their keys.
+pub type FeedHeads = HashMap<FeedKey, FeedHead>;
+
+/// A durable, append-only sequence of commits.
+///
+/// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There is one writer.
+pub trait Commits: Send + Sync {
+    /// Appends commit `head + 1`, and returns once it would survive a power cut and is announced.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is final: the commit may or may
+    /// not be found after the next opening, and every later append returns [`LogError::Stopped`].
+    ///
+    /// # Panics
+    ///
+    /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
+    /// it changes.
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
+
+    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those that the log has, and need not be read.
+    /// They are not compared with it, except in debug builds: with another head, the log would be wrong from then on.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Panics
+    ///
+    /// As [`append`](Self::append).
+    fn append_after(&self, commit: &Commit, _before: &FeedHeads) -> Result<ChainHash, LogError> {
+        self.append(commit)
+    }
+
+    /// Returns the announcements of this log's commits.
+    fn announcements(&self) -> &Announcements;
+
+    /// Returns the end of the log, as far as readers may see.
+    fn head(&self) -> LogHead;
+
+    /// Returns at most `max` commits from number `from` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
+
+    /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they changed,
+    /// without the entries. They are fewer if the commits have many changes, or if a later one is damaged; they are
+    /// none only beyond the head.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
+        Ok(self.commits(from, max)?.iter().map(Outline::of).collect())
+    }
+
+    /// Returns the chain hash after a commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError>;
+
+    /// Checks that the log has the last commit that readers had seen when it was opened.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if it has not: what is beside it is another log's.
+    fn check_seen(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Notes, durably, that readers see the log as it is now.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn note_seen(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+}
+
+/// Feeds, each with its entries, its documents and its settings, as commits have left them.
+///
+/// Everything that becomes a document reads a series, whether a publisher or a program has made it.
+pub trait Series: Send + Sync {
+    /// Returns the entries at the given positions, as far as they exist.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError>;
+
+    /// Returns the end of a feed.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError>;
+
+    /// Returns the feed that has a name.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError>;
+
+    /// Returns a feed's settings of a revision.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError>;
+
+    /// Returns the server's proposals of a revision, as timelines have them.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError>;
+
+    /// Returns how a document was opened; the last time, if it was opened anew.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn opening(&self, feed: FeedKey, document: DocumentNumber)
+    -> Result<Option<Opening>, LogError>;
+
+    /// Returns at most `limit` entries of a feed that are strictly older than a place, newest first; without a place, the
+    /// newest. With a negative limit, those that are strictly newer and closest to it.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn page(
+        &self,
+        feed: FeedKey,
+        anchor: Option<Place>,
+        limit: i64,
+    ) -> Result<Vec<PlacedEntry>, LogError> {
+        pages::page_of(self, feed, anchor, limit)
+    }
+
+    /// Returns whether a feed is a timeline, whose entries are those of other feeds.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn is_timeline(&self, _feed: FeedKey) -> Result<bool, LogError> {
+        Ok(false)
+    }
+
+    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed that is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn timeline_number(&self, _feed: FeedKey) -> Result<Option<u32>, LogError> {
+        Ok(None)
+    }
+
+    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn sources(&self, _feed: FeedKey) -> Result<Option<Sources>, LogError> {
+        Ok(None)
+    }
+
+    /// Passes the number of each timeline that a commit changes, or that has an entry of the commit, to `add`. Numbers begin
+    /// at 0, in the order of creation. A number may come several times. By default there are none.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn concerned(&self, _commit: &Outline, _add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Returns the identity of each timeline in a list of numbers from [`concerned`](Self::concerned), in the same order;
+    /// `None` for an unknown number.
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
+        vec![None; timelines.len()]
+    }
+
+    /// Returns at most `max` feeds in the order of their names, from behind `after` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
+}
+
+/// Entries by their ids. Also those that readers do not see yet.
+pub trait Ids: Send + Sync {
+    /// Returns the entries of a feed that have one of these ids, by id. Ids without an entry are left out.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError>;
+
+    /// Returns the entry that has an id, if any.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        Ok(self.find_all(feed, &[id])?.remove(id))
+    }
+}
+
+/// Identity of a timeline in SUP documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The timeline.
+    pub timeline: FeedKey,
+    /// Its id in SUP documents.
+    pub sup_id: SupId,
+    /// Whether only those with a right to it may see it.
+    pub is_closed: bool,
+}
+
+/// Feeds whose entries a timeline has, or may get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// These feeds.
+    These(Vec<FeedKey>),
+    /// So many that any feed may be one of them.
+    Any,
+}
+
+/// Graph of follows, after every commit of the log.
+pub trait Follows: Send + Sync {
+    /// Returns the items that a timeline follows; `None` while the graph lags far behind.
+    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
+
+    /// Returns the end of a timeline as readers see it, or `None` if that is not known yet.
+    fn head(&self, timeline: FeedKey) -> Option<FeedHead>;
+
+    /// Returns the number of timelines, or `None` if that is not known yet.
+    fn timelines(&self) -> Option<u64>;
+}
+
+/// Capacity for more commits.
+pub trait Room: Send + Sync {
+    /// Returns whether the log takes commits: not any more once one has failed.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the log takes no commits because its folder, or what is in it, is not what was opened.
+    fn is_displaced(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the log cannot be read as a whole, or takes no commits, until the system has something that it lacks
+    /// now, such as file handles.
+    fn is_lacking(&self) -> bool {
+        false
+    }
+
+    /// Takes no commits any more, because a document in the archive is of another log.
+    fn end_as_replaced(&self, _document: &Path) {}
+
+    /// Returns the document for which the log takes no commits, if there is one.
+    fn replaced_by(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Returns the room on the disk, of which a commit with so many bytes of entries needs some.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn room_for(&self, _bytes: u64) -> Result<Space, LogError> {
+        Ok(Space {
+            free: u64::MAX,
+            needed: 0,
+            is_of_files: false,
+        })
+    }
+
+    /// Returns whether the log takes entries now. An unknown amount of room counts as enough.
+    ///
+    /// # Errors
+    ///
+    /// See [`Closed`].
+    fn takes_entries(&self) -> Result<(), Closed> {
+        if self.replaced_by().is_some() {
+            return Err(Closed::Replaced);
+        }
+        if self.is_displaced() {
+            return Err(Closed::Displaced);
+        }
+        if !self.is_open() {
+            return Err(Closed::Failed);
+        }
+        // A log that refused a commit goes on asking for room for that one.
+        match self.room_for(0) {
+            Ok(space) if !space.is_enough() => Err(Closed::Full(space)),
+            _ if self.is_lacking() => Err(Closed::Lacking),
+            // If the room cannot be measured, the append itself fails when there is none.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An entry log: the whole of it, for the writer and for upkeep. Everybody else asks for the part that they need.
+pub trait EntryLog: Commits + Series + Ids + Room {}
+
+impl<L: Commits + Series + Ids + Room + ?Sized> EntryLog for L {}
+
+impl fmt::Debug for dyn EntryLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EntryLog").finish_non_exhaustive()
+    }
+}
+
+/// Returns the document that an entry is in: the one it was appended to, by the name it has now.
+///
+/// # Errors
+///
+/// See [`LogError`].
+fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<DocumentName, LogError> {
+    // No later epoch can have renamed the document, so its opening need not be read.
+    if entry.document.epoch == log.head().epoch {
+        return Ok(entry.document);
+    }
+    let opening = log.opening(feed, entry.document.number)?;
+    Ok(opening.map_or(entry.document, |opening| opening.name))
+}
+
+/// Returns settings that a head or an opening refers to, which are there unless the log is damaged.
+///
+/// # Errors
+///
+/// [`LogError::Damaged`] if they are not.
+pub fn settings_of(
+    log: &dyn Series,
+    feed: FeedKey,
+    revision: Revision,
+) -> Result<Settings, LogError> {
+    let missing = || LogError::damaged(format!("feed {} has no settings {}", feed.0, revision.0));
+    log.settings(feed, revision)?.ok_or_else(missing)
+}

@@ -1,0 +1,144 @@
+//! The last moment that a running server knew: a log without new commits has none of its own.
+//!
+//! Shell: one small file.
+//!
+//! ```text
+//! slot (two in turn):  "SFM1" | turn u64 | microseconds since 1970 i64 | CRC-32 u32
+//! ```
+
+use std::{
+    io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use simplefeed_core::timestamp::Timestamp;
+use simplefeed_process::{
+    clock::{Clock, Standing},
+    stop::Stop,
+};
+
+use tracing::warn;
+
+use super::slots::{self, Slot, Slots};
+use crate::codec::{Reader, Writer, seal, unseal};
+
+const MAGIC: &[u8; 4] = b"SFM1";
+const BYTES: usize = 24;
+/// Pause between two looks at the clock.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Difference from the noted moment at which it is noted again.
+const RENEWED_AFTER: Duration = Duration::from_hours(24);
+/// Time without a leap behind which a clock is noted.
+const STEADY: Duration = Duration::from_mins(10);
+/// Time until a failed write is tried again.
+const RETRIED_AFTER: Duration = Duration::from_hours(1);
+
+/// The note, for one server at a time.
+#[derive(Clone, Debug)]
+pub struct MomentNote(PathBuf);
+
+impl MomentNote {
+    /// Returns the note in the file at `path`.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Returns the noted moment, if there is a readable one.
+    pub fn read(&self) -> Option<Timestamp> {
+        slots::read(&self.0, decode)
+    }
+
+    /// Notes a moment, durably.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written. The note before is left.
+    pub fn write(&self, at: Timestamp) -> io::Result<()> {
+        match Slots::open(&self.0, decode) {
+            Ok((mut slots, _)) => {
+                slots.write(|turn| encode(turn, at))?;
+                return slots.sync();
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Slots::create_whole(&self.0, |turn| encode(turn, at))?;
+        Ok(())
+    }
+}
+
+/// Looks at the clock until the server stops, and renews the note now and then: once the clock has run for a while without
+/// a leap, so that a wrong one at a start is not noted.
+pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
+    let mut noted = note.and_then(MomentNote::read);
+    let mut not_before: Option<Instant> = None;
+    loop {
+        let (now, standing, steady) = clock.look();
+        let is_accepted = !matches!(standing, Standing::Behind { .. } | Standing::Refused { .. });
+        let is_other = noted.is_none_or(|noted| apart(noted, now) >= RENEWED_AFTER);
+        let may_try = not_before.is_none_or(|then| Instant::now() >= then);
+        if let Some(note) = note
+            && is_accepted
+            && is_other
+            && may_try
+            && steady >= STEADY
+        {
+            match note.write(now) {
+                Ok(()) => noted = Some(now),
+                Err(error) => {
+                    warn!(%error, "the last known moment cannot be noted; it is tried again in an hour");
+                    not_before = Instant::now().checked_add(RETRIED_AFTER);
+                }
+            }
+        }
+        if stop.is_requested_within(PAUSE) {
+            return;
+        }
+    }
+}
+
+fn apart(one: Timestamp, other: Timestamp) -> Duration {
+    Duration::from_micros(one.micros().abs_diff(other.micros()))
+}
+
+fn encode(turn: u64, at: Timestamp) -> Vec<u8> {
+    let mut slot = Writer(Vec::with_capacity(BYTES));
+    slot.bytes(MAGIC);
+    slot.long(turn);
+    slot.instant(at);
+    seal(slot.0)
+}
+
+fn decode(slot: &Slot) -> Option<(u64, Timestamp)> {
+    let mut from = Reader(unseal(slot.get(..BYTES)?)?);
+    if from.chunk::<4>()? != *MAGIC {
+        return None;
+    }
+    Some((from.long()?, from.instant()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Goal: the note survives its writer, goes back where it must, and damage is no note.
+    #[test]
+    fn the_noted_moment_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("moment");
+        let note = MomentNote::new(path.clone());
+        assert_eq!(note.read(), None);
+        for micros in [5, 9, 7] {
+            let at = Timestamp::from_micros(micros);
+            note.write(at).unwrap();
+            assert_eq!(MomentNote::new(path.clone()).read(), Some(at));
+        }
+        fs::write(&path, [7; 700]).unwrap();
+        assert_eq!(note.read(), None);
+        note.write(Timestamp::from_micros(3)).unwrap();
+        assert_eq!(note.read(), Some(Timestamp::from_micros(3)));
+    }
+}

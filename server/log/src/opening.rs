@@ -1,0 +1,850 @@
+//! Opening a log on a disk, so that sled never destroys the only copy of a commit.
+//!
+//! Shell: the data folder. sled gets no values between two settlings, and its recovery, which writes, is rehearsed
+//! before. The journal is read first. What is refused before sled is opened stays unchanged; later refusals leave what
+//! sled's recovery and the journal have made of it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use simplefeed_core::feed::CommitNumber;
+use simplefeed_process::lack::lack_in;
+use tracing::info;
+
+use super::{
+    EntryLog, LogError, LogHead,
+    barrier::{Barrier, DiskBarrier, Step, drop_pages_in, sync_folder, sync_tree},
+    chapter::{Chapter, Chapters},
+    durable::create_private_folder,
+    folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder, failed},
+    held::{FoundFile, HeldFolder},
+    ids::FRESH_IDS,
+    journal::{self, Journal, JournalFile},
+    legacy,
+    moment::MomentNote,
+    record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
+    rehearsal::{Refusal, rehearse},
+    salvage::Remains,
+    seen::{self, Seen, SeenNote},
+    settled::{Settled, quietly, why_panicked},
+    settler::Work,
+    settling::check_settled,
+    sled_log::SledLog,
+    snapshots,
+    store::{Store, StoreError},
+    witness::{self, Said, Testimony, Witness},
+};
+use crate::watermark::Watermark;
+
+/// Bytes of a chapter from which on it is settled. Small in unit tests, so that they see many chapters.
+const CHAPTER_BYTES: u64 = if cfg!(test) {
+    16 * 1024
+} else {
+    256 * 1024 * 1024
+};
+
+/// How a log uses the disk.
+pub struct Disk {
+    /// What makes commits durable.
+    pub barrier: Arc<dyn Barrier>,
+    /// Bytes of commits in the journal from which on they are settled.
+    pub chapter_bytes: u64,
+    /// Ids of entries in memory from which on they become a file.
+    pub fresh_ids: usize,
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disk")
+            .field("chapter_bytes", &self.chapter_bytes)
+            .field("fresh_ids", &self.fresh_ids)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Disk {
+    /// Returns a disk with another barrier: for tests, and for copies that are synced as a whole.
+    pub fn behind(barrier: impl Barrier + 'static) -> Self {
+        Self {
+            barrier: Arc::new(barrier),
+            chapter_bytes: CHAPTER_BYTES,
+            fresh_ids: FRESH_IDS,
+        }
+    }
+}
+
+/// An opened log, and the folder it must be closed into.
+#[derive(Debug)]
+pub struct OpenedLog {
+    /// The log, checked against its witness.
+    pub log: SledLog,
+    /// Its data folder, locked until this is dropped.
+    pub folder: Arc<DataFolder>,
+}
+
+/// Opens the log in `folder`, creating both if there is none.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
+    let barrier = DiskBarrier::new().map_err(|source| OpenError::Io {
+        action: "sync",
+        path: folder.into(),
+        source,
+    })?;
+    open_with(folder, &Disk::behind(barrier))
+}
+
+/// Returns whether there is no log in a folder yet.
+///
+/// # Errors
+///
+/// Returns that there is something else in it: a mistyped path is no place for a log.
+fn is_new(folder: &Path) -> Result<bool, OpenError> {
+    // A missing folder is new; an unreadable one is refused when it is locked.
+    let Ok(items) = fs::read_dir(folder) else {
+        return Ok(true);
+    };
+    let names =
+        items.filter_map(|item| Some(item.ok()?.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect();
+    let has = |name: &str| names.iter().any(|found| found == name);
+    if has("witness") || has("journal") || has("sled") || has("sled.before") {
+        return Ok(false);
+    }
+    // Files that a server makes beside or before a log, and `lost+found` at the root of a file system.
+    let expected = [
+        "lock",
+        "www",
+        "closed",
+        "sidecars",
+        "views",
+        "ids",
+        "watermark",
+        "clock",
+        "restored",
+        "clean",
+        CONTROL_SOCKET,
+        "lost+found",
+    ];
+    refuse_remains(folder)?;
+    match names.iter().find(|name| !expected.contains(&name.as_str())) {
+        Some(found) => Err(OpenError::Foreign {
+            folder: folder.into(),
+            found: found.clone(),
+        }),
+        None => Ok(true),
+    }
+}
+
+/// Refuses to begin a log where another one has left documents, or other files that follow from it: they would be taken
+/// for the new one's.
+fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
+    // An operator may have files of their own in `www`.
+    let made = [
+        "www/feeds",
+        "www/sup",
+        "closed/feeds",
+        "sidecars",
+        "views",
+        "ids",
+    ];
+    for name in made {
+        let path = folder.join(name);
+        let found = first_file(&path).map_err(|source| OpenError::Io {
+            action: "read",
+            path,
+            source,
+        })?;
+        if let Some(found) = found {
+            return Err(OpenError::Damaged {
+                folder: folder.into(),
+                what: format!("its log is missing, and {} is there", found.display()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns a file below a folder, if there is any.
+///
+/// # Errors
+///
+/// Returns why it cannot be told: without a right, for one, it might be there.
+fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let items = match fs::read_dir(folder) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
+        }
+        items => items?,
+    };
+    for item in items {
+        let path = item?.path();
+        if !path.is_dir() {
+            return Ok(Some(path));
+        }
+        if let Some(found) = first_file(&path)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads what is left of the log in `folder`, in any state. sled's files are copied to `scratch` first, since opening
+/// them changes them.
+///
+/// # Errors
+///
+/// Returns why they cannot be read, or that a server has them open.
+pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
+    if DataFolder::is_locked(folder) {
+        let (folder, holder) = (folder.into(), String::new());
+        return Err(OpenError::Locked { folder, holder });
+    }
+    // A folder that was never locked is left without a lock file.
+    let lock = folder
+        .join("lock")
+        .exists()
+        .then(|| DataFolder::lock(folder));
+    let _lock = match lock.transpose() {
+        // No server has a folder open that cannot be written.
+        Err(OpenError::Io { .. }) => None,
+        lock => lock?,
+    };
+    if let Some(Said::Newer(version)) = witness::read(&folder.join("witness")) {
+        // Records of a newer layout would be misread.
+        let folder = folder.into();
+        return Err(OpenError::Newer { folder, version });
+    }
+    let copied = DataFolder::lock(scratch)?;
+    let journal = folder.join("journal");
+    let mut remains = Remains::of_journal(&journal).map_err(failed("read", &journal))?;
+    // An old log that was not closed may have two; the one that reaches further counts.
+    for name in ["sled", "sled.before"] {
+        let from = folder.join(name);
+        if !from.join("db").exists() {
+            continue;
+        }
+        copy_folder(&from, &copied.path(name)).map_err(copied.io("copy to", name))?;
+        snapshots::remove_unfinished(&copied.path(name))
+            .and_then(|()| snapshots::put_back(&copied.path(name)))
+            .map_err(copied.io("write to", name))?;
+        // By its own path, since the handle is closed before.
+        match Settled::open(&scratch.join(name)) {
+            Ok(settled) => remains.add_settled(settled),
+            // Its entries would count as lost.
+            Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
+            Err(_damaged) => {}
+        }
+    }
+    Ok(remains)
+}
+
+/// Removes the copy that was made to [`salvage`] a log.
+///
+/// # Errors
+///
+/// Returns why it cannot be removed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a folder for unfinished work that comes back is nobody's"
+)]
+pub fn discard(remains: Remains, scratch: &Path) -> Result<(), OpenError> {
+    let copied = DataFolder::lock(scratch)?;
+    // sled's threads may still write to the folder.
+    remains.close().map_err(|error| copied.open_error(error))?;
+    fs::remove_dir_all(scratch).map_err(copied.io("remove", ""))
+}
+
+/// Opens the log in `folder`, which must be there, for checking or exporting it.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
+    // `open` would create a log.
+    for name in ["witness", "journal", "sled"] {
+        let path = folder.join(name);
+        let exists = path.try_exists().map_err(|source| OpenError::Io {
+            action: "find",
+            path,
+            source,
+        })?;
+        if exists {
+            return open(folder);
+        }
+    }
+    Err(OpenError::Absent {
+        folder: folder.into(),
+    })
+}
+
+/// Opens the log in `folder` on a disk that syncs, or settles, in its own way.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
+    // Before the lock, which creates the folder: a mistyped path is left as it is.
+    let is_new = is_new(folder)?;
+    let data = DataFolder::lock(folder)?;
+    disk.barrier.begins(Step::Opening);
+    if is_new {
+        info!(folder = %folder.display(), "a new log");
+    }
+    let (mut witness, said) = find_witness(&data, disk)?;
+    let testimony = match said {
+        Said::Current(testimony) => testimony,
+        Said::Old(old) if is_unbegun(&data, &old) => begin(&data, disk, &mut witness)?,
+        Said::Old(old) => {
+            let testimony = legacy::upgrade(&data, &disk.barrier, &mut witness, &old)?;
+            disk.barrier.begins(Step::Opening);
+            testimony
+        }
+        Said::Newer(version) => {
+            let folder = data.held().name().into();
+            return Err(OpenError::Newer { folder, version });
+        }
+    };
+    let data = Arc::new(data);
+    let log = open_log(&data, disk, witness, testimony)?;
+    log.index_ids(&data.path("ids"))
+        .map_err(|error| data.open_error(error))?;
+    legacy::remove_rest(&data)?;
+    data.write_process_id()?;
+    disk.barrier.begins(Step::Done);
+    Ok(OpenedLog { log, folder: data })
+}
+
+/// Opens the witness, or begins a log.
+fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenError> {
+    let path = data.path("witness");
+    if path.exists() {
+        let (mut witness, said) = Witness::open(&path).map_err(data.io("read", "witness"))?;
+        return match said {
+            Some(said) => Ok((witness, said)),
+            // The very first start was cut off before its witness was on the disk.
+            None if !has_commits(data)? => {
+                let testimony = begin(data, disk, &mut witness)?;
+                Ok((witness, Said::Current(testimony)))
+            }
+            None => Err(data.damaged("its witness is unreadable")),
+        };
+    }
+    // Without the witness, a log that is gone would pass for a new one.
+    if has_commits(data)? {
+        return Err(data.damaged("its witness is missing"));
+    }
+    refuse_remains(data.held().name())?;
+    begin_journal(data, disk)?;
+    let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
+    sync_folder(&data.path).map_err(data.io("sync", ""))?;
+    Ok((witness, Said::Current(Testimony::NOTHING)))
+}
+
+/// Makes the first file of the journal, durably; the witness comes behind it.
+fn begin_journal(data: &DataFolder, disk: &Disk) -> Result<(), OpenError> {
+    let (barrier, start) = (Arc::clone(&disk.barrier), LogHead::START);
+    Journal::create(&data.path("journal"), barrier, CommitNumber(1), start.chain)
+        .map_err(|error| data.open_error(error))?;
+    Ok(())
+}
+
+/// Begins a log whose witness has no testimony yet.
+fn begin(data: &DataFolder, disk: &Disk, witness: &mut Witness) -> Result<Testimony, OpenError> {
+    begin_journal(data, disk)?;
+    witness
+        .write(&Testimony::NOTHING)
+        .and_then(|()| witness.sync())
+        .map_err(data.io("write", "witness"))?;
+    Ok(Testimony::NOTHING)
+}
+
+/// Returns whether a first start of an older version broke off before anything was stored.
+fn is_unbegun(data: &DataFolder, old: &Testimony) -> bool {
+    let db = fs::metadata(data.path("sled").join("db"));
+    old.commit == CommitNumber(0)
+        && !data.path("sled.before").exists()
+        && db.map_or(true, |db| db.len() == 0)
+}
+
+/// Returns whether the folder has anything that commits may be in.
+fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
+    let in_journal = match journal::open_files(&data.path("journal")) {
+        Ok(files) => {
+            let is_empty = |file: &JournalFile| file.scan(|_| Err(LogError::Stopped)).is_ok();
+            !files.iter().all(is_empty)
+        }
+        Err(error) if lack_in(&error).is_some() => return Err(data.open_error(error)),
+        // An unreadable journal is taken for one with commits.
+        Err(_) => true,
+    };
+    #[cfg(planted)]
+    let in_journal = in_journal
+        || crate::planted::is("begun-is-damaged")
+            && journal::open_files(&data.path("journal")).is_ok_and(|files| !files.is_empty());
+    let sled = fs::metadata(data.path("sled").join("db")).is_ok_and(|db| db.len() > 0);
+    let names = ["sled.before", "clean"];
+    Ok(in_journal || sled || names.iter().any(|name| data.path(name).exists()))
+}
+
+/// Opens a log of this storage version.
+fn open_log(
+    data: &Arc<DataFolder>,
+    disk: &Disk,
+    witness: Witness,
+    testimony: Testimony,
+) -> Result<SledLog, OpenError> {
+    let (mut read, mut unused) = read_sure(data, &testimony)?;
+    let stood_still = read.chapters.len() == 1;
+    let settled = open_settled(data, &testimony, stood_still)?;
+    // Names that an earlier start found or made may not be on the disk yet.
+    for folder in [data.path("journal"), data.path.clone()] {
+        #[cfg(planted)]
+        if crate::planted::is("opening-names-unsynced") {
+            break;
+        }
+        sync_folder(&folder).map_err(data.io("sync", ""))?;
+    }
+    let failed = |error| data.open_error(error);
+    let end = settled_end(&settled, &testimony).map_err(failed)?;
+    // A settling that did not end: sled may have lost parts of it, and the journal's copy is given up next.
+    for (chapter, _) in read.settled(end) {
+        // sled panics on some damage.
+        let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
+        let panicked = || Err(why_panicked(&data.path("sled"), "sled's files"));
+        checked.unwrap_or_else(panicked).map_err(failed)?;
+    }
+    unused.extend(take_settled(data, &mut read, end)?);
+    let Some((newest, end_of_newest)) = read.chapters.pop() else {
+        return Err(data.damaged("its journal is missing"));
+    };
+    let head = read.head.unwrap_or(end);
+    let snapshot = snapshots::newest_number(&data.path("sled")).map_err(data.io("read", "sled"))?;
+    let testimony = Testimony {
+        commit: end.number,
+        chain: end.chain,
+        snapshot,
+        newest: newest.file.first,
+        end: testimony.end,
+    };
+    let barrier = Arc::clone(&disk.barrier);
+    let file = Arc::clone(&newest.file);
+    let journal = Journal::resume(&data.path("journal"), barrier, file, end_of_newest);
+    let journal = journal.map(|journal| journal.named(data.name_of("journal")));
+    let full = read.chapters.into_iter().map(|(mut chapter, _)| {
+        chapter.was_left = true;
+        Arc::new(chapter)
+    });
+    let chapters = Chapters {
+        full: full.collect(),
+        newest,
+        head,
+    };
+    let work = Work {
+        settled: Arc::new(settled),
+        folder: data.path("sled"),
+        barrier: Arc::clone(&disk.barrier),
+        witness: (witness, testimony),
+        chapter_bytes: disk.chapter_bytes,
+        displaced: Arc::default(),
+        files: found_files(data)?,
+    };
+    let seen = open_seen(data, &head)?;
+    let journal = journal.map_err(failed)?;
+    let log = SledLog::new(
+        Arc::clone(data),
+        chapters,
+        journal,
+        work,
+        seen,
+        disk.fresh_ids,
+    );
+    // Before the room of settled files is used again: the witness must know that they are settled.
+    log.note_settled().map_err(failed)?;
+    for file in unused {
+        file.recycle(disk.chapter_bytes);
+    }
+    Ok(log)
+}
+
+/// Finds the files of the settled part, which the next opening needs.
+fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
+    let find = |name: &str| FoundFile::find(data.name_of(name));
+    let db = find("sled/db").map_err(data.io("find", "sled/db"))?;
+    let witness = find("witness").and_then(FoundFile::whole);
+    Ok(vec![db, witness.map_err(data.io("find", "witness"))?])
+}
+
+/// Opens the note of the last commit that readers have seen. In the folder of the views, since an older log is put in the
+/// place of a newer one without them.
+fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, Seen), OpenError> {
+    let folder = data.path("views");
+    create_private_folder(&folder).map_err(data.io("create", "views"))?;
+    let end = Seen {
+        commit: head.number,
+        chain: head.chain,
+    };
+    SeenNote::open(&folder.join(seen::NAME), end).map_err(data.io("open", "views/seen"))
+}
+
+/// What the journal holds.
+struct ReadJournal {
+    /// Chapters, oldest first, each with the end of its records.
+    chapters: Vec<(Chapter, u64)>,
+    /// End of the log, unless the journal has no commit.
+    head: Option<LogHead>,
+}
+
+impl ReadJournal {
+    /// Returns the chapters of which sled holds the end.
+    fn settled(&self, end: LogHead) -> impl Iterator<Item = &(Chapter, u64)> {
+        let chapters = self.chapters.iter();
+        chapters.take_while(move |(chapter, _)| chapter.file.first <= end.number)
+    }
+}
+
+/// Reads the journal, which must reach as far as the testimony. Pages behind a failed sync are read from the disk again.
+fn read_sure(
+    data: &DataFolder,
+    testimony: &Testimony,
+) -> Result<(ReadJournal, Vec<Arc<JournalFile>>), OpenError> {
+    // Only read so far: a refusal touches nothing.
+    let (mut read, mut unused) = read_journal(data, testimony)?;
+    // The sync of the last commit may have failed: it is noted in the witness after its sync only.
+    if read.head.is_some_and(|head| head.number > testimony.end)
+        && let Some((newest, _)) = read.chapters.pop()
+    {
+        let dropped = newest.file.drop_pages();
+        dropped.map_err(|error| data.open_error(error))?;
+        // Before the second reading: an index of each file is enough, and each file has one lock.
+        drop((std::mem::take(&mut read.chapters), newest));
+        unused.clear();
+        (read, unused) = read_journal(data, testimony)?;
+    }
+    let known = read.head.map_or(testimony.commit, |head| head.number);
+    if known < testimony.end {
+        let what = format!("it ends at commit {known} and had {}", testimony.end);
+        return Err(data.damaged(what));
+    }
+    Ok((read, unused))
+}
+
+/// Reads the files from the first unsettled commit on. Returns the older ones besides.
+fn read_journal(
+    data: &DataFolder,
+    testimony: &Testimony,
+) -> Result<(ReadJournal, Vec<Arc<JournalFile>>), OpenError> {
+    let failed = |error| data.open_error(error);
+    let mut files = journal::open_files(&data.path("journal")).map_err(failed)?;
+    let missing = |first: CommitNumber| {
+        data.damaged(format!("its journal from commit {first} on is missing"))
+    };
+    if files.iter().any(JournalFile::is_in_use) {
+        return Err(OpenError::Locked {
+            folder: data.name_of("journal"),
+            holder: String::new(),
+        });
+    }
+    let first = testimony.commit.next();
+    let begin = files.iter().position(|file| file.first == first);
+    let rest = files.split_off(begin.ok_or_else(|| missing(first))?);
+    if !rest.iter().any(|file| file.first == testimony.newest) {
+        return Err(missing(testimony.newest));
+    }
+    let mut read = ReadJournal {
+        chapters: vec![],
+        head: None,
+    };
+    let (mut chain, mut next, last) = (testimony.chain, first, rest.len() - 1);
+    for (index, file) in rest.into_iter().enumerate() {
+        if file.first != next || !file.follows(&chain) {
+            return Err(missing(next));
+        }
+        let mut chapter = Chapter::new(Arc::new(file));
+        let file = Arc::clone(&chapter.file);
+        let end = file.scan(|record| {
+            let damaged = || LogError::damaged(format!("commit {} in its journal", record.number));
+            let is_next = record.follows(&chain) && chapter.add(record).is_some();
+            let facts = chapter.facts(record.number).filter(|_| is_next);
+            let facts = chapter.value(facts.ok_or_else(damaged)?)?;
+            let facts = CommitFacts::decode(&facts).ok_or_else(damaged)?;
+            chain = facts.chain;
+            read.head = Some(facts.end(record.number));
+            Ok(())
+        });
+        let end = end.map_err(failed)?;
+        next = chapter.next();
+        if index == last {
+            file.check_end(end, next).map_err(failed)?;
+        }
+        read.chapters.push((chapter, end));
+    }
+    Ok((read, files.into_iter().map(Arc::new).collect()))
+}
+
+/// Opens sled, if that does no harm.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the next opening removes a probe that comes back"
+)]
+fn open_settled(
+    data: &DataFolder,
+    testimony: &Testimony,
+    stood_still: bool,
+) -> Result<Settled, OpenError> {
+    let folder = data.path("sled");
+    // A probe that a kill has left.
+    let _absent = fs::remove_file(data.path("sled.probe"));
+    if testimony.commit == CommitNumber(0) {
+        // All commits are in the journal, so the remains of a first settling are of no use.
+        data.remove_folder("sled")?;
+        create_private_folder(&folder).map_err(data.io("create", "sled"))?;
+        let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
+        let begun = settled
+            .put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
+            .and_then(|()| settled.flush());
+        begun.map_err(|error| data.open_error(error))?;
+        // sled does not sync its configuration, and the first settling gives up the journal's copy of the commits.
+        sync_tree(&folder).map_err(data.io("sync", "sled"))?;
+        return Ok(settled);
+    }
+    // A settling may have ended with a failed sync.
+    if !stood_still {
+        drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
+    }
+    check_access(data)?;
+    match rehearse(&folder, testimony.snapshot) {
+        Ok(_is_whole) => {}
+        Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
+        Err(Refusal::Harm(what)) => return Err(data.damaged(what)),
+    }
+    let named = snapshots::remove_unfinished(&folder)
+        .and_then(|()| snapshots::put_back(&folder))
+        .and_then(|()| snapshots::keep(&folder));
+    named.map_err(data.io("write to", "sled"))?;
+    let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
+    // sled syncs nothing of what it finds, and the journal's copy may be given up next.
+    sync_tree(&folder)
+        .and_then(|()| snapshots::release(&folder))
+        .map_err(data.io("sync", "sled"))?;
+    Ok(settled)
+}
+
+/// Checks that sled's file can be written, and that no other process has it open: under another name, nothing else tells.
+fn check_access(data: &DataFolder) -> Result<(), OpenError> {
+    let path = data.path("sled").join("db");
+    // The opening of a pipe waits, and a missing file has a refusal of its own.
+    if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.map_err(data.io("write to", "sled/db"))?;
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::Locked {
+            folder: data.name_of("sled"),
+            holder: String::new(),
+        }),
+        // A file system without locks has none to show.
+        _ => Ok(()),
+    }
+}
+
+/// Returns where the settled part ends, which is not before the witness.
+fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogError> {
+    if testimony.commit == CommitNumber(0) {
+        return Ok(LogHead::START);
+    }
+    let end = settled.raw_value(SETTLED_KEY)?;
+    let end = end.and_then(|end| record::decode_end(&end));
+    let end = end.ok_or_else(|| LogError::damaged("sled has lost its end"))?;
+    let is_behind = end.number < testimony.commit;
+    if is_behind || (end.number == testimony.commit && end.chain != testimony.chain) {
+        let what = format!("commit {} is not what it was", testimony.commit);
+        return Err(LogError::damaged(what));
+    }
+    Ok(end)
+}
+
+/// Removes chapters that are in sled although the witness does not name them yet. Returns their files.
+fn take_settled(
+    data: &DataFolder,
+    read: &mut ReadJournal,
+    end: LogHead,
+) -> Result<Vec<Arc<JournalFile>>, OpenError> {
+    let settled = read.settled(end).count();
+    let settled = read.chapters.drain(..settled);
+    let files = settled.map(|(chapter, _)| chapter.file).collect();
+    let goes_on = read.chapters.first().is_some_and(|(chapter, _)| {
+        chapter.file.first == end.number.next() && chapter.file.follows(&end.chain)
+    });
+    if goes_on {
+        return Ok(files);
+    }
+    let what = format!("its journal does not go on behind commit {}", end.number);
+    Err(data.damaged(what))
+}
+
+/// Store of a log in sled: a data folder.
+#[derive(Debug)]
+pub struct SledStore {
+    log: Arc<SledLog>,
+    folder: Arc<DataFolder>,
+}
+
+#[cfg(test)]
+impl SledStore {
+    /// Waits for the end of a settling.
+    pub(super) fn wait_for_settling(&self) {
+        self.log.wait_for_settling();
+    }
+}
+
+impl From<OpenedLog> for SledStore {
+    fn from(OpenedLog { log, folder }: OpenedLog) -> Self {
+        Self {
+            log: Arc::new(log),
+            folder,
+        }
+    }
+}
+
+impl Store for SledStore {
+    fn log(&self) -> Arc<dyn EntryLog> {
+        Arc::<SledLog>::clone(&self.log)
+    }
+
+    fn watermark(&self) -> Result<Watermark, StoreError> {
+        let path = self.folder.watermark();
+        Ok(Watermark::open(&path).map_err(failed("open", &path))?)
+    }
+
+    fn moment(&self) -> Option<MomentNote> {
+        Some(self.folder.moment())
+    }
+
+    fn folder(&self) -> Option<HeldFolder> {
+        Some(self.folder.held().clone())
+    }
+
+    fn is_restored(&self) -> bool {
+        self.folder.is_restored()
+    }
+
+    fn epoch_has_begun(&self) -> Result<(), StoreError> {
+        Ok(self.folder.epoch_has_begun()?)
+    }
+
+    fn control_socket(&self) -> Option<PathBuf> {
+        Some(self.folder.control_socket())
+    }
+
+    fn begin_work(&self) {
+        self.log.settle_rest();
+    }
+
+    fn end_work(&self) {
+        self.log.end_settling();
+    }
+
+    fn end_reading(&self) {
+        self.log.end_reading();
+    }
+
+    fn close(self: Box<Self>) -> Result<bool, StoreError> {
+        let Self { log, folder } = *self;
+        // The log can be closed only by its last owner.
+        let Ok(log) = Arc::try_unwrap(log) else {
+            return Ok(false);
+        };
+        OpenedLog { log, folder }.close()?;
+        Ok(true)
+    }
+}
+
+impl OpenedLog {
+    /// Closes the log, and notes where it ends.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failed write. Nothing acknowledged is lost.
+    pub fn close(self) -> Result<(), OpenError> {
+        let Self { log, folder } = self;
+        log.close().map_err(|error| folder.open_error(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Commits as _;
+
+    fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = vec![];
+        for item in fs::read_dir(folder).unwrap() {
+            let path = item.unwrap().path();
+            if path.is_dir() {
+                found.extend(files(&path));
+            } else {
+                found.push((path.clone(), fs::read(&path).unwrap()));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// A first start may break off anywhere: before its witness says something, nothing was ever stored.
+    #[test]
+    fn a_first_start_that_broke_off_is_begun_again() {
+        for leftover in ["journal", "spare", "witness", "sled"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            fs::create_dir(path("journal")).unwrap();
+            match leftover {
+                "spare" => fs::write(path("journal/spare"), [0; 100]).unwrap(),
+                "witness" => fs::write(path("witness"), [0; 7]).unwrap(),
+                "sled" => {
+                    drop(open(folder.path()).unwrap());
+                    fs::write(path("sled/db"), "half").unwrap();
+                }
+                _ => {}
+            }
+            let opened = open(folder.path()).unwrap();
+            assert_eq!(opened.log.head().number, CommitNumber(0), "{leftover}");
+            opened.close().unwrap();
+        }
+    }
+
+    /// Goal: a program that is older than its log touches nothing.
+    #[test]
+    fn a_newer_storage_version_is_refused_untouched() {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path()).unwrap().close().unwrap();
+        let path = folder.path().join("witness");
+        let mut slots = fs::read(&path).unwrap();
+        for slot in [0, 512] {
+            let newer = slots.get_mut(slot..slot + 76).unwrap();
+            newer[3] += 1;
+            let sealed = crate::codec::seal(newer.to_vec());
+            slots[slot..slot + 80].copy_from_slice(&sealed);
+        }
+        fs::write(&path, slots).unwrap();
+        let before = files(folder.path());
+        let refused = open(folder.path()).unwrap_err();
+        let newer = STORAGE_VERSION + 1;
+        assert!(
+            matches!(refused, OpenError::Newer { version, .. } if version == newer),
+            "{refused}"
+        );
+        assert!(before == files(folder.path()), "the refusal changed a file");
+    }
+}

@@ -1,0 +1,717 @@
+//! The settled part of the log, in sled.
+//!
+//! Shell: sled; the only file that names it. One settling at a time writes values to it. Readers make sled write, too: it
+//! divides and joins pages as they pass.
+//! Readers ask for nothing behind the last settling. A settling takes a moved value from its old place after it has
+//! stored it in the new one. Readers read a feed's record before its records of entries.
+//!
+//! sled writes a page again after ten changes and after each split, and frees a segment once half of it is garbage.
+//! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
+//! empty values, and the pages have split by the time the values come: each is then written once.
+
+use std::{
+    cell::Cell,
+    collections::VecDeque,
+    fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Once,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use simplefeed_core::feed::FeedKey;
+use simplefeed_process::{
+    lack::{ask_for_files, ask_for_threads, check_memory, copy_of, lack_in},
+    regular,
+};
+use sled::{Db, Mode};
+
+use super::{
+    LogError, record, snapshots,
+    space::{is_full_at, try_room},
+    tail::FeedRecord,
+    watchdog::Watchdog,
+};
+use crate::codec;
+
+/// sled's page cache, in bytes.
+const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// Threads that sled begins with, and some that it begins under load.
+const SLED_THREADS: usize = 12;
+/// Files that an opening of sled and its rehearsal have open at the same time.
+const SLED_FILES: usize = 8;
+/// Whether sled has its threads. It begins them once, for all logs of a process.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
+/// Keys that go ahead of their values: more than a page has.
+const AHEAD_KEYS: usize = 20;
+/// Keys that are looked for to be removed, at a time.
+const REMOVED_AT_ONCE: usize = 100;
+/// Reads and writes between two sweeps of sled's cache.
+const SWEPT_AFTER: usize = 5_000;
+/// Keys of the tree that sweeps: its pages are about two in each of the 256 parts of the cache.
+const SWEEP_KEYS: u32 = 5_000;
+/// Reads of a page. Two pages in a part make sled count it; a part with one page is counted with every second sweep.
+const SWEEP_READS: usize = 32;
+/// Bytes of a snapshot of the first pages, at most.
+const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
+/// Keys that share a page of that tree, at least.
+const SWEEP_STRIDE: usize = 8;
+
+/// The settled part of a log.
+pub(super) struct Settled {
+    folder: PathBuf,
+    /// `None` only if sled could not be opened again.
+    db: RwLock<Option<Db>>,
+    /// Missing resource for which sled could not be opened again. A later settling opens it.
+    lack: Mutex<Option<io::Error>>,
+    /// Whether sled has failed since it was opened.
+    has_failed: AtomicBool,
+    closing: AtomicBool,
+    touched: AtomicUsize,
+    /// Changes that are stored in a test, and openings, before the disk is full.
+    #[cfg(test)]
+    pub(super) puts_left: AtomicUsize,
+    /// Work of another thread in a test, between two reads.
+    #[cfg(test)]
+    pub(super) meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+impl fmt::Debug for Settled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settled")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Number of reads, and work that comes after them.
+#[cfg(test)]
+pub(super) type Meanwhile = (usize, Box<dyn FnOnce() + Send>);
+
+/// Keys with their values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+impl Settled {
+    /// Opens sled in `folder`, which recovers it: it writes there.
+    ///
+    /// # Errors
+    ///
+    /// Returns why sled refuses it. sled panics on some damaged databases; that is a refusal here.
+    pub(super) fn open(folder: &Path) -> Result<Self, LogError> {
+        Ok(Self {
+            db: RwLock::new(Some(open_db(folder)?)),
+            folder: folder.into(),
+            lack: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            touched: AtomicUsize::new(0),
+            #[cfg(test)]
+            puts_left: AtomicUsize::new(usize::MAX),
+            #[cfg(test)]
+            meanwhile: Mutex::default(),
+        })
+    }
+
+    /// Makes every read fail from now on.
+    pub(super) fn end_reading(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Returns the value of a key, without its checksum.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the value is damaged.
+    pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let value = self
+            .open_one(db.as_ref())?
+            .get(key)
+            .map_err(storage_error)?;
+        // A settling puts keys ahead of their values, and takes values away; without one, there is nothing.
+        let value = value.filter(|value| !value.is_empty());
+        let unsealed = |value: sled::IVec| {
+            let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
+            Ok(body.to_vec())
+        };
+        value.map(unsealed).transpose()
+    }
+
+    /// Returns a feed's record.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the record is damaged.
+    pub(super) fn feed_record(&self, feed: FeedKey) -> Result<Option<FeedRecord>, LogError> {
+        let key = record::feed_key(feed);
+        let decode = |body: Vec<u8>| {
+            let record = FeedRecord::decode(&Bytes::from(body));
+            record.ok_or_else(|| record::damaged("feed", &key))
+        };
+        let value = self.value("feed", &key)?;
+        self.touch(self.db.read().as_ref(), 1);
+        value.map(decode).transpose()
+    }
+
+    /// Returns a feed's head as it is encoded.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the record is damaged.
+    pub(super) fn head(&self, feed: FeedKey) -> Result<Option<Bytes>, LogError> {
+        if let Some(record) = self.feed_record(feed)? {
+            return Ok(Some(record.head));
+        }
+        // Feeds that have gained nothing since their log had no such records.
+        if let Some(head) = self.value("head", &record::head_key(feed))? {
+            return Ok(Some(Bytes::from(head)));
+        }
+        // A settling may have put the one in the place of the other in between.
+        Ok(self.feed_record(feed)?.map(|record| record.head))
+    }
+
+    /// Returns a stored value as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn raw_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let value = self
+            .open_one(db.as_ref())?
+            .get(key)
+            .map_err(storage_error)?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// Returns a body that is stored in parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that a part is damaged.
+    pub(super) fn joined(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let behind = [key, &[0xff; record::PART_KEY_BYTES + 1]].concat();
+        let found = self.join_range(kind, key.to_vec(), &behind)?;
+        Ok(found.into_iter().next().map(|(_, body)| body))
+    }
+
+    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without parts. A record covers
+    /// its own key and all keys up to the next record, within the same first `prefix` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that a record is damaged.
+    pub(super) fn records(
+        &self,
+        kind: &str,
+        at: &[u8],
+        end: &[u8],
+        prefix: usize,
+    ) -> Result<Pairs, LogError> {
+        let behind = [at, &[0xff; record::PART_KEY_BYTES + 1]].concat();
+        let db = self.readable()?;
+        let before = self
+            .open_one(db.as_ref())?
+            .get_lt(&behind)
+            .map_err(storage_error)?;
+        drop(db);
+        let holder = before
+            .map(|(key, _)| base_of(&key).to_vec())
+            .filter(|key| key.get(..prefix) == at.get(..prefix));
+        self.join_range(kind, holder.unwrap_or_else(|| at.to_vec()), end)
+    }
+
+    fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<Pairs, LogError> {
+        let mut found: Pairs = vec![];
+        let db = self.readable()?;
+        for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
+            let (key, value) = item.map_err(storage_error)?;
+            if value.is_empty() {
+                continue;
+            }
+            let part = codec::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
+            // Part numbers are big-endian, so the parts of a record come in order.
+            match found.last_mut() {
+                Some((last, body)) if last.as_slice() == base_of(&key) => {
+                    body.extend_from_slice(part);
+                }
+                _ => found.push((base_of(&key).to_vec(), part.to_vec())),
+            }
+        }
+        self.touch(db.as_ref(), found.len());
+        Ok(found)
+    }
+
+    /// Returns at most `max` pairs from a key on whose keys begin with `prefix`, as they are stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn pairs(&self, from: &[u8], prefix: &[u8], max: usize) -> Result<Pairs, LogError> {
+        let db = self.readable()?;
+        let range = self.open_one(db.as_ref())?.range(from.to_vec()..).take(max);
+        let mut found = vec![];
+        for item in range {
+            let (key, value) = item.map_err(storage_error)?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            found.push((key.to_vec(), value.to_vec()));
+        }
+        self.touch(db.as_ref(), found.len());
+        Ok(found)
+    }
+
+    /// Returns the last key of a kind.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn last_of(&self, kind: u8) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let last = self
+            .open_one(db.as_ref())?
+            .scan_prefix([kind])
+            .keys()
+            .next_back();
+        Ok(last
+            .transpose()
+            .map_err(storage_error)?
+            .map(|key| key.to_vec()))
+    }
+
+    /// Returns all pairs whose keys begin with `prefix`, up to the first that sled cannot read.
+    pub(super) fn readable_pairs(
+        &self,
+        prefix: &[u8],
+    ) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
+        let items = self.db.read().as_ref().map(|db| db.scan_prefix(prefix));
+        let items = items.into_iter().flatten().map_while(Result::ok);
+        items.map(|(key, value)| (key.to_vec(), value.to_vec()))
+    }
+
+    /// Stores a value of one part.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
+        let db = self.db.read();
+        self.open_one(db.as_ref())?
+            .insert(key, value)
+            .map_err(storage_error)?;
+        self.touch(db.as_ref(), 1);
+        Ok(())
+    }
+
+    /// Removes the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn remove(&self, prefix: &[u8]) -> Result<(), LogError> {
+        let db = self.db.read();
+        let db = self.open_one(db.as_ref())?;
+        for key in db.scan_prefix(prefix).keys() {
+            db.remove(key.map_err(storage_error)?)
+                .map_err(storage_error)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the keys from one on, up to another.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that of `go_on`, which is asked now and then.
+    pub(super) fn remove_range(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        go_on: &dyn Fn() -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        loop {
+            let db = self.db.read();
+            let keys = self.open_one(db.as_ref())?.range(from..end).keys();
+            let found: sled::Result<Vec<_>> = keys.take(REMOVED_AT_ONCE).collect();
+            let found = found.map_err(storage_error)?;
+            drop(db);
+            if found.is_empty() {
+                return Ok(());
+            }
+            go_on()?;
+            for key in found {
+                self.remove_key(&key)?;
+            }
+        }
+    }
+
+    fn remove_key(&self, key: &[u8]) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
+        let db = self.db.read();
+        self.open_one(db.as_ref())?
+            .remove(key)
+            .map_err(storage_error)?;
+        Ok(())
+    }
+
+    /// Stores pairs in the order in which they come. It costs least if that is the order of their keys.
+    pub(super) fn putting(&self) -> Putting<'_> {
+        Putting {
+            settled: self,
+            ahead: VecDeque::new(),
+        }
+    }
+
+    /// Makes all stored values durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn flush(&self) -> Result<(), LogError> {
+        let db = self.db.read();
+        let db = self.open_one(db.as_ref())?;
+        let again = db.clone();
+        let watchdog = Watchdog::new(move || drop(again.flush()));
+        watchdog.during(|| db.flush()).map_err(storage_error)?;
+        Ok(())
+    }
+
+    /// Closes sled and opens it again, which makes it note where its pages are. In between, `check` looks at its files, which
+    /// no thread has open. Readers wait meanwhile; if it cannot be opened again, they get errors until a later call opens it.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be opened, or the error of `check`.
+    pub(super) fn reopen(
+        &self,
+        check: impl FnOnce() -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
+        // On a disk that is full, or without handles, sled stays as it is, so that reads go on.
+        ask_for_files(SLED_FILES).map_err(LogError::io("open", &self.folder))?;
+        // An opening writes a snapshot.
+        let fits = try_room(&self.folder, self.snapshot_bytes()?);
+        fits.map_err(LogError::io("write to", &self.folder))?;
+        snapshots::keep(&self.folder).map_err(LogError::io("write to", &self.folder))?;
+        let mut db = self.db.write();
+        drop(db.take());
+        let opened = wait_for_release(&self.folder)
+            .and_then(|()| check())
+            .and_then(|()| open_db(&self.folder));
+        // Before readers find it closed.
+        let lack = opened.as_ref().err().and_then(|error| lack_in(error));
+        *self.lack.lock() = lack.map(copy_of);
+        *db = Some(opened?);
+        self.has_failed.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns how large the next snapshot may be.
+    fn snapshot_bytes(&self) -> Result<usize, LogError> {
+        let failed = || LogError::io("read", &self.folder);
+        let mut most = 0;
+        for item in std::fs::read_dir(&self.folder).map_err(failed())? {
+            let item = item.map_err(failed())?;
+            if item.file_name().to_string_lossy().starts_with("snap.") {
+                most = item.metadata().map_err(failed())?.len().max(most);
+            }
+        }
+        // A settling adds some pages, and sled itself a few more.
+        Ok(usize::try_from(most).unwrap_or(0) * 2 + SNAPSHOT_SLACK_BYTES)
+    }
+
+    /// Closes sled.
+    ///
+    /// # Errors
+    ///
+    /// Returns that its threads do not let go of its file.
+    pub(super) fn close(&self) -> Result<(), LogError> {
+        *self.lack.lock() = None;
+        drop(self.db.write().take());
+        wait_for_release(&self.folder)
+    }
+
+    /// Notes that sled has failed: reads may fail, too, until it is opened again.
+    pub(super) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether reads may fail until sled is opened again.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire) || self.lack.lock().is_some()
+    }
+
+    fn open_one<'d>(&self, db: Option<&'d Db>) -> Result<&'d Db, LogError> {
+        let closed = || match self.lack.lock().as_ref() {
+            Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
+            None => LogError::Stopped,
+        };
+        db.ok_or_else(closed)
+    }
+
+    fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
+        #[cfg(test)]
+        self.let_others_work();
+        if self.closing.load(Ordering::Acquire) {
+            return Err(LogError::Closing);
+        }
+        Ok(self.db.read())
+    }
+
+    /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its 256 parts have come
+    /// together, so many large pages stay uncounted. Now and then, reads of small pages fill up all parts.
+    fn touch(&self, db: Option<&Db>, pages: usize) {
+        let before = self.touched.fetch_add(pages, Ordering::Relaxed);
+        if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
+            return;
+        }
+        let Some(tree) = db.and_then(|db| db.open_tree("sweep").ok()) else {
+            return;
+        };
+        // A failure shows at the next read that somebody waits for.
+        for number in (0..SWEEP_KEYS).step_by(SWEEP_STRIDE) {
+            for _ in 0..SWEEP_READS {
+                drop(tree.get(number.to_be_bytes()));
+            }
+        }
+    }
+
+    /// Makes the tree that sweeps the cache.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn make_sweeping_tree(&self) -> Result<(), LogError> {
+        let db = self.db.read();
+        let tree = self
+            .open_one(db.as_ref())?
+            .open_tree("sweep")
+            .map_err(storage_error)?;
+        for number in 0..SWEEP_KEYS {
+            let key = number.to_be_bytes();
+            if tree.get(key).map_err(storage_error)?.is_none() {
+                tree.insert(key, &[]).map_err(storage_error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Settled {
+    fn take_a_put(&self) -> Result<(), LogError> {
+        let less = |left: usize| left.checked_sub(1);
+        let left = self
+            .puts_left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        let full = |_none| LogError::io("write", &self.folder)(io::ErrorKind::StorageFull.into());
+        left.map(drop).map_err(full)
+    }
+
+    fn let_others_work(&self) {
+        let mut meanwhile = self.meanwhile.lock();
+        match meanwhile.take() {
+            Some((0, work)) => {
+                drop(meanwhile);
+                work();
+            }
+            Some((reads, work)) => *meanwhile = Some((reads - 1, work)),
+            None => {}
+        }
+    }
+}
+
+/// Pairs on their way into sled.
+pub(super) struct Putting<'s> {
+    settled: &'s Settled,
+    ahead: VecDeque<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Putting<'_> {
+    /// Stores a body in parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put(&mut self, key: &[u8], body: &[u8]) -> Result<(), LogError> {
+        for (part, value) in record::parts(body) {
+            self.put_value(record::part_key(key, part), value)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a value as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put_value(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), LogError> {
+        // Keys that are scattered among old ones make few pages split, and would only cost a change more.
+        if self
+            .ahead
+            .back()
+            .is_some_and(|(last, _)| is_run(last, &key))
+        {
+            self.settled.put(&key, &[])?;
+        }
+        self.ahead.push_back((key, value));
+        if self.ahead.len() > AHEAD_KEYS {
+            self.put_next()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the value of a key away, behind all that was stored before. The key stays: where many are removed, sled
+    /// would join pages, while readers are on them.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn empty(&mut self, key: Vec<u8>) -> Result<(), LogError> {
+        let stored = self.settled.raw_value(&key)?;
+        if stored.is_some_and(|value| !value.is_empty()) {
+            self.put_value(key, vec![])?;
+        }
+        Ok(())
+    }
+
+    fn put_next(&mut self) -> Result<(), LogError> {
+        match self.ahead.pop_front() {
+            Some((key, value)) => self.settled.put(&key, &value),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores the rest.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn finish(mut self) -> Result<(), LogError> {
+        while !self.ahead.is_empty() {
+            self.put_next()?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether two keys are of one kind, and of one feed if they name one.
+fn is_run(one: &[u8], next: &[u8]) -> bool {
+    // Kind and feed, or kind and the first half of a commit's number.
+    let kind_and_feed = |key: &[u8]| match key.first() {
+        Some(b'e' | b'd') => key.get(..17).map(<[u8]>::to_vec),
+        Some(b'p') => Some(vec![b'p']),
+        _ => None,
+    };
+    kind_and_feed(one).is_some_and(|first| Some(first) == kind_and_feed(next))
+}
+
+fn base_of(key: &[u8]) -> &[u8] {
+    let length = key.len().saturating_sub(record::PART_KEY_BYTES);
+    key.get(..length).unwrap_or_default()
+}
+
+fn open_db(folder: &Path) -> Result<Db, LogError> {
+    let open = || {
+        sled::Config::new()
+            .path(folder)
+            .cache_capacity(CACHE_BYTES)
+            // Nothing is written but by a settling, which flushes itself.
+            .flush_every_ms(None)
+            .mode(Mode::LowSpace)
+            .open()
+    };
+    // Without one of its threads, sled waits for ever.
+    if !HAS_THREADS.load(Ordering::Acquire) {
+        ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
+    }
+    match quietly(open) {
+        Some(Ok(db)) => {
+            HAS_THREADS.store(true, Ordering::Release);
+            Ok(db)
+        }
+        Some(Err(error)) => Err(storage_error(error)),
+        None => Err(why_panicked(folder, "sled cannot read its files")),
+    }
+}
+
+/// Returns the cause of a panic of sled in `folder`: a missing resource, or damage. The panic does not name it.
+pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
+    if is_full_at(folder) {
+        return LogError::io("write", folder)(io::ErrorKind::StorageFull.into());
+    }
+    if let Err(lack) = check_memory() {
+        return LogError::io("open", folder)(lack);
+    }
+    match ask_for_threads(SLED_THREADS) {
+        Err(lack) => LogError::io("start", "the threads of sled")(lack),
+        Ok(()) => LogError::damaged(damaged),
+    }
+}
+
+/// Waits until sled's threads have released its file, some time after the last handle is dropped.
+fn wait_for_release(folder: &Path) -> Result<(), LogError> {
+    let path = folder.join("db");
+    let failed = || LogError::io("open", &path);
+    let found = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(failed())?,
+    };
+    // The opening of a pipe waits.
+    if !found.is_file() {
+        return Ok(());
+    }
+    let file = regular::open(&path).map_err(failed())?;
+    let deadline = std::time::Instant::now() + RELEASE_WAIT;
+    // sled locks its file while it is open. Our lock ends when `file` is dropped.
+    while file.try_lock().is_err() {
+        if std::time::Instant::now() > deadline {
+            return Err(LogError::io("close", &path)(
+                io::ErrorKind::ResourceBusy.into(),
+            ));
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// How long to wait for sled's threads to let go of a database just closed.
+const RELEASE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Runs work that may make sled panic. Returns `None` if it did, and prints nothing of the panic.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    static HOOKED: Once = Once::new();
+    thread_local! {
+        static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+    }
+    // The hook is the process's, so it is set once and asks each thread.
+    HOOKED.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                hook(panic);
+            }
+        }));
+    });
+    let before = IS_QUIET.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    IS_QUIET.set(before);
+    done.ok()
+}
+
+fn storage_error(error: sled::Error) -> LogError {
+    match error {
+        // sled's error does not return the I/O error as its source, which `is_full` looks for.
+        sled::Error::Io(error) => LogError::Storage(Box::new(error)),
+        error => LogError::Storage(Box::new(error)),
+    }
+}

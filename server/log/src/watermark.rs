@@ -1,0 +1,292 @@
+//! The watermark: the last second of which all updates are published.
+//!
+//! Shell: one small file. A SUP document promises that no update of its seconds comes later. So the writer
+//! takes the instant of each commit from here: it is later than every second that was published, whatever
+//! the clock does. The file keeps that promise across restarts.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use simplefeed_core::timestamp::Timestamp;
+use simplefeed_process::regular;
+
+use crate::durable::create_folder;
+use tracing::warn;
+
+/// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
+/// client asks.
+const AHEAD_EVERY: Duration = Duration::from_secs(10);
+
+/// Seconds published, and the commit that is on its way.
+#[derive(Debug)]
+pub struct Watermark(Mutex<Marks>);
+
+#[derive(Debug)]
+struct Marks {
+    /// The last second that was published.
+    published: i64,
+    /// The last finished second; in memory only.
+    left: i64,
+    /// The instant of the commit that readers do not see yet.
+    stamped: Option<Timestamp>,
+    /// When time ahead of the clock was published last.
+    moved_on: Option<Instant>,
+    file: Option<File>,
+}
+
+impl Watermark {
+    /// Returns the watermark that is kept in the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be used.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the instants of commits are later than it, unless the clock is set back"
+    )]
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            create_folder(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = regular::open_as(path, options)?;
+        let mut record = [0; 16];
+        // A new file, or one that was cut short, has no second.
+        let is_read = file.read_exact_at(&mut record, 0).is_ok();
+        let published = is_read.then(|| published_in(record)).flatten();
+        Ok(Self(Mutex::new(Marks {
+            published: published.unwrap_or(i64::MIN),
+            left: i64::MIN,
+            stamped: None,
+            moved_on: None,
+            file: Some(file),
+        })))
+    }
+
+    /// Returns a watermark that lasts as long as the program.
+    pub fn in_memory() -> Self {
+        Self(Mutex::new(Marks {
+            published: i64::MIN,
+            left: i64::MIN,
+            stamped: None,
+            moved_on: None,
+            file: None,
+        }))
+    }
+
+    /// Finishes the second of the newest commit. Call it at the start: the server before may have published that
+    /// second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
+    pub fn begin_after(&self, newest: Timestamp) {
+        let mut marks = self.marks();
+        marks.left = marks.left.max(newest.second());
+    }
+
+    /// Finishes seconds, and returns the last finished one: no later commit gets an instant in it or before. It is
+    /// at most the second of the `newest` commit, so a clock that jumps ahead moves nothing. Nothing is stored, so
+    /// reading leaves no trace on the disk.
+    pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
+        let mut marks = self.marks();
+        let over = newest.second().min(clock.second() - 1);
+        // A commit on its way may still appear in its second.
+        let possible = marks
+            .stamped
+            .map_or(over, |stamped| over.min(stamped.second() - 1));
+        marks.left = marks.left.max(possible);
+        marks.left
+    }
+
+    /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
+    /// than every second published or finished. Changes behind the entries of a commit have the instant after the last
+    /// entry, which is free for that reason. It is pending until it is [`released`](Self::release).
+    pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
+        let mut marks = self.marks();
+        let before = marks.published.max(marks.left);
+        let after = before.saturating_add(1).saturating_mul(1_000_000);
+        let instant = clock
+            .max(last.plus_micros(2))
+            .max(Timestamp::from_micros(after));
+        marks.stamped = Some(instant);
+        instant
+    }
+
+    /// Notes that readers see the stamped commit, or never will.
+    pub fn release(&self) {
+        self.marks().stamped = None;
+    }
+
+    /// Publishes as much as can be: returns the last second of which readers see every commit there will
+    /// ever be; `None` if none could be kept yet. `newest` is the instant of the newest commit they see, or of an older one.
+    ///
+    /// That is the second before the one on the clock, so that no commit is stamped with a time to come.
+    /// With a clock behind the log, it is the second before the newest commit's, and now and then that one.
+    pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> Option<i64> {
+        let mut marks = self.marks();
+        let wanted = if newest.second() <= clock.second() {
+            clock.second() - 1
+        } else if marks.may_move_on() {
+            newest.second()
+        } else {
+            newest.second() - 1
+        };
+        // A commit on its way may still appear in its second.
+        let possible = marks
+            .stamped
+            .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
+        // Kept before it is published, so that no restart stamps a commit below it.
+        if possible > marks.published && marks.save(possible) {
+            marks.published = possible;
+            if possible > clock.second() {
+                marks.moved_on = Some(Instant::now());
+            }
+        }
+        (marks.published > i64::MIN).then_some(marks.published)
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.0.lock()
+    }
+}
+
+impl Marks {
+    fn may_move_on(&self) -> bool {
+        self.moved_on.is_none_or(|at| at.elapsed() >= AHEAD_EVERY)
+    }
+
+    /// Writes the published second to the file, and returns whether that succeeded. It need not be synced:
+    /// a kill loses nothing of it, and a power cut matters only if the clock is set back meanwhile.
+    fn save(&self, published: i64) -> bool {
+        let Some(file) = &self.file else { return true };
+        let record = [published.to_be_bytes(), (!published).to_be_bytes()];
+        match file.write_all_at(record.as_flattened(), 0) {
+            Ok(()) => true,
+            Err(error) => {
+                warn!(%error, "up to where updates were told cannot be kept");
+                false
+            }
+        }
+    }
+}
+
+/// Returns the second of a record, if the record is whole.
+fn published_in(record: [u8; 16]) -> Option<i64> {
+    let (second, rest) = record.split_first_chunk::<8>()?;
+    let (check, _) = rest.split_first_chunk::<8>()?;
+    let second = i64::from_be_bytes(*second);
+    (second == !i64::from_be_bytes(*check)).then_some(second)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_micros(millis * 1_000)
+    }
+
+    /// Goal: a second that cannot be kept is not published.
+    #[test]
+    fn nothing_is_published_that_cannot_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watermark");
+        fs::write(&path, "").unwrap();
+        let unwritable = File::open(&path).unwrap();
+        let mark = Watermark::in_memory();
+        mark.marks().file = Some(unwritable);
+        assert_eq!(mark.publish(at(10_999), at(10_500)), None);
+        mark.marks().file = None;
+        assert_eq!(mark.publish(at(10_999), at(10_500)), Some(9));
+        mark.marks().file = Some(File::open(&path).unwrap());
+        assert_eq!(mark.publish(at(20_999), at(10_500)), Some(9));
+    }
+
+    #[test]
+    fn only_seconds_that_are_over_are_published() {
+        let mark = Watermark::in_memory();
+        assert_eq!(mark.publish(at(10_999), at(10_500)), Some(9));
+        assert_eq!(
+            mark.stamp(at(10_999), at(10_500)),
+            at(10_999),
+            "no commit is delayed"
+        );
+        mark.release();
+        assert_eq!(mark.publish(at(11_000), at(10_999)), Some(10));
+    }
+
+    /// SUP-P5: what is on its way when a second is published belongs to a later one.
+    #[test]
+    fn a_commit_on_its_way_holds_its_second_back() {
+        let mark = Watermark::in_memory();
+        mark.stamp(at(10_900), at(0));
+        assert_eq!(mark.publish(at(12_000), at(5_000)), Some(9));
+        mark.release();
+        assert_eq!(mark.publish(at(12_000), at(10_900)), Some(11));
+    }
+
+    /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what is
+    /// committed by it is told all the same.
+    #[test]
+    fn a_clock_that_is_set_back_hides_nothing() {
+        let mark = Watermark::in_memory();
+        assert_eq!(mark.publish(at(100_000), at(90_000)), Some(99));
+        let late = mark.stamp(at(50_000), at(90_000));
+        assert_eq!(late, at(100_000));
+        mark.release();
+        assert_eq!(mark.publish(at(50_000), late), Some(100));
+        assert!(mark.stamp(at(50_000), late) >= at(101_000));
+    }
+
+    /// A finished second stays finished: with a pending commit, a clock that is set back, a restart.
+    #[test]
+    fn no_commit_comes_in_a_second_that_was_left() {
+        let mark = Watermark::in_memory();
+        mark.stamp(at(10_900), at(0));
+        assert_eq!(mark.leave(at(12_000), at(10_100)), 9, "one is on its way");
+        mark.release();
+        assert_eq!(
+            mark.leave(at(99_000), at(10_900)),
+            10,
+            "the clock was ahead"
+        );
+        assert_eq!(mark.stamp(at(5_000), at(10_900)), at(11_000));
+        mark.release();
+        assert_eq!(mark.leave(at(5_000), at(11_000)), 10);
+        let restarted = Watermark::in_memory();
+        restarted.begin_after(at(12_000));
+        assert_eq!(restarted.leave(at(12_300), at(12_000)), 12);
+        assert_eq!(restarted.stamp(at(12_300), at(12_000)), at(13_000));
+    }
+
+    /// Goal: whoever asks all the time does not make time run.
+    #[test]
+    fn time_does_not_run_away_from_a_clock_that_is_behind() {
+        let mark = Watermark::in_memory();
+        let (clock, mut last) = (at(50_000), at(90_000));
+        for _ in 0..1_000 {
+            mark.publish(clock, last);
+            last = mark.stamp(clock, last);
+            mark.release();
+        }
+        assert!(last < at(93_000), "{last}");
+    }
+
+    #[test]
+    fn what_was_published_holds_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sup/watermark");
+        Watermark::open(&path).unwrap().publish(at(100_000), at(0));
+        let mark = Watermark::open(&path).unwrap();
+        assert_eq!(mark.stamp(at(7), at(0)), at(100_000));
+        fs::write(&path, b"torn").unwrap();
+        let mark = Watermark::open(&path).unwrap();
+        assert_eq!(mark.stamp(at(7), at(0)), at(7));
+    }
+}

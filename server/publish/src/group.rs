@@ -1,0 +1,535 @@
+//! A group: requests that become one commit.
+//!
+//! Pure over the log. It plans each request on the state that the ones before it leave, and keeps the answers until the
+//! commit is durable.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use quick_cache::unsync::Cache;
+use simplefeed_core::{
+    commit::Change,
+    entry::Draft,
+    feed::{EntryId, FeedId, FeedName},
+    follow::{FollowChange, Item},
+    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX, TIMELINES_MAX},
+    plan::{self, FeedHead, FeedState, Known, Plan, Stamp},
+    refusal::Refusal,
+    settings::{Choices, Defaults, Settings, TimelineKind},
+    sup::SupId,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{EntryLog, FeedHeads, Follows, LogError, LogHead, settings_of};
+use simplefeed_process::lack::lack_in;
+use simplefeed_resource::head_tag::{HeadTag, SettingsTag};
+use tracing::error;
+use uuid::Uuid;
+
+use super::request::{
+    Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
+    NotCommitted, PublishError, Reply, Request, Wanted,
+};
+
+/// An answer that waits for the barrier.
+pub(super) type Answer = Box<dyn FnOnce(Committed) + Send>;
+
+/// Requests that become one commit.
+pub(super) struct Group<'w> {
+    log: &'w dyn EntryLog,
+    defaults: &'w Arc<Defaults>,
+    kept: &'w Cache<FeedName, FeedState>,
+    pub(super) follows: &'w dyn Follows,
+    stamp: Stamp,
+    feeds: u64,
+    /// Timelines that the group creates.
+    timelines: u64,
+    /// Feeds as the group leaves them so far, by name, with the ids it adds.
+    pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
+    /// What timelines follow, as the group leaves them so far.
+    pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
+    pub(super) changes: Vec<Change>,
+    /// Heads, from before the group, of feeds whose first request in it appends.
+    pub(super) before: FeedHeads,
+    pub(super) answers: Vec<Answer>,
+    /// Bytes of the entries that the group stores.
+    bytes: usize,
+}
+
+impl<'w> Group<'w> {
+    pub(super) fn new(
+        log: &'w dyn EntryLog,
+        defaults: &'w Arc<Defaults>,
+        kept: &'w Cache<FeedName, FeedState>,
+        follows: &'w dyn Follows,
+        head: LogHead,
+        instant: Timestamp,
+    ) -> Self {
+        Self {
+            log,
+            defaults,
+            kept,
+            follows,
+            stamp: Stamp {
+                instant,
+                entries_before: 0,
+                epoch: head.epoch,
+            },
+            feeds: head.feeds,
+            timelines: 0,
+            states: HashMap::new(),
+            followed: HashMap::new(),
+            changes: vec![],
+            before: FeedHeads::new(),
+            answers: vec![],
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let (entries, bytes) = size(request, &self.defaults.author);
+        let entries_before = usize::try_from(self.stamp.entries_before).unwrap_or(usize::MAX);
+        // Without this exception, a request larger than a group would wait for ever.
+        self.answers.is_empty()
+            || (self.answers.len() < GROUP_REQUESTS_MAX
+                && entries_before + entries <= BATCH_ENTRIES_MAX
+                && self.bytes + bytes <= BODY_BYTES_MAX)
+    }
+
+    pub(super) fn add(&mut self, request: Request) {
+        match request {
+            Request::Append(append, reply) => {
+                let outcome = self.append(append);
+                self.answer(reply, outcome, |appended, commit| appended.commit = commit);
+            }
+            Request::Configure(configure, reply) => {
+                let outcome = self.configure(configure);
+                self.answer(reply, outcome, |_, _| {});
+            }
+            Request::Follow(follow, reply) => {
+                let outcome = self.follow(follow);
+                self.answer(reply, outcome, |_, _| {});
+            }
+        }
+    }
+
+    /// Returns whether the group makes a timeline.
+    pub(super) fn makes_timeline(&self) -> bool {
+        self.timelines > 0
+    }
+
+    fn answer<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        outcome: Result<T, PublishError>,
+        number: impl FnOnce(&mut T, u64) + Send + 'static,
+    ) {
+        self.answers.push(Box::new(move |commit| {
+            let outcome = match commit {
+                Ok(commit) => outcome.map(|mut value| {
+                    number(&mut value, commit);
+                    value
+                }),
+                Err(why) => Err(why.into()),
+            };
+            // The client may have gone; its entries are stored all the same.
+            drop(reply.send(outcome));
+        }));
+    }
+
+    fn append(&mut self, append: Append) -> Result<Appended, PublishError> {
+        let Append {
+            feed,
+            mut drafts,
+            key,
+            conditions,
+            room: _room,
+        } = append;
+        let (creation, state) = if let Some(state) = self.state(&feed)? {
+            (vec![], state)
+        } else {
+            let plan = self.create(&feed, Choices::default(), None, Asked::Feed)?;
+            (plan.changes, plan.state)
+        };
+        if state.settings.is_timeline() {
+            return Err(PublishError::IsTimeline(feed));
+        }
+        // Ids come first, because duplicates and conflicts are looked up by id.
+        plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
+        let known = self.known(&feed, &state, &drafts)?;
+        let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
+        let existed = creation.is_empty();
+        // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
+        if !plan.changes.is_empty() {
+            conditions.check(existed, || self.tag(&feed, &state))?;
+        }
+        let results = plan.results.clone();
+        let exists = existed || !plan.changes.is_empty();
+        let state = if plan.changes.is_empty() {
+            // Nothing is stored, so a feed that does not exist is not created either.
+            state
+        } else {
+            if existed && !self.states.contains_key(&feed) {
+                self.before.insert(state.head.feed, state.head);
+            }
+            self.take(&feed, creation, plan)
+        };
+        let tag = HeadTag::new(state.head.clone());
+        // The answer shows the settings under today's defaults, which a batch of duplicates does not
+        // record.
+        let current = state.settings.under(self.defaults);
+        Ok(Appended {
+            results,
+            commit: 0,
+            tag,
+            settings: current.map_or(state.settings, Arc::new),
+            exists,
+        })
+    }
+
+    fn configure(&mut self, configure: Configure) -> Result<Configured, PublishError> {
+        let Configure {
+            feed,
+            choices,
+            id,
+            expected,
+            kind,
+            wanted,
+        } = configure;
+        choices.check()?;
+        let mut follow = FollowChange::default();
+        let (plan, created) = match self.state(&feed)? {
+            None if matches!(expected, Expected::Settings(_)) => {
+                return Err(PublishError::UnknownFeed(feed));
+            }
+            None => {
+                let plan = self.create(&feed, choices, id, kind)?;
+                if plan.state.settings.is_timeline() {
+                    self.followed.insert(feed.clone(), Arc::default());
+                    let planned = self.planned_creation(&feed, &plan, &wanted);
+                    // A refused timeline follows nothing, as one that is not there.
+                    self.followed.remove(&feed);
+                    follow = planned?;
+                }
+                (plan, true)
+            }
+            Some(state) => {
+                if let Err(refusal) = expected.check(&state) {
+                    // A repeat of a change that was made (RFC 9110, 13.1.1): its sender may not have got the answer.
+                    let is_made = matches!(expected, Expected::Settings(_))
+                        && choices.clone().over(&state.settings.choices) == *state.settings.choices;
+                    if !is_made {
+                        return Err(refusal.into());
+                    }
+                }
+                check_kind(&state.settings, &kind, &wanted)?;
+                if id.is_some_and(|id| id != state.settings.id) {
+                    let detail = "the id of a feed is given at its creation and never changes";
+                    return Err(Refusal::unacceptable(detail, "settings")
+                        .at_element("id")
+                        .into());
+                }
+                (
+                    plan::plan_settings(&state, choices, self.defaults, self.stamp)?,
+                    false,
+                )
+            }
+        };
+        let state = self.take(&feed, vec![], plan);
+        if created && state.settings.is_timeline() {
+            self.timelines += 1;
+            self.followed.insert(feed.clone(), Arc::default());
+            self.take_follow(&feed, &state, follow);
+        }
+        Ok(Configured {
+            // The end of a timeline is known to its readers only.
+            tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
+            settings_tag: settings_tag(&state),
+            settings: state.settings,
+            created,
+        })
+    }
+
+    /// Returns the tag that readers have of a feed, if they have any.
+    fn tag(&self, feed: &FeedName, state: &FeedState) -> Option<HeadTag> {
+        if !state.settings.is_timeline() {
+            return Some(HeadTag::new(state.head.clone()));
+        }
+        // What this group has changed, no reader has seen.
+        let is_seen = !self.states.contains_key(feed);
+        let head = is_seen.then(|| self.follows.head(state.head.feed));
+        head.flatten().map(HeadTag::new)
+    }
+
+    /// Returns what a timeline to be created follows.
+    fn planned_creation(
+        &self,
+        feed: &FeedName,
+        plan: &Plan,
+        wanted: &Wanted,
+    ) -> Result<FollowChange, PublishError> {
+        self.check_owner(feed, &plan.state.settings, wanted)?;
+        self.planned(feed, &plan.state, wanted)
+    }
+
+    /// Returns a feed as the group leaves it.
+    pub(super) fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
+        // The group's own state comes first, because it is newer than the cache and the log.
+        if let Some((state, _)) = self.states.get(feed) {
+            return Ok(Some(state.clone()));
+        }
+        if let Some(kept) = self.kept.get(feed) {
+            // Only the writer changes feeds, so the cache is never stale.
+            let same = |head: Option<FeedHead>| head.as_ref() == Some(&kept.head);
+            debug_assert!(
+                self.log.named(feed).map_or(true, same),
+                "what is kept of feed {feed} is what the log has"
+            );
+            return Ok(Some(kept.clone()));
+        }
+        let Some(head) = self.read(self.log.named(feed))? else {
+            return Ok(None);
+        };
+        let settings = self.read(settings_of(self.log, head.feed, head.revision))?;
+        let settings = Arc::new(settings);
+        Ok(Some(FeedState { head, settings }))
+    }
+
+    fn create(
+        &self,
+        feed: &FeedName,
+        choices: Choices,
+        id: Option<FeedId>,
+        kind: Asked,
+    ) -> Result<Plan, PublishError> {
+        let timeline = match kind {
+            Asked::Any | Asked::Feed => None,
+            Asked::Timeline {
+                owner: None,
+                own: Some(_),
+            } => {
+                let detail = "own says what is done with the feed of an owner";
+                return Err(Refusal::unacceptable(detail, "settings")
+                    .at_element("own")
+                    .into());
+            }
+            Asked::Timeline { owner, own } => {
+                Some(TimelineKind::new(owner, own.unwrap_or_default()))
+            }
+        };
+        if timeline.is_some() {
+            let timelines = self.follows.timelines().ok_or(PublishError::Behind)?;
+            if timelines + self.timelines >= TIMELINES_MAX {
+                return Err(PublishError::FullOfTimelines);
+            }
+        } else if self.feeds >= FEEDS_MAX {
+            // `feeds` includes those that this group creates.
+            return Err(PublishError::Full);
+        }
+        let given = id.is_some();
+        let id = id.unwrap_or_else(|| FeedId::of_uuid(Uuid::new_v4()));
+        // A given id may belong to a feed of this group, which the log does not have yet. A random one, of
+        // 122 random bits, is not looked up.
+        let in_group = self
+            .states
+            .values()
+            .any(|(state, _)| state.head.feed == id.key());
+        if given && (in_group || self.read(self.log.feed(id.key()))?.is_some()) {
+            let detail = format!("another feed has the id {id}");
+            return Err(Refusal::unacceptable(detail, "settings")
+                .at_element("id")
+                .into());
+        }
+        let defaults = Arc::clone(self.defaults);
+        let mut choices = choices;
+        if timeline.is_none() {
+            // Recorded, so that feeds from before stay as they are.
+            choices.alternate_links.get_or_insert(true);
+        }
+        let settings = Settings {
+            name: feed.clone(),
+            id,
+            choices: choices.into(),
+            defaults,
+            sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
+            was_closed: false,
+            timeline,
+        };
+        settings.check()?;
+        Ok(plan::plan_creation(settings, self.stamp))
+    }
+
+    /// Returns the entries that have the ids of the drafts, from this group or the log.
+    fn known(
+        &self,
+        feed: &FeedName,
+        state: &FeedState,
+        drafts: &[Draft],
+    ) -> Result<HashMap<EntryId, Known>, PublishError> {
+        let in_group = self.states.get(feed).map(|(_, added)| added);
+        let (mut known, mut others) = (HashMap::new(), Vec::with_capacity(drafts.len()));
+        for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
+            match in_group.and_then(|added| added.get(id)) {
+                Some(found) => {
+                    known.insert(id.clone(), found.clone());
+                }
+                None => others.push(id),
+            }
+        }
+        let in_log = self.log.find_all(state.head.feed, &others);
+        known.extend(self.read(in_log)?);
+        Ok(known)
+    }
+
+    /// Returns what was read from the log, or why publishers get no answer.
+    fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
+        found.map_err(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            // The settler logs it.
+            if let Some(lack) = lack_in(error) {
+                return NotCommitted::lacking(lack).into();
+            }
+            // Logged here, because the publisher's answer does not show the cause.
+            error!(error, "the log cannot be read");
+            // Files that were cut fail their readers before a commit finds that out.
+            if self.log.is_displaced() {
+                PublishError::Displaced
+            } else {
+                PublishError::Unavailable
+            }
+        })
+    }
+
+    /// Adds a plan to the commit. Returns the feed as the commit leaves it so far.
+    fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
+        let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
+        let (_, added) = self
+            .states
+            .entry(feed.clone())
+            .or_insert_with(|| (plan.state.clone(), HashMap::new()));
+        // The results that are no duplicates belong to the entries among the changes, in the same order.
+        let mut outcomes = plan.results.iter().filter(|outcome| !outcome.duplicate);
+        for change in &changes {
+            match change {
+                // The first revision of its settings creates a feed.
+                Change::Settings {
+                    revision, settings, ..
+                } if revision.0 == 1 => self.feeds += u64::from(!settings.is_timeline()),
+                Change::Entry {
+                    at,
+                    id,
+                    sent,
+                    digest,
+                    fragment,
+                    ..
+                } => {
+                    self.stamp.entries_before += 1;
+                    self.bytes += fragment.len();
+                    if let Some(outcome) = outcomes.next() {
+                        let known = Known {
+                            at: *at,
+                            document: outcome.document,
+                            sent: *sent,
+                            fragment: *digest,
+                        };
+                        added.insert(id.clone(), known);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.changes.extend(changes);
+        if let Some((state, _)) = self.states.get_mut(feed) {
+            *state = plan.state.clone();
+        }
+        plan.state
+    }
+}
+
+/// Checks that a request takes an existing feed for what it is.
+fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(), Refusal> {
+    let refused =
+        |detail, element| Err(Refusal::unacceptable(detail, "settings").at_element(element));
+    match (asked, &settings.timeline) {
+        (Asked::Timeline { .. }, None) => {
+            return refused("a feed never becomes a timeline", "kind");
+        }
+        (Asked::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
+        // What is not given is as it is.
+        (Asked::Timeline { owner, own }, Some(kind))
+            if owner.is_some() && *owner != kind.owner
+                || own.is_some_and(|own| own != kind.own) =>
+        {
+            let detail = "owner and own are chosen at the creation of a timeline";
+            return refused(detail, "owner");
+        }
+        _ => {}
+    }
+    if !wanted.follow.is_empty() {
+        let detail = "the timeline is there already: change what it follows at its URL /following";
+        return refused(detail, "following");
+    }
+    Ok(())
+}
+
+impl Expected {
+    /// Checks that a feed meets the condition.
+    fn check(&self, state: &FeedState) -> Result<(), Refusal> {
+        match self {
+            Self::NoFeed => Err(Refusal::precondition("the feed is there already")),
+            Self::Settings(Some(tags)) if !settings_tag(state).is_among(tags) => {
+                let detail = "the settings have changed since, or do not have the tag given";
+                Err(Refusal::precondition(detail))
+            }
+            Self::Anything | Self::Settings(_) => Ok(()),
+        }
+    }
+}
+
+fn settings_tag(state: &FeedState) -> SettingsTag {
+    SettingsTag::new(state.head.feed, state.head.revision, &state.settings)
+}
+
+impl Conditions {
+    /// Checks the conditions against the tag of a feed, if it exists and a reader can have one.
+    fn check(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
+        let matches = |heads: &Heads| match heads {
+            Heads::Any => exists,
+            Heads::Tags(tags) => exists && tag().is_some_and(|tag| tag.is_among(tags)),
+        };
+        // `If-Match` comes first (RFC 9110, 13.2.2).
+        if self.if_match.as_ref().is_some_and(|heads| !matches(heads)) {
+            let detail = "the feed has changed since, or does not have the tag given";
+            return Err(Refusal::precondition(detail));
+        }
+        if self.if_none_match.as_ref().is_some_and(matches) {
+            let detail = match self.if_none_match {
+                Some(Heads::Any) => "the feed is there already",
+                _ => "the feed has the tag given",
+            };
+            return Err(Refusal::precondition(detail));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of an alternate link, as they mostly are: groups are bounded roughly.
+const ALTERNATE_BYTES: usize = 128;
+
+/// Returns the entries of a request, and their bytes once they are completed with this author.
+pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
+    match request {
+        Request::Append(append, _) => (
+            append.drafts.len(),
+            append
+                .drafts
+                .iter()
+                .map(|draft| draft.size(author, ALTERNATE_BYTES))
+                .sum(),
+        ),
+        // Settings and follows add no entries, and a list of feeds may be long.
+        Request::Configure(configure, _) => (0, configure.wanted.bytes()),
+        Request::Follow(follow, _) => (0, follow.wanted.bytes()),
+    }
+}

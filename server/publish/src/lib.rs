@@ -1,0 +1,510 @@
+//! The single writer: every publish passes here, one after the other.
+//!
+//! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each request; this file
+//! decides which requests share a commit. While one commit waits for the disk, the next requests queue up;
+//! all that wait then become one commit and pass the barrier once (group commit). The thread serves the queue. A lone
+//! request of a thread whose other connections are idle is served there, if the disk is quick: two changes of threads
+//! would take longer than the sync.
+//!
+//! An answer that depends on state before the barrier (a duplicate of an entry of the same group, a
+//! conflict with one, a failed precondition) leaves after the barrier too, and becomes "unavailable" if the
+//! barrier fails. So a power cut cannot make an answer untrue.
+
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use quick_cache::unsync::Cache;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{EntryId, FeedName, Revision},
+    limits::GROUP_REQUESTS_MAX,
+    plan::{FeedState, Known},
+    settings::Defaults,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{
+    EntryLog, FeedHeads, Follows, LogError, LogHead, Space, space::is_full, watermark::Watermark,
+};
+use simplefeed_process::{clock::Clock, workers::block_alone};
+use tokio::sync::oneshot;
+use tracing::{debug, error, info, warn};
+
+mod alike;
+mod following;
+mod group;
+pub mod observer;
+mod pulse;
+mod request;
+
+use alike::Alike;
+use group::{Group, size};
+use observer::WriterObserver;
+pub use pulse::Stuck;
+use pulse::{Pulse, Stage};
+pub use request::{
+    Append, Appended, Asked, Conditions, Configure, Configured, Expected, Follow, Followed, Heads,
+    PublishError, Room, Wanted,
+};
+use request::{Committed, NotCommitted, Request};
+
+/// Feeds whose head and settings stay in the writer's memory; others are read from the log.
+const KEPT_FEEDS_MAX: usize = 100_000;
+/// Most entries, and bytes of entries, of a request that is served on the thread of its connection.
+const ALONE_ENTRIES_MAX: usize = 16;
+const ALONE_BYTES_MAX: usize = 64 * 1024;
+/// Time of recent commits from which on no request is served there: others on that thread would have to wait.
+const ALONE_MAX: Duration = Duration::from_millis(2);
+/// Requests that may wait in the queue; further ones are refused as busy.
+const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
+/// Time between two lines that tell of refused commits.
+const TOLD_AGAIN: Duration = Duration::from_mins(1);
+
+/// Hands requests to the writer. Cloning it is cheap; the writer's thread ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    queue: SyncSender<Request>,
+    writer: Arc<Mutex<Writer>>,
+    /// Requests in the queue.
+    waiting: Arc<AtomicUsize>,
+    pulse: Arc<Pulse>,
+}
+
+impl Publisher {
+    /// Returns why the writer is taken for dead. `None` as long as it may be slow.
+    pub fn stuck(&self) -> Option<Stuck> {
+        self.pulse.stuck(Instant::now())
+    }
+
+    /// Appends entries. Returns once they are durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn append(&self, append: Append) -> Result<Appended, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Append(append, reply), answer).await
+    }
+
+    /// Changes settings. Returns once they are durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn configure(&self, configure: Configure) -> Result<Configured, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Configure(configure, reply), answer)
+            .await
+    }
+
+    /// Changes what a timeline follows. Returns once that is durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn follow(&self, follow: Follow) -> Result<Followed, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Follow(follow, reply), answer).await
+    }
+
+    async fn send<T>(
+        &self,
+        request: Request,
+        answer: oneshot::Receiver<Result<T, PublishError>>,
+    ) -> Result<T, PublishError> {
+        let Some(request) = self.serve_alone(request) else {
+            return answer.await.unwrap_or(Err(PublishError::Unavailable));
+        };
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        match self.queue.try_send(request) {
+            Ok(()) => answer.await.unwrap_or(Err(PublishError::Unavailable)),
+            Err(refused) => {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                Err(match refused {
+                    TrySendError::Full(_) => PublishError::Busy,
+                    TrySendError::Disconnected(_) => PublishError::Unavailable,
+                })
+            }
+        }
+    }
+
+    /// Serves a request on this thread if no other request waits, all other connections of the thread are idle, and it
+    /// takes little time. Returns it if not.
+    fn serve_alone(&self, request: Request) -> Option<Request> {
+        // Requests in the queue share a commit with it.
+        if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {
+            return Some(request);
+        }
+        let Some(_blocking) = block_alone() else {
+            return Some(request);
+        };
+        match self.writer.try_lock() {
+            Some(mut writer) if writer.took < ALONE_MAX => {
+                let left = serve_or_abort(&mut writer, request, || None);
+                assert!(left.is_none(), "a request fits into an empty group");
+                None
+            }
+            _ => Some(request),
+        }
+    }
+}
+
+/// Returns whether planning a request takes little time.
+fn is_small(request: &Request) -> bool {
+    let (entries, bytes) = size(request, "");
+    entries <= ALONE_ENTRIES_MAX && bytes <= ALONE_BYTES_MAX
+}
+
+/// Serves a group of requests: the first one, and those that `next` returns. Returns one that did not fit.
+fn serve_or_abort(
+    writer: &mut Writer,
+    first: Request,
+    next: impl FnMut() -> Option<Request>,
+) -> Option<Request> {
+    let observer = Arc::clone(&writer.observer);
+    let served = catch_unwind(AssertUnwindSafe(|| writer.serve(first, next)));
+    served.unwrap_or_else(|_| {
+        // Without its writer the server would answer no publisher, and the panic may have left anything
+        // half done. An abort is an unclean stop, after which the next start checks the log.
+        error!("the writer panicked; nothing acknowledged is lost");
+        observer.panicked();
+        std::process::abort();
+    })
+}
+
+/// Starts the writer.
+///
+/// Each commit is later than the one before it and than everything `watermark` has published, even if `clock` is not.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read, or the system starts no thread.
+pub fn start(
+    log: Arc<dyn EntryLog>,
+    follows: Arc<dyn Follows>,
+    defaults: Defaults,
+    clock: Clock,
+    watermark: Arc<Watermark>,
+    observer: Arc<dyn WriterObserver>,
+) -> Result<(Publisher, JoinHandle<()>), LogError> {
+    let (queue, requests) = sync_channel(QUEUE_MAX);
+    let pulse = Arc::new(Pulse::new());
+    let writer = Arc::new(Mutex::new(Writer {
+        recorded: recorded_defaults(&*log)?,
+        log,
+        follows,
+        defaults: Arc::new(defaults),
+        clock,
+        watermark,
+        observer,
+        kept: Cache::new(KEPT_FEEDS_MAX),
+        alike: Alike::default(),
+        has_room: true,
+        lacked: None,
+        stopped: NotCommitted::Stopped,
+        took: Duration::ZERO,
+        pulse: Arc::clone(&pulse),
+    }));
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let publisher = Publisher {
+        queue,
+        writer: Arc::clone(&writer),
+        waiting: Arc::clone(&waiting),
+        pulse,
+    };
+    let thread = std::thread::Builder::new()
+        .name("writer".into())
+        .spawn(move || serve_queue(&writer, &requests, &waiting))
+        .map_err(LogError::io("start", "the thread of the writer"))?;
+    Ok((publisher, thread))
+}
+
+/// Returns the newest defaults that the log has for timelines.
+fn recorded_defaults(log: &dyn EntryLog) -> Result<Option<(Revision, Defaults)>, LogError> {
+    let (mut newest, mut revision) = (None, Revision::FIRST);
+    while let Some(defaults) = log.defaults(revision)? {
+        newest = Some((revision, defaults));
+        revision = revision.next();
+    }
+    Ok(newest)
+}
+
+/// Serves the requests of the queue until the last [`Publisher`] is gone.
+fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &AtomicUsize) {
+    let taken = |request| {
+        waiting.fetch_sub(1, Ordering::AcqRel);
+        request
+    };
+    let mut carried = None;
+    while let Some(first) = carried.or_else(|| requests.recv().ok().map(taken)) {
+        // Takes waiting requests only: a lone request is committed at once. One that did not fit begins the next
+        // group, so that requests keep their order.
+        let next = || requests.try_recv().ok().map(taken);
+        carried = serve_or_abort(&mut writer.lock(), first, next);
+    }
+}
+
+struct Writer {
+    log: Arc<dyn EntryLog>,
+    follows: Arc<dyn Follows>,
+    defaults: Arc<Defaults>,
+    /// Newest defaults that the log has for timelines; `None` if it has no timeline.
+    recorded: Option<(Revision, Defaults)>,
+    clock: Clock,
+    watermark: Arc<Watermark>,
+    observer: Arc<dyn WriterObserver>,
+    /// Feeds as the last commit that changed them has left them.
+    kept: Cache<FeedName, FeedState>,
+    alike: Alike,
+    /// Result of the last look at the disk; only a change is logged.
+    has_room: bool,
+    /// When it was logged last that commits are refused for something that the system lacks.
+    lacked: Option<Instant>,
+    /// Reason given to publishers once the log has failed.
+    stopped: NotCommitted,
+    /// Time that commits took of late.
+    took: Duration,
+    pulse: Arc<Pulse>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+impl Writer {
+    /// Commits a group that begins with `first`. Returns a request that did not fit into it.
+    fn serve(
+        &mut self,
+        first: Request,
+        mut others: impl FnMut() -> Option<Request>,
+    ) -> Option<Request> {
+        let head = self.log.head();
+        let clock = self.clock.now();
+        // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
+        // new stamp would free its second for publication.
+        let instant = if self.log.is_open() {
+            self.watermark.stamp(clock, head.last)
+        } else {
+            clock.max(head.last.plus_micros(2))
+        };
+        let (log, follows) = (&*self.log, &*self.follows);
+        let mut group = Group::new(log, &self.defaults, &self.kept, follows, head, instant);
+        let mut next = Some(first);
+        while let Some(request) = next.take() {
+            if !group.has_room_for(&request) {
+                next = Some(request);
+                break;
+            }
+            // A plan may read from the disk, so each is a sign of life.
+            self.pulse.begin(Stage::Busy, Instant::now());
+            group.add(request);
+            next = others();
+        }
+        let makes_timeline = group.makes_timeline();
+        let Group {
+            mut changes,
+            before,
+            answers,
+            states,
+            ..
+        } = group;
+        let recorded = self.record_defaults(&mut changes, makes_timeline);
+        let (began, is_stored) = (Instant::now(), !changes.is_empty());
+        self.pulse.begin(Stage::Storing, began);
+        let committed = self.commit(head, instant, changes, &before);
+        let stored = Instant::now();
+        self.pulse.begin(Stage::Busy, stored);
+        // A restart may find the commit that failed, so its second stays unpublished.
+        if committed.is_ok() || self.log.is_open() {
+            self.watermark.release();
+        }
+        if committed.is_ok() {
+            self.recorded = recorded;
+            if is_stored {
+                let took = stored - began;
+                self.took = (self.took * 7 + took) / 8;
+                self.observer.committed(answers.len(), took);
+            }
+            // After the commit only: the cache must not hold entries that a failed commit did not store.
+            self.keep(states);
+        }
+        // Answers leave last: a client that reads after its answer finds its entries.
+        for answer in answers {
+            answer(committed);
+        }
+        self.pulse.begin(Stage::Idle, stored);
+        next
+    }
+
+    /// Puts the defaults before the changes of a commit, if timelines have others. Returns those that the log has after
+    /// the commit.
+    fn record_defaults(
+        &self,
+        changes: &mut Vec<Change>,
+        makes_timeline: bool,
+    ) -> Option<(Revision, Defaults)> {
+        let revision = match &self.recorded {
+            None if !makes_timeline => return None,
+            None => Revision::FIRST,
+            Some((revision, defaults)) if changes.is_empty() || *defaults == *self.defaults => {
+                return Some((*revision, defaults.clone()));
+            }
+            Some((revision, _)) => revision.next(),
+        };
+        let defaults = Defaults::clone(&self.defaults);
+        let change = Change::Defaults {
+            revision,
+            defaults: defaults.clone(),
+        };
+        // They are in force for all entries of the commit.
+        changes.insert(0, change);
+        Some((revision, defaults))
+    }
+
+    fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
+        for (name, (state, _)) in states {
+            // As after most commits: only the head is another one.
+            if let Some(mut kept) = self.kept.get_mut(&name)
+                && Arc::ptr_eq(&kept.settings, &state.settings)
+            {
+                kept.head = state.head;
+            } else {
+                self.kept.insert(name, self.alike.share(state));
+            }
+        }
+    }
+
+    /// Returns the number of the log's last commit, or the reason why nothing was committed.
+    fn commit(
+        &mut self,
+        head: LogHead,
+        instant: Timestamp,
+        changes: Vec<Change>,
+        before: &FeedHeads,
+    ) -> Committed {
+        if !self.log.is_open() {
+            // Even an answer without changes may rest on the commit that failed, which may be gone after a
+            // restart.
+            let space = self.space(0);
+            if !space.is_enough() {
+                self.stopped = NotCommitted::NoSpace(space);
+            }
+            if self.log.replaced_by().is_some() {
+                self.stopped = NotCommitted::Replaced;
+            } else if self.log.is_displaced() {
+                self.stopped = NotCommitted::Displaced;
+            }
+            return Err(self.stopped);
+        }
+        // Duplicates and refusals without changes rest on commits behind the barrier.
+        if changes.is_empty() {
+            return Ok(head.number.0);
+        }
+        let commit = Commit {
+            number: head.number.next(),
+            instant,
+            changes,
+        };
+        if self.clock.is_refused() {
+            return Err(NotCommitted::Clock);
+        }
+        // Before sled writes anything: a log on a full disk cannot be opened again.
+        let space = self.space_for(&commit);
+        if !space.is_enough() {
+            return Err(NotCommitted::NoSpace(space));
+        }
+        match self.log.append_after(&commit, before) {
+            Ok(_) => {
+                debug!(
+                    commit = commit.number.0,
+                    entries = commit.entries(),
+                    "appended"
+                );
+                note_changes(&commit);
+                Ok(commit.number.0)
+            }
+            Err(LogError::Stopped) => Err(self.stopped),
+            Err(LogError::Lacking { action, source }) => {
+                if self.lacked.is_none_or(|told| told.elapsed() > TOLD_AGAIN) {
+                    self.lacked = Some(Instant::now());
+                    warn!(error = %source, "entries are refused for now, since the server cannot {action}");
+                }
+                Err(NotCommitted::lacking(&source))
+            }
+            Err(error) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(
+                    error,
+                    "the log failed; it takes no entries until the server is restarted"
+                );
+                // The disk filled up although the check found room; later publishers get this cause, too.
+                if is_full(error) {
+                    self.stopped = NotCommitted::NoSpace(self.space(0));
+                }
+                if self.log.is_displaced() {
+                    self.stopped = NotCommitted::Displaced;
+                }
+                Err(self.stopped)
+            }
+        }
+    }
+
+    /// Returns the room on the disk, of which the log needs some to be opened again with this commit in it. Logs when it is
+    /// no more enough, and when it is again.
+    fn space_for(&mut self, commit: &Commit) -> Space {
+        let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
+        let space = self.space(bytes);
+        let has_room = space.is_enough();
+        if has_room != self.has_room {
+            self.has_room = has_room;
+            if has_room {
+                info!("there is room on the disk again");
+            } else {
+                let Space { free, needed, .. } = space;
+                error!(
+                    free,
+                    needed, "nothing is stored until there is more room: {space}"
+                );
+            }
+        }
+        space
+    }
+
+    /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if there is none.
+    fn space(&self, bytes: u64) -> Space {
+        self.log.room_for(bytes).unwrap_or_else(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "nobody knows how much room there is on the disk");
+            Space {
+                free: u64::MAX,
+                needed: 0,
+                is_of_files: false,
+            }
+        })
+    }
+}
+
+fn note_changes(commit: &Commit) {
+    for change in &commit.changes {
+        if let Change::Settings {
+            revision, settings, ..
+        } = change
+        {
+            info!(feed = %settings.name, revision = revision.0, "settings changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

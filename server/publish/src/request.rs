@@ -1,0 +1,295 @@
+//! Requests to the writer, and its answers.
+//!
+//! Pure.
+
+use std::{io, sync::Arc};
+
+use simplefeed_core::{
+    entry::Draft,
+    feed::{FeedId, FeedName, FeedPattern},
+    limits::{FEEDS_MAX, TIMELINES_MAX},
+    plan::Outcome,
+    refusal::Refusal,
+    settings::{Choices, Own, Settings},
+    sight::Sight,
+};
+use simplefeed_log::{Space, space::is_full};
+use simplefeed_process::lack::advice;
+use simplefeed_resource::head_tag::{HeadTag, SettingsTag};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// Entries to append to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Append {
+    /// Name of the feed, which the first entry creates.
+    pub feed: FeedName,
+    /// The entries, oldest first.
+    pub drafts: Vec<Draft>,
+    /// Idempotency key of the request, from which entries without an id get theirs; random ids if it is
+    /// absent.
+    pub key: Option<String>,
+    /// Conditions on the feed's head; not checked if every entry is a duplicate.
+    pub conditions: Conditions,
+    /// Memory reserved for the drafts; returned when the writer has planned the request, before the commit.
+    pub room: Room,
+}
+
+/// Reserved memory of a piece of work, returned on drop when the work ends.
+pub type Room = Option<OwnedSemaphorePermit>;
+
+/// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// Heads, one of which the feed must have.
+    pub if_match: Option<Heads>,
+    /// Heads, none of which the feed may have.
+    pub if_none_match: Option<Heads>,
+}
+
+/// Heads that a feed may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heads {
+    /// Any head, hence any feed that exists (`*`).
+    Any,
+    /// One of these opaque tags, with or without the letter of a coding.
+    Tags(Vec<String>),
+}
+
+/// Settings to give to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Configure {
+    /// Name of the feed, which is created if it does not exist.
+    pub feed: FeedName,
+    /// Settings to change; absent ones stay as they are.
+    pub choices: Choices,
+    /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
+    pub id: Option<FeedId>,
+    /// Condition of the request; nothing changes unless it holds.
+    pub expected: Expected,
+    /// Kind of the feed.
+    pub kind: Asked,
+    /// Items that a new timeline follows.
+    pub wanted: Wanted,
+}
+
+/// Condition of a request for settings (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// Anything: a feed that does not exist is created.
+    #[default]
+    Anything,
+    /// No feed: it is created.
+    NoFeed,
+    /// A feed: none is created. Its settings must have one of these tags, if there are any.
+    Settings(Option<Vec<String>>),
+}
+
+/// Kind of feed that a request asks for. A feed never changes its kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// The one that it has; a new feed has entries of its own.
+    #[default]
+    Any,
+    /// One with entries of its own.
+    Feed,
+    /// One with the entries of other feeds. The values given must equal those of an existing timeline.
+    Timeline {
+        /// Feed of its owner.
+        owner: Option<FeedName>,
+        /// Whether it has the owner's entries.
+        own: Option<Own>,
+    },
+}
+
+/// Bytes of an item in a commit: a feed's key, and its share of memory.
+const ITEM_BYTES: usize = 64;
+
+/// Feeds that a timeline is to follow, or to follow no longer.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Feeds and patterns to follow.
+    pub follow: Vec<FeedPattern>,
+    /// Feeds and patterns to follow no longer.
+    pub unfollow: Vec<FeedPattern>,
+    /// Newest entries that each feed brings along.
+    pub backfill: u32,
+    /// Closed feeds that the caller may see.
+    pub sight: Sight,
+}
+
+impl Wanted {
+    /// Returns the bytes that the change takes in a commit, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        (self.follow.len() + self.unfollow.len()) * ITEM_BYTES
+    }
+}
+
+/// Request to change the follows of a timeline.
+#[derive(Debug)]
+pub struct Follow {
+    /// Name of the timeline.
+    pub feed: FeedName,
+    /// Items to follow, and to follow no longer.
+    pub wanted: Wanted,
+}
+
+/// Result of a [`Follow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// Items that are followed since the request.
+    pub followed: usize,
+    /// Items that are followed no longer.
+    pub unfollowed: usize,
+}
+
+/// Result of an [`Append`].
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// One result for each entry, in the order of the drafts.
+    pub results: Vec<Outcome>,
+    /// Number of the commit that holds the appended entries; the log's last one if all were duplicates.
+    pub commit: u64,
+    /// Entity tags of the feed's head after the request.
+    pub tag: HeadTag,
+    /// Settings of the feed under the server's current defaults, even if these are not recorded yet.
+    pub settings: Arc<Settings>,
+    /// Whether there is such a feed: an empty batch creates none.
+    pub exists: bool,
+}
+
+/// Result of a [`Configure`].
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// Settings of the feed after the change.
+    pub settings: Arc<Settings>,
+    /// Whether the feed was created.
+    pub created: bool,
+    /// Entity tags of the feed's head after the change; none of a timeline, whose entries are those of other feeds.
+    pub tag: Option<HeadTag>,
+    /// Entity tag of the settings after the change.
+    pub settings_tag: SettingsTag,
+}
+
+/// Reason why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The publisher must send something else.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There are as many feeds as there may be.
+    #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
+    Full,
+    /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
+    /// request filled the disk, a restart may find it stored; a repeat is safe.
+    #[error("{0}")]
+    NoSpace(Space),
+    /// There are as many timelines as there may be.
+    #[error("the server has {TIMELINES_MAX} timelines, which is its limit")]
+    FullOfTimelines,
+    /// A timeline takes no entries.
+    #[error("{0} is a timeline; publish to the feeds that it follows")]
+    IsTimeline(FeedName),
+    /// There is no timeline of that name.
+    #[error("there is no timeline {0}")]
+    NoTimeline(FeedName),
+    /// A closed timeline would take entries that its publisher has no right to.
+    #[error(
+        "a closed timeline takes entries of closed feeds, so {0} is only for those with a right to all feeds that it may \
+         match"
+    )]
+    NotCovered(FeedPattern),
+    /// There is no feed of that name that the timeline may follow.
+    #[error("there is no feed {0}")]
+    UnknownFeed(FeedName),
+    /// The graph of follows lags behind the log. The same request may succeed soon.
+    #[error("what timelines follow is being read")]
+    Behind,
+    /// More requests wait than may wait. The same request may succeed soon.
+    #[error("too many requests are waiting")]
+    Busy,
+    /// The data folder is not what the server has opened.
+    #[error("the data folder is not what the server opened, so it takes no entries")]
+    Displaced,
+    /// A document beside the log is of another one.
+    #[error("a document beside the log is of another one, so the log takes no entries")]
+    Replaced,
+    /// The system clock is far ahead of all that the data folder knows, so nothing is stamped by it.
+    #[error(
+        "the system clock is more than five years ahead of the last entry, so nothing is published; if it is right, run \
+         `simplefeed-server clock accept` beside the server"
+    )]
+    Clock,
+    /// The system lacks something, such as file handles. Nothing was stored.
+    #[error("the log takes no entries now: {advice}; nothing is stored")]
+    Lacking {
+        /// Remedy for the operator.
+        advice: &'static str,
+        /// Whether room on the disk is missing.
+        is_full: bool,
+    },
+    /// The log takes no commits. A restart may find this request stored; a repeat is safe.
+    #[error("the log takes no entries now")]
+    Unavailable,
+}
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, PublishError>>;
+
+pub(super) enum Request {
+    Append(Append, Reply<Appended>),
+    Configure(Configure, Reply<Configured>),
+    Follow(Follow, Reply<Followed>),
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+/// Why a group was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCommitted {
+    /// The log takes no commits since one failed.
+    Stopped,
+    /// The system lacks something.
+    Lacking {
+        /// Remedy for the operator.
+        advice: &'static str,
+        /// Whether room on the disk is missing.
+        is_full: bool,
+    },
+    /// The disk is full.
+    NoSpace(Space),
+    /// The data folder is not what the server has opened.
+    Displaced,
+    /// A document beside the log is of another one.
+    Replaced,
+    /// The system clock is not accepted.
+    Clock,
+}
+
+impl NotCommitted {
+    /// Returns that the system lacks something.
+    pub(super) fn lacking(lack: &io::Error) -> Self {
+        Self::Lacking {
+            advice: advice(lack).unwrap_or("the messages of the server say more"),
+            is_full: is_full(lack),
+        }
+    }
+}
+
+impl From<NotCommitted> for PublishError {
+    fn from(why: NotCommitted) -> Self {
+        match why {
+            NotCommitted::Stopped => Self::Unavailable,
+            NotCommitted::Lacking { advice, is_full } => Self::Lacking { advice, is_full },
+            NotCommitted::NoSpace(space) => Self::NoSpace(space),
+            NotCommitted::Displaced => Self::Displaced,
+            NotCommitted::Replaced => Self::Replaced,
+            NotCommitted::Clock => Self::Clock,
+        }
+    }
+}
+
+/// The number of the log's last commit, or why a group is not in it.
+pub(super) type Committed = Result<u64, NotCommitted>;

@@ -1,0 +1,445 @@
+use std::{
+    ops::Range,
+    sync::{Condvar, Mutex, atomic::AtomicBool},
+};
+
+use simplefeed_core::{
+    entry::Entry,
+    event,
+    feed::{CommitNumber, DocumentNumber, FeedKey, Position},
+    follow::Item,
+    history::ChainHash,
+    plan::{FeedHead, Opening},
+    refusal::RefusalKind,
+    settings::{Choices, Settings},
+};
+use simplefeed_log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog};
+use simplefeed_process::{clock::Reading, workers::Workers};
+
+use super::*;
+
+/// A log whose appends wait for the test, and fail when it says so.
+#[derive(Default)]
+struct Gated {
+    log: MemoryLog,
+    appends: Mutex<u64>,
+    changed: Condvar,
+    allowed: Mutex<u64>,
+    fails: AtomicBool,
+    failed: AtomicBool,
+    /// Whether a file of it was cut, so that nothing is found in it.
+    cut: AtomicBool,
+    /// Threads of the appends.
+    threads: Mutex<Vec<String>>,
+    /// Feeds whose heads came with each append.
+    known: Mutex<Vec<Vec<FeedKey>>>,
+}
+
+impl Gated {
+    fn appended_by(&self) -> Vec<String> {
+        self.threads.lock().unwrap().clone()
+    }
+
+    fn allow(&self, appends: u64) {
+        *self.allowed.lock().unwrap() = appends;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the writer is in append `number`.
+    fn wait_for_append(&self, number: u64) {
+        while *self.appends.lock().unwrap() < number {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Commits for Gated {
+    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
+        unreachable!("the writer says which heads it knows")
+    }
+
+    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
+        for (feed, head) in before {
+            assert_eq!(self.log.feed(*feed).unwrap().as_ref(), Some(head));
+        }
+        self.known
+            .lock()
+            .unwrap()
+            .push(before.keys().copied().collect());
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().unwrap().push(thread);
+        let number = {
+            let mut appends = self.appends.lock().unwrap();
+            *appends += 1;
+            *appends
+        };
+        let mut allowed = self.allowed.lock().unwrap();
+        while *allowed < number {
+            allowed = self.changed.wait(allowed).unwrap();
+        }
+        drop(allowed);
+        if self.fails.load(Ordering::Acquire) {
+            // What a failed barrier leaves: stored, and nobody knows.
+            self.failed.store(true, Ordering::Release);
+            return Err(LogError::Stopped);
+        }
+        self.log.append(commit)
+    }
+
+    fn announcements(&self) -> &Announcements {
+        self.log.announcements()
+    }
+
+    fn head(&self) -> LogHead {
+        self.log.head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.log.commits(from, max)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        self.log.chain(number)
+    }
+}
+
+impl Series for Gated {
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        self.log.entries(feed, range)
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        self.log.feed(feed)
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        self.log.named(name)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        self.log.settings(feed, revision)
+    }
+
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        self.log.defaults(revision)
+    }
+
+    fn opening(
+        &self,
+        feed: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        self.log.opening(feed, document)
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        self.log.feeds(after, max)
+    }
+}
+
+impl Ids for Gated {
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
+        if self.cut.load(Ordering::Acquire) {
+            return Err(LogError::damaged("a page of sled"));
+        }
+        self.log.find_all(feed, ids)
+    }
+}
+
+impl Room for Gated {
+    fn is_open(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+}
+
+fn append(lines: &str, if_match: Option<Heads>) -> Append {
+    let feed = FeedName::parse("a").unwrap();
+    let drafts = event::from_ndjson(lines.as_bytes()).unwrap();
+    Append {
+        feed,
+        drafts,
+        key: None,
+        conditions: Conditions {
+            if_match,
+            ..Conditions::default()
+        },
+        room: None,
+    }
+}
+
+/// Asks, without waiting for the answer.
+fn ask(publisher: &Publisher, append: Append) -> oneshot::Receiver<Result<Appended, PublishError>> {
+    let (reply, answer) = oneshot::channel();
+    publisher
+        .queue
+        .try_send(Request::Append(append, reply))
+        .unwrap();
+    answer
+}
+
+fn kind(answer: &Result<Appended, PublishError>) -> String {
+    match answer {
+        Ok(appended) => format!("duplicate {}", appended.results[0].duplicate),
+        Err(PublishError::Refused(refusal)) => format!("{:?}", refusal.kind),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A clock that stands.
+fn clock() -> Clock {
+    let read = || Reading {
+        wall: Timestamp::from_micros(1),
+        boot: 0,
+    };
+    Clock::new(read, None)
+}
+
+#[derive(Debug)]
+struct Unobserved;
+
+impl WriterObserver for Unobserved {
+    fn committed(&self, _: usize, _: Duration) {}
+    fn panicked(&self) {}
+}
+
+/// Starts a writer over a log.
+fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
+    let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(log);
+    start(
+        shared,
+        Arc::new(NoTimelines),
+        Defaults::new("http://h"),
+        clock(),
+        Arc::new(Watermark::in_memory()),
+        Arc::new(Unobserved),
+    )
+    .unwrap()
+}
+
+/// The log has no timeline.
+struct NoTimelines;
+
+impl Follows for NoTimelines {
+    fn items(&self, _: FeedKey) -> Option<Vec<Item>> {
+        None
+    }
+
+    fn head(&self, _: FeedKey) -> Option<FeedHead> {
+        None
+    }
+
+    fn timelines(&self) -> Option<u64> {
+        Some(0)
+    }
+}
+
+/// Goal: a request is served on the thread of its connection if nobody else waits for that thread, and only then;
+/// whoever comes meanwhile is answered by another thread.
+#[test]
+fn a_lone_request_is_served_on_its_thread() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    let workers = Workers::start().unwrap();
+    let send = |line: String| {
+        let (publisher, (done, answer)) = (publisher.clone(), std::sync::mpsc::channel());
+        workers.spawn(async move {
+            let appended = publisher.append(append(&line, None)).await;
+            done.send(appended.is_ok()).unwrap();
+        });
+        answer
+    };
+    // Alone on its thread, which it blocks while the log waits for the disk.
+    let first = send("{\"id\":\"urn:0\"}".into());
+    log.wait_for_append(1);
+    assert_eq!(log.appended_by(), ["worker"]);
+    for _ in 0..8 {
+        let (done, ran) = std::sync::mpsc::channel();
+        workers.spawn(async move { done.send(()).unwrap() });
+        ran.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
+    // The time that a slow disk takes.
+    std::thread::park_timeout(Duration::from_millis(50));
+    log.allow(1);
+    assert!(first.recv().unwrap());
+    // It took long, so the next one is left to the writer's thread, and so is one that has company.
+    let second = send("{\"id\":\"urn:1\"}".into());
+    log.wait_for_append(2);
+    assert_eq!(log.appended_by(), ["worker", "writer"]);
+    log.allow(u64::MAX);
+    assert!(second.recv().unwrap());
+    // Once commits take little time again, which may be late on a busy machine.
+    for n in 2.. {
+        assert!(send(format!("{{\"id\":\"urn:{n}\"}}")).recv().unwrap());
+        if log
+            .appended_by()
+            .last()
+            .is_some_and(|thread| thread == "worker")
+        {
+            break;
+        }
+        assert!(n < 100_000, "no lone request is served on its thread again");
+    }
+    for _ in 0..2 * std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .max(2)
+    {
+        workers.spawn(std::future::pending());
+    }
+    let behind = log.appended_by().len();
+    assert!(send("{\"id\":\"urn:last\"}".into()).recv().unwrap());
+    assert_eq!(log.appended_by()[behind..], ["writer"]);
+    workers.end(Duration::ZERO);
+    drop(publisher);
+    writer.join().unwrap();
+}
+
+/// Goal: no answer leaves before the barrier that it depends on, and none at all if that fails.
+/// Method: while one commit waits for the disk, four requests queue up that become one group: a new
+/// entry, its repetition, a conflict with it, and a condition that it breaks.
+#[test]
+fn a_group_is_answered_behind_its_barrier() {
+    for fails in [false, true] {
+        let log = Arc::new(Gated::default());
+        let commits = Arc::new(Mutex::new(vec![]));
+        let seen = Arc::clone(&commits);
+        log.announcements()
+            .listen(move |commit| seen.lock().unwrap().push(commit.entries()));
+        let (publisher, writer) = start_over(&log);
+        let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));
+        log.wait_for_append(1);
+        let new = "{\"id\":\"urn:1\",\"content\":1}";
+        let other = "{\"id\":\"urn:1\",\"content\":2}";
+        let stale = Heads::Tags(vec!["stale".into()]);
+        let mut waiting = vec![
+            ask(&publisher, append(new, None)),
+            ask(&publisher, append(new, None)),
+            ask(&publisher, append(other, None)),
+            ask(&publisher, append("{\"id\":\"urn:2\"}", Some(stale))),
+        ];
+        log.allow(1);
+        assert!(first.blocking_recv().unwrap().is_ok());
+        log.wait_for_append(2);
+        for answer in &mut waiting {
+            assert!(
+                answer.try_recv().is_err(),
+                "an answer left before the barrier"
+            );
+        }
+        log.fails.store(fails, Ordering::Release);
+        log.allow(9);
+        let answers: Vec<_> = waiting
+            .into_iter()
+            .map(|answer| answer.blocking_recv().unwrap())
+            .collect();
+        drop(publisher);
+        writer.join().unwrap();
+        if fails {
+            let unavailable =
+                |answer: &Result<_, _>| matches!(answer, Err(PublishError::Unavailable));
+            assert!(answers.iter().all(unavailable), "{answers:?}");
+            assert_eq!(*commits.lock().unwrap(), [1]);
+            continue;
+        }
+        let kinds: Vec<String> = answers.iter().map(kind).collect();
+        let conflict = format!("{:?}", RefusalKind::Conflict);
+        let precondition = format!("{:?}", RefusalKind::Precondition);
+        assert_eq!(
+            kinds,
+            [
+                "duplicate false",
+                "duplicate true",
+                &conflict,
+                &precondition
+            ]
+        );
+        assert_eq!(
+            *commits.lock().unwrap(),
+            [1, 1],
+            "four requests, one commit"
+        );
+    }
+}
+
+/// Goal: the log gets the heads of feeds as they were before a commit, and none that the commit has changed already.
+/// Method: the log of the test compares them with its own. One group begins with entries, the other one with settings.
+#[test]
+fn the_log_gets_heads_from_before_the_commit() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    let entry = |n: u32| ask(&publisher, append(&format!("{{\"id\":\"urn:{n}\"}}"), None));
+    let settings = |title: &str| {
+        let choices = Choices {
+            title: Some(title.into()),
+            ..Choices::default()
+        };
+        let (reply, answer) = oneshot::channel();
+        let configure = Configure {
+            feed: FeedName::parse("a").unwrap(),
+            choices,
+            id: None,
+            expected: Expected::Anything,
+            kind: Asked::Any,
+            wanted: Wanted::default(),
+        };
+        let request = Request::Configure(configure, reply);
+        publisher.queue.try_send(request).unwrap();
+        answer
+    };
+    let mut appended = vec![entry(0)];
+    log.wait_for_append(1);
+    appended.extend([entry(1), entry(2)]);
+    let mut configured = vec![settings("one")];
+    appended.push(entry(3));
+    log.allow(1);
+    log.wait_for_append(2);
+    configured.push(settings("two"));
+    appended.extend([entry(4), entry(5)]);
+    log.allow(2);
+    log.wait_for_append(3);
+    appended.push(entry(6));
+    log.allow(9);
+    for answer in appended {
+        assert!(answer.blocking_recv().unwrap().is_ok());
+    }
+    for answer in configured {
+        assert!(answer.blocking_recv().unwrap().is_ok());
+    }
+    drop(publisher);
+    writer.join().unwrap();
+    let name = FeedName::parse("a").unwrap();
+    let feed = log.named(&name).unwrap().unwrap().feed;
+    let known = log.known.lock().unwrap().clone();
+    assert_eq!(known, [vec![], vec![feed], vec![], vec![feed]]);
+}
+
+/// Goal: publishers get the reason of cut log files, whichever part of the server finds them first.
+#[test]
+fn a_lookup_in_cut_files_names_the_cause() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    log.allow(9);
+    let publish = |lines| {
+        let answer = ask(&publisher, append(lines, None));
+        answer.blocking_recv().unwrap().map(drop)
+    };
+    assert!(publish("{\"id\":\"urn:0\"}").is_ok());
+    log.cut.store(true, Ordering::Release);
+    for _ in 0..2 {
+        let answer = publish("{\"id\":\"urn:1\"}");
+        assert!(matches!(answer, Err(PublishError::Displaced)), "{answer:?}");
+    }
+    drop(publisher);
+    writer.join().unwrap();
+}

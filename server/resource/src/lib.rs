@@ -1,0 +1,483 @@
+//! Resources: representations that can be sent for a URL.
+//!
+//! A resource knows its media type, its validity and its validators before it has a byte, so that memory answers a
+//! conditional request. Its bytes come from a [`Source`] on demand, in either content coding. Views and endpoints make
+//! resources, and the HTTP pipeline sends them; neither knows the other.
+
+pub mod gzip;
+pub mod head_tag;
+pub mod read_error;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use data_encoding::BASE64URL_NOPAD;
+use flate2::Compression;
+use simplefeed_core::{digest::Digest, timestamp::Timestamp};
+
+use self::{
+    gzip::{SMALLEST, gzip},
+    read_error::ReadError,
+};
+
+/// Content coding of the bytes that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// The bytes as they are, without a coding.
+    Identity,
+    /// Compressed with gzip (RFC 1952).
+    Gzip,
+}
+
+impl Coding {
+    /// Returns the letter that ends the entity tags of this coding (rule H-2).
+    pub fn letter(self) -> char {
+        match self {
+            Self::Identity => 'i',
+            Self::Gzip => 'g',
+        }
+    }
+}
+
+/// Readers that may see something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Visibility {
+    /// Everybody: any cache may keep it.
+    Public,
+    /// Holders of a token for it: only a cache of their own may keep it.
+    Private,
+}
+
+impl Visibility {
+    /// Both of them, the public one first.
+    pub const ALL: [Self; 2] = [Self::Public, Self::Private];
+}
+
+/// Time for which a resource stays as it is.
+#[derive(Clone, Debug)]
+pub enum Validity {
+    /// For ever: its bytes are final, and durable.
+    Forever,
+    /// Until a moment, at which other bytes take their place.
+    Until(Instant),
+    /// As long as a generation lasts.
+    Generation(Generation),
+    /// For one request.
+    Once,
+}
+
+/// State of counters that grow with each change of what was read from.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    counters: Arc<[AtomicU64]>,
+    watched: Watched,
+    /// Sum of the watched counters, none of which ever shrinks.
+    seen: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Watched {
+    One(usize),
+    Many {
+        indexes: Arc<[usize]>,
+        /// Counter that grows after any other one.
+        after: usize,
+        /// What that counter was when the generation was last found to last: as long as it stands still, none of the
+        /// others is looked at.
+        lasted: Arc<AtomicU64>,
+    },
+}
+
+impl Generation {
+    /// Returns the generation of now. It lasts until counter `index` of `counters` grows.
+    pub fn of(counters: &Arc<[AtomicU64]>, index: usize) -> Self {
+        Self::watching(counters, Watched::One(index))
+    }
+
+    /// Returns the generation of now. It lasts until any of the counters at `indexes` grows. Counter `after` grows after
+    /// any of them.
+    pub fn of_all(
+        counters: &Arc<[AtomicU64]>,
+        indexes: impl Into<Arc<[usize]>>,
+        after: usize,
+    ) -> Self {
+        let watched = Watched::Many {
+            indexes: indexes.into(),
+            after,
+            lasted: Arc::new(AtomicU64::new(u64::MAX)),
+        };
+        Self::watching(counters, watched)
+    }
+
+    fn watching(counters: &Arc<[AtomicU64]>, watched: Watched) -> Self {
+        Self {
+            seen: watched.sum(counters),
+            counters: Arc::clone(counters),
+            watched,
+        }
+    }
+
+    /// Returns whether the generation lasts still.
+    pub fn is_current(&self) -> bool {
+        let Watched::Many { after, lasted, .. } = &self.watched else {
+            return self.watched.sum(&self.counters) == self.seen;
+        };
+        // Before the others: whatever it counts, they have.
+        let now = count_of(&self.counters, *after);
+        if lasted.load(Ordering::Acquire) == now {
+            return true;
+        }
+        let lasts = self.watched.sum(&self.counters) == self.seen;
+        if lasts {
+            lasted.store(now, Ordering::Release);
+        }
+        lasts
+    }
+}
+
+impl Watched {
+    fn sum(&self, counters: &[AtomicU64]) -> u64 {
+        match self {
+            Self::One(index) => count_of(counters, *index),
+            Self::Many { indexes, .. } => {
+                let counts = indexes.iter().map(|index| count_of(counters, *index));
+                counts.sum()
+            }
+        }
+    }
+}
+
+fn count_of(counters: &[AtomicU64], index: usize) -> u64 {
+    let counter = counters.get(index);
+    counter.map_or(0, |counter| counter.load(Ordering::Acquire))
+}
+
+/// Opaque part of a resource's entity tags.
+#[derive(Clone, Debug)]
+pub enum Tag {
+    /// Both codings have this part, and differ in the letter of the coding.
+    Shared(String),
+    /// Digests of the bytes in each coding.
+    Digests {
+        /// SHA-256 of the bytes as they are.
+        identity: Digest,
+        /// SHA-256 of the compressed bytes.
+        gzip: Digest,
+    },
+}
+
+impl Tag {
+    /// Returns the tag of bytes by their digest. The compressed bytes may not exist yet, so both codings have it.
+    pub fn of_digest(digest: &Digest) -> Self {
+        Self::Shared(BASE64URL_NOPAD.encode(&digest.half()))
+    }
+
+    /// Returns the opaque part of the entity tag in a coding, without its quotes.
+    pub fn in_coding(&self, coding: Coding) -> String {
+        let part = match (self, coding) {
+            (Self::Shared(part), _) => part.clone(),
+            (Self::Digests { identity, .. }, Coding::Identity) => {
+                BASE64URL_NOPAD.encode(&identity.half())
+            }
+            (Self::Digests { gzip, .. }, Coding::Gzip) => BASE64URL_NOPAD.encode(&gzip.half()),
+        };
+        format!("{part}{}", coding.letter())
+    }
+}
+
+/// Bytes of a resource in one coding.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// Coded bytes, as they are sent.
+    pub bytes: Bytes,
+    /// SHA-256 of the coded bytes; `None` unless the resource is final.
+    pub digest: Option<Digest>,
+}
+
+/// Source of a resource's bytes.
+pub trait Source: fmt::Debug + Send + Sync {
+    /// Returns the bytes if memory alone has them. Never waits.
+    fn at_once(&self, coding: Coding) -> Option<Content>;
+
+    /// Returns the bytes. May read from the disk.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    fn read(&self, coding: Coding) -> Result<Content, ReadError>;
+
+    /// Returns the bytes of memory that the source itself holds, once both codings are made.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// State of a URL at one moment: its validators, and the source of its bytes.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// Media type, as in `Content-Type`.
+    pub media_type: &'static str,
+    /// Timestamp of its last change, if that can serve as a validator.
+    pub modified: Option<Timestamp>,
+    validity: Validity,
+    tag: Tag,
+    source: Arc<dyn Source>,
+}
+
+impl Resource {
+    /// Returns a resource whose bytes come from `source`.
+    pub fn new(
+        media_type: &'static str,
+        modified: Option<Timestamp>,
+        validity: Validity,
+        tag: Tag,
+        source: Arc<dyn Source>,
+    ) -> Self {
+        Self {
+            media_type,
+            modified,
+            validity,
+            tag,
+            source,
+        }
+    }
+
+    /// Returns a resource whose bytes are in memory.
+    pub fn of_bytes(
+        media_type: &'static str,
+        modified: Option<Timestamp>,
+        validity: Validity,
+        bytes: Bytes,
+    ) -> Self {
+        // The fast level, because most of these are sent once.
+        let level = Compression::fast();
+        Self::in_memory(media_type, modified, validity, bytes, None, level)
+    }
+
+    /// Returns a resource in memory that is final and durable since `closed`, with its compressed form.
+    pub fn frozen(media_type: &'static str, closed: Timestamp, bytes: Bytes, twin: Bytes) -> Self {
+        let validity = Validity::Forever;
+        Self::in_memory(
+            media_type,
+            Some(closed),
+            validity,
+            bytes,
+            Some(twin),
+            SMALLEST,
+        )
+    }
+
+    /// Returns a resource in memory that another one replaces after `lasts`.
+    pub fn renewed(media_type: &'static str, bytes: Bytes, lasts: Duration) -> Self {
+        let validity = Validity::Until(Instant::now() + lasts);
+        // The best level, because the result is sent more than once.
+        Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
+    }
+
+    /// Returns the resource under another tag than the digest of its bytes.
+    #[must_use]
+    pub fn tagged(self, part: &str) -> Self {
+        Self {
+            tag: Tag::Shared(part.into()),
+            ..self
+        }
+    }
+
+    /// Returns the same content in another form, which `convert` makes of its bytes once somebody wants them. Its tags are
+    /// those of the content with a letter more.
+    #[must_use]
+    pub fn in_form(&self, media_type: &'static str, letter: char, convert: Convert) -> Self {
+        let part = match &self.tag {
+            Tag::Shared(part) => part.clone(),
+            Tag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
+        };
+        let source = Converted {
+            of: Arc::clone(&self.source),
+            convert,
+            is_final: self.is_final(),
+            made: OnceLock::new(),
+        };
+        Self {
+            media_type,
+            modified: self.modified,
+            validity: self.validity.clone(),
+            tag: Tag::Shared(format!("{part}{letter}")),
+            source: Arc::new(source),
+        }
+    }
+
+    fn in_memory(
+        media_type: &'static str,
+        modified: Option<Timestamp>,
+        validity: Validity,
+        bytes: Bytes,
+        twin: Option<Bytes>,
+        level: Compression,
+    ) -> Self {
+        let digest = Digest::of(&bytes);
+        let source = InMemory {
+            is_final: matches!(validity, Validity::Forever),
+            level,
+            identity: (bytes, digest),
+            gzip: twin
+                .map(with_digest)
+                .map_or_else(OnceLock::new, OnceLock::from),
+        };
+        let tag = Tag::of_digest(&digest);
+        Self::new(media_type, modified, validity, tag, Arc::new(source))
+    }
+
+    /// Whether its bytes are final and durable.
+    pub fn is_final(&self) -> bool {
+        matches!(self.validity, Validity::Forever)
+    }
+
+    /// Whether the resource is still the one at its URL.
+    pub fn is_current(&self) -> bool {
+        match &self.validity {
+            Validity::Forever => true,
+            Validity::Until(moment) => Instant::now() < *moment,
+            Validity::Generation(generation) => generation.is_current(),
+            Validity::Once => false,
+        }
+    }
+
+    /// Whether [`is_current`](Self::is_current) can find out later that the resource is unchanged.
+    pub fn may_be_kept(&self) -> bool {
+        !matches!(self.validity, Validity::Once)
+    }
+
+    /// Returns the opaque part of the entity tag in a coding, without its quotes.
+    pub fn tag(&self, coding: Coding) -> String {
+        self.tag.in_coding(coding)
+    }
+
+    /// Returns the source of its bytes.
+    pub fn source(&self) -> &Arc<dyn Source> {
+        &self.source
+    }
+}
+
+/// Function that makes another form of some bytes.
+pub type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
+
+/// Another form of a source's bytes.
+#[derive(Debug)]
+struct Converted {
+    of: Arc<dyn Source>,
+    convert: Convert,
+    is_final: bool,
+    made: OnceLock<InMemory>,
+}
+
+impl Source for Converted {
+    fn at_once(&self, coding: Coding) -> Option<Content> {
+        self.made.get()?.at_once(coding)
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+        if let Some(made) = self.made.get() {
+            return made.read(coding);
+        }
+        let bytes = (self.convert)(self.of.read(Coding::Identity)?.bytes)?;
+        let made = InMemory {
+            is_final: self.is_final,
+            level: Compression::fast(),
+            identity: with_digest(bytes),
+            gzip: OnceLock::new(),
+        };
+        self.made.get_or_init(|| made).read(coding)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.of.held_bytes() + self.made.get().map_or(0, Source::held_bytes)
+    }
+}
+
+/// Bytes in both codings; the compressed ones are made on first demand.
+#[derive(Debug)]
+struct InMemory {
+    is_final: bool,
+    level: Compression,
+    identity: (Bytes, Digest),
+    gzip: OnceLock<(Bytes, Digest)>,
+}
+
+fn with_digest(bytes: Bytes) -> (Bytes, Digest) {
+    let digest = Digest::of(&bytes);
+    (bytes, digest)
+}
+
+impl InMemory {
+    fn content(&self, (bytes, digest): &(Bytes, Digest)) -> Content {
+        Content {
+            bytes: bytes.clone(),
+            digest: self.is_final.then_some(*digest),
+        }
+    }
+}
+
+impl Source for InMemory {
+    fn at_once(&self, coding: Coding) -> Option<Content> {
+        let coded = match coding {
+            Coding::Identity => Some(&self.identity),
+            Coding::Gzip => self.gzip.get(),
+        };
+        coded.map(|coded| self.content(coded))
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+        Ok(match coding {
+            Coding::Identity => self.content(&self.identity),
+            Coding::Gzip => {
+                let compress = || with_digest(gzip(&self.identity.0, self.level).into());
+                self.content(self.gzip.get_or_init(compress))
+            }
+        })
+    }
+
+    fn held_bytes(&self) -> usize {
+        // Two codings, of which the compressed one is smaller.
+        2 * self.identity.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a generation lasts until a counter that it watches has grown, and no longer, however often it is asked.
+    #[test]
+    fn a_generation_lasts_until_what_it_watches_grows() {
+        const AFTER: usize = 3;
+        let counters: Arc<[AtomicU64]> =
+            std::iter::repeat_with(AtomicU64::default).take(4).collect();
+        let grow = |index: usize| {
+            for index in [index, AFTER] {
+                let counter = counters.get(index).unwrap();
+                counter.fetch_add(1, Ordering::Release);
+            }
+        };
+        grow(0);
+        let generation = Generation::of_all(&counters, vec![0, 1], AFTER);
+        for _ in 0..3 {
+            assert!(generation.is_current() && generation.clone().is_current());
+            grow(2);
+        }
+        grow(1);
+        assert!(!generation.is_current() && !generation.clone().is_current());
+        grow(2);
+        assert!(!generation.is_current());
+        let of_one = Generation::of(&counters, 2);
+        assert!(of_one.is_current());
+        grow(2);
+        assert!(!of_one.is_current());
+    }
+}

@@ -1,0 +1,35 @@
+//! Errors of reading a resource.
+//!
+//! Pure.
+
+use std::error::Error;
+
+/// Cause of an error, in the room where it arose.
+pub type Cause = Box<dyn Error + Send + Sync>;
+
+/// Reason why the bytes of a resource, or what they are made of, cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// They are being prepared, and another request may get them soon. Nothing is wrong.
+    #[error("{0}")]
+    NotReady(&'static str),
+    /// The system refused something for a moment.
+    #[error("{reason}")]
+    Momentary {
+        /// Short reason for the reader, without names of files.
+        reason: &'static str,
+        /// Error with its details.
+        source: Cause,
+    },
+    /// They cannot be read until the server is restarted.
+    #[error("{reason}")]
+    Lasting {
+        /// Short reason for the reader, without names of files.
+        reason: &'static str,
+        /// Error with its details.
+        source: Cause,
+    },
+    /// They are damaged, or the disk fails.
+    #[error("a document cannot be read")]
+    Failed(#[source] Cause),
+}

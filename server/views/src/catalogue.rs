@@ -1,0 +1,624 @@
+//! The feeds and timelines of a log, as lists show them.
+//!
+//! In memory: read from the log once, then kept current by commits. A list therefore reads nothing of a feed that it does
+//! not show, and its timing reveals none.
+
+mod by_name;
+
+use std::{
+    collections::HashMap,
+    hint::black_box,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{FeedId, FeedKey, FeedName, FeedPattern, Position},
+    limits::CATALOGUE_FEEDS_MAX,
+    settings::Settings,
+};
+use simplefeed_log::{EntryLog, LogError, settings_of};
+use simplefeed_resource::Generation;
+
+use self::by_name::ByName;
+
+/// Characters that a name shares with those next to it.
+const NEAR_CHARS: usize = 2;
+/// Names on either side that are next to another one.
+const NEAR_MAX: usize = 3;
+/// Places on either side of one, where the rest of its commit is most of the time.
+const TOGETHER: usize = 32;
+/// Counter of the commits that change names, titles or follows.
+const NAMES_COUNTER: usize = 0;
+/// Counter of all commits.
+const COMMITS_COUNTER: usize = 1;
+
+/// A feed or a timeline, as lists show it.
+#[derive(Debug)]
+pub struct Row {
+    /// Its key in the log.
+    pub key: FeedKey,
+    /// Its name.
+    pub name: FeedName,
+    /// Its permanent id, unless it is the one that the key says.
+    id: Option<FeedId>,
+    /// Whether it is a timeline.
+    pub is_timeline: bool,
+    /// Whether only those with a right to it may see it.
+    pub is_closed: bool,
+    /// `None` if the name is the title.
+    title: Option<Box<str>>,
+    /// The title in lower case, as searches compare it, where that differs.
+    lower: Option<Box<str>>,
+    /// Entries that it was given, those that were lost among them; always 0 in a timeline.
+    entries: AtomicU64,
+}
+
+impl Row {
+    fn new(key: FeedKey, settings: &Settings, entries: u64) -> Self {
+        let title = settings.title();
+        let lower = title.to_lowercase();
+        Self {
+            key,
+            name: settings.name.clone(),
+            id: Some(settings.id.clone()).filter(|id| *id != FeedId::of_uuid(key.0)),
+            is_timeline: settings.is_timeline(),
+            is_closed: settings.is_closed(),
+            lower: (lower != title).then(|| lower.into()),
+            title: (title != settings.name.as_str()).then(|| title.into()),
+            entries: AtomicU64::new(entries),
+        }
+    }
+
+    /// Returns its permanent id.
+    pub fn id(&self) -> FeedId {
+        let id = self.id.clone();
+        id.unwrap_or_else(|| FeedId::of_uuid(self.key.0))
+    }
+
+    /// Returns its title.
+    pub fn title(&self) -> &str {
+        self.title.as_deref().unwrap_or(self.name.as_str())
+    }
+
+    /// Returns the number of its entries; `None` for a timeline, whose entries nobody counts.
+    pub fn entries(&self) -> Option<u64> {
+        (!self.is_timeline).then(|| self.entries.load(Ordering::Relaxed))
+    }
+
+    fn has_text(&self, text: &str) -> bool {
+        let lower = self.lower.as_deref().unwrap_or_else(|| self.title());
+        text.is_empty() || self.name.as_str().contains(text) || lower.contains(text)
+    }
+}
+
+/// The feeds and timelines of a log.
+pub struct Catalogue {
+    log: Arc<dyn EntryLog>,
+    known: RwLock<Known>,
+    /// Held while the log is read, so that one thread reads it.
+    reading: Mutex<()>,
+    counters: Arc<[AtomicU64]>,
+}
+
+impl std::fmt::Debug for Catalogue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Catalogue").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+enum Known {
+    #[default]
+    Nothing,
+    /// The log is being read; these changes were committed meanwhile.
+    Reading(Vec<Told>),
+    All(Rows),
+}
+
+/// Change of a row.
+#[derive(Debug)]
+enum Told {
+    Settings(FeedKey, Settings),
+    /// Position that the next entry of the feed gets.
+    Next(FeedKey, Position),
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    open: ByName,
+    closed: ByName,
+    /// Timelines in the order in which they came, as followers are listed, with feeds among them.
+    all: Vec<(FeedKey, Arc<Row>)>,
+    /// Place of each in `all`.
+    places: HashMap<FeedKey, usize>,
+}
+
+/// Feeds that were found among some that were looked at.
+#[derive(Debug)]
+pub struct Found {
+    /// Those that match, by name.
+    pub matching: Vec<Arc<Row>>,
+    /// Name of the last one that was looked at; `None` if there was none.
+    pub end: Option<FeedName>,
+}
+
+/// Reads a little of each row.
+///
+/// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an `Arc` waits for each row.
+fn fetch(rows: &[&Arc<Row>]) {
+    let read = |all, row: &&Arc<Row>| {
+        let name = row.name.as_str().bytes().next();
+        let (_, key) = row.key.0.as_u64_pair();
+        all ^ key ^ row.entries.load(Ordering::Relaxed) ^ u64::from(name.unwrap_or_default())
+    };
+    black_box(rows.iter().fold(0, read));
+}
+
+impl Rows {
+    fn take(&mut self, change: &Told) {
+        match change {
+            Told::Settings(key, settings) => {
+                let entries = self.of(*key);
+                let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
+                self.put(Arc::new(Row::new(*key, settings, entries)));
+            }
+            Told::Next(key, next) => {
+                if let Some(row) = self.of(*key) {
+                    // A commit during the reading may be in the number that was read.
+                    row.entries.fetch_max(next.0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, row: Arc<Row>) {
+        let (into, other) = if row.is_closed {
+            (&mut self.closed, &mut self.open)
+        } else {
+            (&mut self.open, &mut self.closed)
+        };
+        other.remove(row.name.as_str());
+        into.insert(Arc::clone(&row));
+        let place = *self.places.entry(row.key).or_insert(self.all.len());
+        match self.all.get_mut(place) {
+            Some((_, old)) => *old = row,
+            None => self.all.push((row.key, row)),
+        }
+    }
+
+    /// Returns a search for places of feeds, one after the other. Many that are searched for together came together, those of
+    /// one commit in any order: then a look at the neighbours saves one into a map that no cache holds.
+    fn places_of(&self) -> impl FnMut(FeedKey) -> Option<usize> {
+        let (mut next, mut is_near) = (0_usize, false);
+        move |key| {
+            let is_at = |place: usize| self.all.get(place).is_some_and(|(at, _)| *at == key);
+            let far = 0..if is_near { TOGETHER } else { 1 };
+            let near = far.flat_map(|far| [next.checked_add(far), next.checked_sub(far + 1)]);
+            let near = near.flatten().find(|place| is_at(*place));
+            let place = near.or_else(|| self.places.get(&key).copied())?;
+            is_near = place.abs_diff(next) <= TOGETHER;
+            next = place + 1;
+            Some(place)
+        }
+    }
+
+    fn of(&self, feed: FeedKey) -> Option<&Arc<Row>> {
+        self.all.get(*self.places.get(&feed)?).map(|(_, row)| row)
+    }
+}
+
+impl Catalogue {
+    /// Returns the catalogue of a log, of which nothing is read yet.
+    pub fn new(log: Arc<dyn EntryLog>) -> Self {
+        Self {
+            log,
+            known: RwLock::default(),
+            reading: Mutex::default(),
+            counters: Arc::new([AtomicU64::new(0), AtomicU64::new(0)]),
+        }
+    }
+
+    /// Applies a commit that the log holds already.
+    pub fn committed(&self, commit: &Commit) {
+        let (mut changes, mut changes_lists) = (vec![], false);
+        for change in &commit.changes {
+            match change {
+                Change::Settings { feed, settings, .. } => {
+                    changes_lists = true;
+                    changes.push(Told::Settings(*feed, settings.clone()));
+                }
+                Change::Following { .. } => changes_lists = true,
+                Change::Entry { feed, at, .. } => {
+                    let next = Position(at.0 + 1);
+                    match changes.last_mut() {
+                        Some(Told::Next(last, end)) if last == feed => *end = next,
+                        _ => changes.push(Told::Next(*feed, next)),
+                    }
+                }
+                Change::Lost { feed, next, .. } => changes.push(Told::Next(*feed, *next)),
+                Change::Opened { .. } | Change::Epoch { .. } | Change::Defaults { .. } => {}
+            }
+        }
+        self.take(changes);
+        // Behind the rows: what is read at a newer count has them.
+        for (counter, is_counted) in [(NAMES_COUNTER, changes_lists), (COMMITS_COUNTER, true)] {
+            if let Some(counter) = self.counters.get(counter).filter(|_| is_counted) {
+                counter.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    fn take(&self, changes: Vec<Told>) {
+        // Counts change under the lock of readers: most commits have nothing else.
+        if let Known::All(rows) = &*self.known.read() {
+            let mut counts = changes.iter();
+            if counts.all(|change| matches!(change, Told::Next(..))) {
+                for change in &changes {
+                    if let Told::Next(key, next) = change
+                        && let Some(row) = rows.of(*key)
+                    {
+                        row.entries.fetch_max(next.0, Ordering::Relaxed);
+                    }
+                }
+                return;
+            }
+        }
+        match &mut *self.known.write() {
+            // The first reader finds this commit in the log.
+            Known::Nothing => {}
+            Known::Reading(meanwhile) => meanwhile.extend(changes),
+            Known::All(rows) => {
+                for change in &changes {
+                    rows.take(change);
+                }
+            }
+        }
+    }
+
+    /// Returns the generation of lists of names: it lasts until a name, a title or a follow changes. Rows that
+    /// are read after it may be newer, never older.
+    pub fn generation_of_names(&self) -> Generation {
+        Generation::of(&self.counters, NAMES_COUNTER)
+    }
+
+    /// Returns the generation of lists with counts of entries, which lasts until the next commit.
+    pub fn generation(&self) -> Generation {
+        Generation::of(&self.counters, COMMITS_COUNTER)
+    }
+
+    /// Returns the rows of some feeds, in their order.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn rows(&self, keys: impl Iterator<Item = FeedKey>) -> Result<Vec<Arc<Row>>, LogError> {
+        self.with_rows(|rows| {
+            let mut place_of = rows.places_of();
+            let found = keys.filter_map(|key| rows.all.get(place_of(key)?).map(|(_, row)| row));
+            let found: Vec<&Arc<Row>> = found.collect();
+            fetch(&found);
+            found.into_iter().cloned().collect()
+        })
+    }
+
+    /// Returns the row of a feed.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn row(&self, feed: FeedKey) -> Result<Option<Arc<Row>>, LogError> {
+        self.with_rows(|rows| rows.of(feed).cloned())
+    }
+
+    /// Returns the row of the feed with a name.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn named(&self, name: &FeedName) -> Result<Option<Arc<Row>>, LogError> {
+        self.with_rows(|rows| {
+            let name = name.as_str();
+            let found = rows.open.get(name).or_else(|| rows.closed.get(name));
+            found.cloned()
+        })
+    }
+
+    /// Returns whether there is an open feed with a name. Takes the same time for a closed feed as for none. `None` as long
+    /// as the log is not read.
+    pub fn is_open(&self, name: &FeedName) -> Option<bool> {
+        match &*self.known.read() {
+            Known::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
+            Known::Nothing | Known::Reading(_) => None,
+        }
+    }
+
+    /// Returns feeds from behind `after` on, by name: open ones, and those closed ones that match one of `closed`. Of the
+    /// first `max` of them, those that `text` is a part of, by name or title.
+    ///
+    /// Feeds that are not returned cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn find(
+        &self,
+        after: Option<&FeedName>,
+        closed: &[FeedPattern],
+        max: usize,
+        text: &str,
+    ) -> Result<Found, LogError> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
+        self.with_rows(|all| {
+            let open = all.open.from(from).take(max);
+            // No name behind the first `max` of each set can be among the first `max` of all.
+            let mut rows: Vec<&Arc<Row>> = open.collect();
+            let opened = rows.len();
+            for pattern in closed {
+                let beginning = pattern.beginning();
+                let from = match after {
+                    Some(after) if after.as_str() >= beginning => from,
+                    _ => Bound::Included(beginning),
+                };
+                let found = all.closed.from(from);
+                // Names that match lie together: a name of its own comes before all that begin with it.
+                let found = found.take_while(|row| pattern.matches(&row.name));
+                rows.extend(found.take(max));
+            }
+            fetch(&rows);
+            if rows.len() > opened {
+                rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+                rows.dedup_by(|one, other| one.key == other.key);
+                rows.truncate(max);
+            }
+            Found {
+                end: rows.last().map(|row| row.name.clone()),
+                matching: rows
+                    .into_iter()
+                    .filter(|row| row.has_text(text))
+                    .cloned()
+                    .collect(),
+            }
+        })
+    }
+
+    /// Returns the open feeds whose names are next to a text that may be a name with a mistake. Never reads the log.
+    pub fn near(&self, text: &str) -> Vec<FeedName> {
+        let Known::All(rows) = &*self.known.read() else {
+            return vec![];
+        };
+        let beginning: String = text.chars().take(NEAR_CHARS).collect();
+        let is_near = |row: &&Arc<Row>| row.name.as_str().starts_with(&beginning);
+        let before = rows.open.before(text);
+        let before = before.take_while(is_near).take(NEAR_MAX);
+        let behind = rows.open.from(Bound::Included(text));
+        let behind = behind.take_while(is_near).take(NEAR_MAX);
+        let near = before.chain(behind).map(|row| row.name.clone());
+        let mut near: Vec<FeedName> = near.collect();
+        near.sort();
+        near
+    }
+
+    /// Reads the log, if nobody has yet, as long as `goes_on` says so.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn read(&self, goes_on: impl Fn() -> bool) -> Result<(), LogError> {
+        let _reading = self.reading.lock();
+        // Another thread may have read the log while this one waited.
+        if matches!(*self.known.read(), Known::All(_)) {
+            return Ok(());
+        }
+        *self.known.write() = Known::Reading(vec![]);
+        // Unlocked while the log is read: the writer takes this lock for each commit.
+        let read = read(&*self.log, goes_on);
+        let mut known = self.known.write();
+        // Taken before an error returns, so the next caller begins again.
+        let meanwhile = std::mem::take(&mut *known);
+        if let (Some(mut rows), Known::Reading(changes)) = (read?, meanwhile) {
+            for change in &changes {
+                rows.take(change);
+            }
+            *known = Known::All(rows);
+        }
+        Ok(())
+    }
+
+    fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> Result<T, LogError> {
+        loop {
+            if let Known::All(rows) = &*self.known.read() {
+                return Ok(look(rows));
+            }
+            self.read(|| true)?;
+        }
+    }
+}
+
+/// Returns the rows of all feeds of a log, or `None` if it does not go on.
+fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
+    let (mut rows, mut timelines) = (Rows::default(), vec![]);
+    let mut after: Option<FeedName> = None;
+    while goes_on() {
+        let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+        let Some((last, _)) = found.last() else {
+            // In the order in which they came, within a commit in any, as followers are listed: rows that are read
+            // together lie together.
+            timelines.sort_unstable_by_key(|(made, _)| *made);
+            let mut timelines = timelines.into_iter();
+            while goes_on() {
+                let Some((_, row)) = timelines.next() else {
+                    return Ok(Some(rows));
+                };
+                rows.put(Arc::new(row));
+            }
+            return Ok(None);
+        };
+        after = Some(last.clone());
+        for (_, head) in &found {
+            let settings = settings_of(log, head.feed, head.revision)?;
+            let row = Row::new(head.feed, &settings, head.next.0);
+            if row.is_timeline {
+                // A timeline is updated when it is made, and never again.
+                timelines.push((head.updated, row));
+            } else {
+                rows.put(Arc::new(row));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use simplefeed_core::{
+        feed::{CommitNumber, DocumentNumber, Revision},
+        settings::{Choices, Defaults},
+        timestamp::Timestamp,
+    };
+
+    use super::*;
+    use simplefeed_log::{Commits as _, memory::MemoryLog};
+
+    fn feed() -> FeedKey {
+        FeedId::parse("urn:f").unwrap().key()
+    }
+
+    /// A commit that makes a feed `f`, or opens it.
+    fn commit(number: u64, closed: bool) -> Commit {
+        commit_of("f", number, number, closed)
+    }
+
+    fn settings(name: &str, closed: bool) -> Settings {
+        Settings {
+            name: FeedName::parse(name).unwrap(),
+            id: FeedId::parse(&format!("urn:{name}")).unwrap(),
+            choices: Arc::new(Choices {
+                closed: Some(closed),
+                ..Choices::default()
+            }),
+            defaults: Defaults::new("http://h/").into(),
+            sup_id: None,
+            was_closed: false,
+            timeline: None,
+        }
+    }
+
+    /// The row of an open feed.
+    pub(super) fn row(name: &str) -> Row {
+        let settings = settings(name, false);
+        Row::new(settings.id.key(), &settings, 0)
+    }
+
+    /// A commit that gives a feed its settings, the first of which make it.
+    fn commit_of(name: &str, number: u64, revision: u64, closed: bool) -> Commit {
+        let settings = settings(name, closed);
+        let feed = settings.id.key();
+        let mut changes = vec![Change::Settings {
+            feed,
+            revision: Revision(revision.try_into().unwrap()),
+            settings,
+        }];
+        if revision == 1 {
+            changes.push(Change::Opened {
+                feed,
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision: Revision(1),
+            });
+        }
+        Commit {
+            number: CommitNumber(number),
+            instant: Timestamp::from_micros(i64::try_from(number).unwrap()),
+            changes,
+        }
+    }
+
+    fn names(catalogue: &Catalogue, closed: &[FeedPattern]) -> usize {
+        let found = catalogue.find(None, closed, 10, "").unwrap();
+        found.matching.len()
+    }
+
+    /// A closed feed is never listed, whether the log is read before, between or after the commits.
+    #[test]
+    fn what_is_open_follows_the_commits() {
+        let name = FeedName::parse("f").unwrap();
+        for asked in 0..3 {
+            let log = Arc::new(MemoryLog::default());
+            let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+            assert_eq!(catalogue.is_open(&name), None);
+            for (number, closed) in [(1, true), (2, false)] {
+                if asked < number {
+                    assert_eq!(names(&catalogue, &[]), 0);
+                    assert_eq!(catalogue.is_open(&name), Some(false));
+                }
+                let generation = catalogue.generation_of_names();
+                let commit = commit(number, closed);
+                log.append(&commit).unwrap();
+                catalogue.committed(&commit);
+                assert!(!generation.is_current());
+            }
+            assert_eq!(names(&catalogue, &[]), 1);
+            assert_eq!(names(&catalogue, &[FeedPattern::all()]), 1);
+            assert_eq!(catalogue.is_open(&name), Some(true));
+            assert_eq!(catalogue.row(feed()).unwrap().unwrap().name, name);
+        }
+    }
+
+    /// Goal: a right to one closed feed shows that feed, and none whose name begins with its name.
+    #[test]
+    fn a_right_to_a_name_is_none_to_its_beginning() {
+        let log = Arc::new(MemoryLog::default());
+        let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+        for (number, name) in (1..).zip(["u1", "u10", "u2", "u"]) {
+            log.append(&commit_of(name, number, 1, true)).unwrap();
+        }
+        for (pattern, shown) in [
+            ("u1", "u1"),
+            ("u1*", "u1 u10"),
+            ("u", "u"),
+            ("*", "u u1 u10 u2"),
+            ("v", ""),
+        ] {
+            let pattern = FeedPattern::parse(pattern).unwrap();
+            let found = catalogue.find(None, &[pattern], 10, "").unwrap();
+            let names = found.matching.iter().map(|row| row.name.as_str());
+            assert_eq!(names.collect::<Vec<_>>().join(" "), shown);
+        }
+    }
+
+    /// Goal: rows are those that were asked for, in that order, as they are now: next to each other, scattered, again, or not
+    /// there.
+    #[test]
+    fn rows_come_as_they_are_asked_for() {
+        let log = Arc::new(MemoryLog::default());
+        let catalogue = Catalogue::new(Arc::<MemoryLog>::clone(&log));
+        let take = |commit: &Commit| {
+            log.append(commit).unwrap();
+            catalogue.committed(commit);
+        };
+        let names = ["d", "b", "e", "a", "c"];
+        for (number, name) in (1..).zip(names) {
+            if number == 3 {
+                // The first two are found in the log, the others are told.
+                catalogue.read(|| true).unwrap();
+            }
+            take(&commit_of(name, number, 1, false));
+        }
+        take(&commit_of("e", 6, 2, true));
+        let key = |name: &str| FeedId::parse(&format!("urn:{name}")).unwrap().key();
+        for asked in ["dbeac", "caebd", "bea", "eeddbb", "dxbxeb", "x", "", "bcda"] {
+            let keys = asked.chars().map(|name| key(&name.to_string()));
+            let rows = catalogue.rows(keys).unwrap();
+            let found: String = rows.iter().map(|row| row.name.as_str()).collect();
+            assert_eq!(found, asked.replace('x', ""));
+            let closed = |row: &Arc<Row>| row.is_closed == (row.name.as_str() == "e");
+            assert!(rows.iter().all(closed), "{asked}");
+        }
+    }
+}

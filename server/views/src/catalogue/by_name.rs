@@ -1,0 +1,180 @@
+//! Rows by name.
+//!
+//! Pure. A page of a large list reads some long runs of pointers. A `BTreeMap` of rows has a hundred short ones there, which
+//! lie anywhere in the memory, and compares names on the way to each.
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use super::Row;
+
+/// Most rows of a run. A row is put into the middle of one in less than a microsecond.
+const RUN_MAX: usize = 512;
+
+/// Rows, each under its name.
+#[derive(Debug)]
+pub(super) struct ByName {
+    /// Runs of rows in their order, each under a name that is not behind its first. The first run is under the empty name.
+    runs: BTreeMap<Box<str>, Vec<Arc<Row>>>,
+}
+
+impl Default for ByName {
+    fn default() -> Self {
+        Self {
+            runs: BTreeMap::from([(Box::default(), vec![])]),
+        }
+    }
+}
+
+fn place(run: &[Arc<Row>], name: &str) -> Result<usize, usize> {
+    run.binary_search_by(|row| row.name.as_str().cmp(name))
+}
+
+fn up_to(name: &str) -> (Bound<&str>, Bound<&str>) {
+    (Bound::Unbounded, Bound::Included(name))
+}
+
+impl ByName {
+    /// Returns the row with a name.
+    pub(super) fn get(&self, name: &str) -> Option<&Arc<Row>> {
+        let (_, run) = self.runs.range::<str, _>(up_to(name)).next_back()?;
+        run.get(place(run, name).ok()?)
+    }
+
+    /// Puts a row in, in place of the one with its name.
+    pub(super) fn insert(&mut self, row: Arc<Row>) {
+        let name = row.name.as_str();
+        let Some((_, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
+            return;
+        };
+        let at = match place(run, name) {
+            Ok(at) => {
+                run.remove(at);
+                at
+            }
+            Err(at) => at,
+        };
+        run.insert(at, row);
+        if run.len() > RUN_MAX {
+            let rest = run.split_off(RUN_MAX / 2);
+            if let Some(first) = rest.first() {
+                self.runs.insert(first.name.as_str().into(), rest);
+            }
+        }
+    }
+
+    /// Takes out the row with a name.
+    pub(super) fn remove(&mut self, name: &str) {
+        let Some((key, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
+            return;
+        };
+        let Ok(at) = place(run, name) else { return };
+        run.remove(at);
+        if run.is_empty() && !key.is_empty() {
+            let key = key.clone();
+            self.runs.remove(&key);
+        }
+    }
+
+    /// Returns the rows from a name on, or from behind it on.
+    pub(super) fn from<'r>(
+        &'r self,
+        first: Bound<&str>,
+    ) -> impl Iterator<Item = &'r Arc<Row>> + use<'r> {
+        let (name, skips) = match first {
+            Bound::Included(name) => (name, false),
+            Bound::Excluded(name) => (name, true),
+            Bound::Unbounded => ("", false),
+        };
+        let mut runs = self.runs.range::<str, _>(up_to(name));
+        let run = runs.next_back().map(|(_, run)| run.as_slice());
+        let run = run.unwrap_or_default();
+        let begin = match place(run, name) {
+            Ok(at) if skips => at + 1,
+            Ok(at) | Err(at) => at,
+        };
+        let (_, rest) = run.split_at_checked(begin).unwrap_or_default();
+        let behind = (Bound::Excluded(name), Bound::Unbounded);
+        let behind = self.runs.range::<str, _>(behind);
+        rest.iter().chain(behind.flat_map(|(_, run)| run))
+    }
+
+    /// Returns the rows before a name, the last one first.
+    pub(super) fn before<'r>(&'r self, end: &str) -> impl Iterator<Item = &'r Arc<Row>> + use<'r> {
+        let runs = self.runs.range::<str, _>(up_to(end)).rev();
+        let last = runs.clone().next().map(|(_, run)| run.as_slice());
+        let last = last.unwrap_or_default();
+        let (Ok(at) | Err(at)) = place(last, end);
+        let (rest, _) = last.split_at_checked(at).unwrap_or_default();
+        let others = runs.skip(1).flat_map(|(_, run)| run.iter().rev());
+        rest.iter().rev().chain(others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::tests::row;
+
+    /// Goal: the rows are those of a plain map, whatever is put in and taken out, over many runs.
+    #[test]
+    fn has_what_was_put_in() {
+        let (mut rows, mut expected) = (ByName::default(), BTreeMap::new());
+        let name = |number: u64| format!("n{}", number % 5_000);
+        for step in 0..40_000_u64 {
+            let name = name(step.wrapping_mul(2_654_435_761) >> 7);
+            // It grows, and is nearly empty in the end.
+            if step % 3 != 0 && step < 20_000 {
+                let row = Arc::new(row(&name));
+                rows.insert(Arc::clone(&row));
+                expected.insert(name, row);
+            } else {
+                rows.remove(&name);
+                expected.remove(&name);
+            }
+            if step % 997 == 0 {
+                check(&rows, &expected);
+            }
+            // Enough for many runs.
+            assert!(step != 19_999 || rows.runs.len() > 4);
+        }
+        check(&rows, &expected);
+        assert!(expected.len() < 200);
+        for number in 0..5_000 {
+            rows.remove(&name(number));
+        }
+        assert_eq!(rows.runs.len(), 1, "no empty run stays");
+        // Where runs were taken out.
+        expected.clear();
+        for number in (0..5_000).rev() {
+            let row = Arc::new(row(&name(number)));
+            rows.insert(Arc::clone(&row));
+            expected.insert(name(number), row);
+        }
+        check(&rows, &expected);
+    }
+
+    fn check(rows: &ByName, expected: &BTreeMap<String, Arc<Row>>) {
+        let all: Vec<&Arc<Row>> = rows.from(Bound::Unbounded).collect();
+        assert_eq!(all.len(), expected.len());
+        assert!(rows.runs.values().all(|run| run.len() <= RUN_MAX));
+        let same = |(one, other): (&&Arc<Row>, &Arc<Row>)| Arc::ptr_eq(one, other);
+        assert!(all.iter().zip(expected.values()).all(same));
+        for asked in ["a", "n", "n0", "n1234", "n2", "n25", "n4999", "z"] {
+            let found = rows.get(asked).map(Arc::as_ptr);
+            assert_eq!(found, expected.get(asked).map(Arc::as_ptr), "{asked}");
+            for first in [Bound::Included(asked), Bound::Excluded(asked)] {
+                let theirs = expected.range::<str, _>((first, Bound::Unbounded));
+                let ours = rows.from(first).map(Arc::as_ptr);
+                assert!(
+                    ours.eq(theirs.map(|(_, row)| Arc::as_ptr(row))),
+                    "{first:?}"
+                );
+            }
+            let theirs = expected
+                .range::<str, _>((Bound::Unbounded, Bound::Excluded(asked)))
+                .rev();
+            let ours = rows.before(asked).map(Arc::as_ptr);
+            assert!(ours.eq(theirs.map(|(_, row)| Arc::as_ptr(row))), "{asked}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The archive index: a list of the archived documents, so that a consumer finds them without a walk.
+//!
+//! Pure, but for reading manifests. Closed blocks of 1,000 documents are frozen; the growing block holds the rest. The
+//! index may lag behind the chain of documents and never leads it, because it lists records of the manifest.
+
+use bytes::Bytes;
+use simplefeed_core::{
+    feed::{DocumentNumber, FeedId, FeedName, Numbered},
+    index::{IndexBlock, IndexedDocument},
+    limits::INDEX_BLOCK_DOCUMENTS,
+    timestamp::Timestamp,
+};
+
+use super::manifest::{Archived, Manifests};
+use crate::error::ViewError;
+
+/// A closed block of the index.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Name of its file within the feed.
+    pub name: String,
+    /// Bytes of its JSON, without a coding.
+    pub bytes: Bytes,
+    /// Timestamp at which the last document in it was closed.
+    pub closed: Timestamp,
+}
+
+/// Returns closed block `block` (1 is the oldest), or `None` while it is not closed.
+///
+/// # Errors
+///
+/// See [`ViewError`].
+pub fn closed_block(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    block: u64,
+) -> Result<Option<Block>, ViewError> {
+    let last = block
+        .checked_mul(INDEX_BLOCK_DOCUMENTS)
+        .and_then(DocumentNumber::new);
+    let Some(last) = last else { return Ok(None) };
+    match manifests.get(feed, last)? {
+        Some(last) => block_closed_by(manifests, feed, id, &last),
+        None => Ok(None),
+    }
+}
+
+/// Returns the block that `last`, which need not be in the manifest yet, completes, if any.
+///
+/// # Errors
+///
+/// See [`ViewError`].
+pub fn block_closed_by(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    last: &Archived,
+) -> Result<Option<Block>, ViewError> {
+    let number = last.name.number.get();
+    if !number.is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
+        return Ok(None);
+    }
+    let block = number / INDEX_BLOCK_DOCUMENTS;
+    // `last` may be recorded already, or its record be damaged.
+    let mut documents = documents_of(manifests, feed, block, INDEX_BLOCK_DOCUMENTS - 1)?;
+    documents.push(*last);
+    let prev = name_of_closed(manifests, feed, block - 1)?;
+    let bytes = block_json(id, prev, documents);
+    Ok(Some(Block {
+        name: name_of(block, last),
+        bytes,
+        closed: last.closed,
+    }))
+}
+
+/// Returns the growing block of a feed with `archived` documents in its manifest.
+///
+/// # Errors
+///
+/// See [`ViewError`].
+pub fn growing_block(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    archived: u64,
+) -> Result<Bytes, ViewError> {
+    let closed = archived / INDEX_BLOCK_DOCUMENTS;
+    // The manifest may have grown since it was counted.
+    let count = archived - closed * INDEX_BLOCK_DOCUMENTS;
+    let documents = documents_of(manifests, feed, closed + 1, count)?;
+    let prev = name_of_closed(manifests, feed, closed)?;
+    Ok(block_json(id, prev, documents))
+}
+
+/// Returns the number of a closed block's name, if it is canonical.
+pub fn block_of_name(name: &str) -> Option<Numbered> {
+    let numbered = Numbered::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
+    (numbered.number > 0).then_some(numbered)
+}
+
+/// Returns the first `count` documents of a block.
+fn documents_of(
+    manifests: &Manifests,
+    feed: &FeedName,
+    block: u64,
+    count: u64,
+) -> Result<Vec<Archived>, ViewError> {
+    let first = block
+        .checked_sub(1)
+        .and_then(|before| before.checked_mul(INDEX_BLOCK_DOCUMENTS));
+    match first.and_then(|before| DocumentNumber::new(before + 1)) {
+        Some(first) => manifests.range(feed, first, count),
+        None => Ok(vec![]),
+    }
+}
+
+fn name_of_closed(
+    manifests: &Manifests,
+    feed: &FeedName,
+    block: u64,
+) -> Result<Option<String>, ViewError> {
+    let last = block.checked_mul(INDEX_BLOCK_DOCUMENTS);
+    // Block 0 does not exist: the oldest one links to none.
+    let Some(last) = last.and_then(DocumentNumber::new) else {
+        return Ok(None);
+    };
+    Ok(manifests.get(feed, last)?.map(|last| name_of(block, &last)))
+}
+
+fn name_of(block: u64, last: &Archived) -> String {
+    format!(
+        "index-{}.json",
+        Numbered {
+            number: block,
+            epoch: last.closed_in
+        }
+    )
+}
+
+fn block_json(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
+    // A lost document has a record, but no file to link to.
+    let there = documents.into_iter().filter(|document| !document.is_lost());
+    let documents = there.map(|document| IndexedDocument {
+        href: document.name.to_string(),
+        first: document.first.0,
+        entries: document.entries,
+        opened: document.opened.to_string(),
+        updated: document.updated.to_string(),
+        sha256: document.identity.digest,
+    });
+    let block = IndexBlock {
+        feed: feed.to_string(),
+        prev,
+        documents: documents.collect(),
+    };
+    block.to_bytes()
+}

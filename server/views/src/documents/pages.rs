@@ -1,0 +1,153 @@
+//! Paged documents (RFC 5005, 3): a stretch of a feed by place, for readers who scroll.
+//!
+//! Pure over the series. Pages change as the feed grows, so no cache may keep them for long. Who must not miss an entry
+//! reads the archived documents.
+
+use bytes::Bytes;
+use serde::Serialize;
+use simplefeed_core::{
+    document::feed_document,
+    event::Event,
+    feed::FeedKey,
+    header::{PageLinks, paged_header},
+    limits::PAGE_ENTRIES_MAX,
+    settings::Settings,
+    timeline::Place,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{LogError, Series, pages::PlacedEntry};
+
+/// Page that a reader asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Place that the page is next to: on its older side, or with a negative limit on its newer one. The newest entries
+    /// without it.
+    pub anchor: Option<Place>,
+    /// Entries of the page, at most; negative for newer ones.
+    pub limit: i64,
+}
+
+/// Form of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An Atom feed document.
+    Atom,
+    /// A JSON object with events.
+    Json,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Atom => "page.atom",
+            Self::Json => "page.json",
+        }
+    }
+}
+
+/// A page as JSON.
+#[derive(Serialize)]
+struct Page {
+    first: String,
+    previous: Option<String>,
+    next: Option<String>,
+    items: Vec<Item>,
+}
+
+/// An event, and its place.
+#[derive(Serialize)]
+struct Item {
+    anchor: String,
+    #[serde(flatten)]
+    event: Event,
+}
+
+/// Returns a page of a feed that was last `updated` then.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
+pub fn page(
+    log: &dyn Series,
+    (feed, updated): (FeedKey, Timestamp),
+    settings: &Settings,
+    wanted: Wanted,
+    form: Form,
+) -> Result<Bytes, LogError> {
+    let size = wanted.limit.unsigned_abs().min(PAGE_ENTRIES_MAX);
+    let entries = stretch(log, feed, wanted, size)?;
+    let size = size.max(1);
+    let url = |limit: i64, anchor: Option<Place>| {
+        let anchor = anchor.map_or(String::new(), |anchor| format!("&anchor={anchor}"));
+        format!("{}?limit={limit}{anchor}", form.name())
+    };
+    let limit = i64::try_from(size).unwrap_or(i64::MAX);
+    let older = match entries.last() {
+        Some(last) => !log.page(feed, Some(last.place), 1)?.is_empty(),
+        None => false,
+    };
+    let newer = match entries.first() {
+        Some(first) => !log.page(feed, Some(first.place), -1)?.is_empty(),
+        None => false,
+    };
+    let links = PageLinks {
+        own: url(wanted.limit, wanted.anchor),
+        first: url(limit, None),
+        previous: entries
+            .first()
+            .filter(|_| newer)
+            .map(|first| url(-limit, Some(first.place))),
+        next: entries
+            .last()
+            .filter(|_| older)
+            .map(|last| url(limit, Some(last.place))),
+    };
+    match form {
+        Form::Atom => {
+            let newest = entries.first().map(|newest| newest.place.instant());
+            // A page without entries is as old as the feed's newest one, or as the feed.
+            let updated = newest.unwrap_or(updated);
+            let fragments = entries.iter().rev().map(|entry| &entry.entry.fragment);
+            let header = paged_header(settings, updated, &links);
+            Ok(feed_document(&header, &fragments.collect::<Vec<_>>()))
+        }
+        Form::Json => {
+            let items: Result<Vec<Item>, LogError> = entries.iter().map(item).collect();
+            let page = Page {
+                first: links.first,
+                previous: links.previous,
+                next: links.next,
+                items: items?,
+            };
+            let json = serde_json::to_vec(&page).expect("a page has a JSON form");
+            Ok(json.into())
+        }
+    }
+}
+
+/// Returns the entries of a page, newest first.
+fn stretch(
+    log: &dyn Series,
+    feed: FeedKey,
+    wanted: Wanted,
+    size: u64,
+) -> Result<Vec<PlacedEntry>, LogError> {
+    let size = i64::try_from(size).unwrap_or(i64::MAX);
+    match wanted.anchor {
+        // Nothing is newer than the newest.
+        None if wanted.limit < 0 => Ok(vec![]),
+        anchor if wanted.limit < 0 => log.page(feed, anchor, -size),
+        anchor => log.page(feed, anchor, size),
+    }
+}
+
+fn item(entry: &PlacedEntry) -> Result<Item, LogError> {
+    let damaged = |error: &dyn std::fmt::Display| {
+        LogError::damaged(format!("entry {}: {error}", entry.entry.id))
+    };
+    let text = std::str::from_utf8(&entry.entry.fragment).map_err(|error| damaged(&error))?;
+    Ok(Item {
+        anchor: entry.place.to_string(),
+        event: Event::from_entry(text).map_err(|error| damaged(&error))?,
+    })
+}

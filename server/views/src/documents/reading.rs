@@ -1,0 +1,638 @@
+//! Documents for readers: the resource behind a URL now, and the source of its bytes.
+//!
+//! Shell over the log and the archive, with caches. No snapshot is ever removed for being stale: a counter of the
+//! feed's commits (striped, so that it needs no list of feeds) decides whether a snapshot is current.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use flate2::Compression;
+use quick_cache::{Weighter, sync::Cache};
+use simplefeed_core::{
+    commit::{Change, Commit},
+    document::{entry_document, feed_document},
+    feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered, Position},
+    header::{ENTRY_TYPE, FEED_TYPE, Form, header},
+    limits::INDEX_BLOCK_DOCUMENTS,
+    plan::FeedHead,
+    settings::Settings,
+};
+use simplefeed_log::{LogError, Series, Sources, settings_of};
+use simplefeed_resource::{
+    Coding, Content, Generation, Resource, Source, Tag, Validity,
+    gzip::{SMALLEST, gzip},
+    head_tag::HeadTag,
+    read_error::ReadError,
+};
+use tracing::warn;
+
+use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
+use crate::{
+    error::ViewError,
+    files::{Coded, twin},
+};
+
+/// Counters of commits, shared by the feeds whose keys hash alike.
+const STRIPES: usize = 4_096;
+/// Counter of the commits that make feeds or change settings, behind the others. What a timeline has may depend on any.
+const SETTINGS_COUNTER: usize = STRIPES;
+/// Counter of all commits.
+const COMMITS_COUNTER: usize = STRIPES + 1;
+/// Feeds whose snapshots are kept in memory.
+const SNAPSHOTS_MAX: usize = 20_000;
+/// Archived documents whose facts are kept in memory.
+const ARCHIVED_MAX: usize = 20_000;
+/// Bytes of bodies kept in memory.
+const BODIES_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Resource that a path below a feed names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `recent.atom`: the open document, at the feed's entry point.
+    Recent,
+    /// `{n}.atom`: a document at its permanent URL, open or archived.
+    Document(DocumentName),
+    /// `entries/{position}.atom`: one entry as an Atom Entry Document.
+    Entry(Numbered),
+    /// `index.json`: the growing block of the archive index.
+    Index,
+    /// `index-{k}.json`: a closed block of the archive index.
+    IndexBlock(Numbered),
+}
+
+/// State of a feed after some commit.
+#[derive(Debug)]
+pub struct Snapshot {
+    generation: Generation,
+    /// End of the feed: its next position, history hash and open document.
+    pub head: FeedHead,
+    /// Newest settings of the feed; the open document may have older ones.
+    pub settings: Settings,
+    open_settings: Settings,
+    /// Entity tags of `recent.atom` and of the permanent URL, without coding.
+    tags: (String, String),
+}
+
+/// A growing resource with a body in memory. Only the newest body stays, since no reader asks for an older one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Growing {
+    /// The open document of a feed, at its entry point or not.
+    Document(FeedKey, bool, Coding),
+    /// The growing block of a feed's index.
+    Index(FeedName),
+}
+
+/// A body, with the tag of its state.
+#[derive(Clone, Debug)]
+struct Body {
+    tag: String,
+    bytes: Bytes,
+}
+
+/// Weight of a body in memory.
+#[derive(Clone)]
+struct BodyWeight;
+
+impl Weighter<Growing, Body> for BodyWeight {
+    fn weight(&self, _: &Growing, body: &Body) -> u64 {
+        let bytes = size_of::<(Growing, Body)>() + body.tag.len() + body.bytes.len();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+/// Documents of all feeds, with the caches in front of log and archive.
+pub struct Documents {
+    log: Arc<dyn Series>,
+    archive: Archive,
+    stripes: Arc<[AtomicU64]>,
+    snapshots: Cache<FeedName, Arc<Snapshot>>,
+    archived: Cache<(FeedName, DocumentName), Archived>,
+    bodies: Cache<Growing, Body, BodyWeight>,
+    /// Bytes of files that are being sent.
+    in_flight: InFlight,
+}
+
+impl std::fmt::Debug for Documents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Documents").finish_non_exhaustive()
+    }
+}
+
+impl Documents {
+    /// Returns the documents of a log and its archive.
+    pub fn new(log: Arc<dyn Series>, archive: Archive) -> Self {
+        Self {
+            log,
+            archive,
+            stripes: std::iter::repeat_with(AtomicU64::default)
+                .take(STRIPES + 2)
+                .collect(),
+            snapshots: Cache::new(SNAPSHOTS_MAX),
+            archived: Cache::new(ARCHIVED_MAX),
+            bodies: Cache::with_weighter(1_000, BODIES_BYTES_MAX, BodyWeight),
+            in_flight: InFlight::default(),
+        }
+    }
+
+    /// Returns the feeds that the documents are made from.
+    pub fn log(&self) -> &Arc<dyn Series> {
+        &self.log
+    }
+
+    /// Makes what was read before a commit stale. The log calls this while it shows the commit to readers.
+    pub fn committed(&self, commit: &Commit) {
+        let count = |index: usize| {
+            if let Some(counter) = self.stripes.get(index) {
+                counter.fetch_add(1, Ordering::Release);
+            }
+        };
+        for change in &commit.changes {
+            // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
+            if let Some(feed) = change.feed() {
+                count(stripe_of(feed));
+            }
+            if matches!(
+                change,
+                Change::Settings { .. } | Change::Defaults { .. } | Change::Epoch { .. }
+            ) {
+                count(SETTINGS_COUNTER);
+            }
+        }
+        // The last one: a generation that finds it unchanged looks at no other.
+        count(COMMITS_COUNTER);
+    }
+
+    /// Returns the current snapshot of a feed, or `None` if no feed has that name.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn snapshot(&self, feed: &FeedName) -> Result<Option<Arc<Snapshot>>, ViewError> {
+        if let Some(snapshot) = self.current(feed) {
+            return Ok(Some(snapshot));
+        }
+        let Some(head) = self.log.named(feed)? else {
+            return Ok(None);
+        };
+        // The counters first: the state read after them may be newer than they are, never older.
+        let generation = self.generation(head.feed)?;
+        let Some(head) = self.log.feed(head.feed)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(&*self.log, head.feed, head.revision)?;
+        let open_settings = settings_of(&*self.log, head.feed, head.open.opening.revision)?;
+        let tag = HeadTag::new(head.clone());
+        let tags = (tag.recent(), tag.permanent());
+        let snapshot = Arc::new(Snapshot {
+            generation,
+            head,
+            settings,
+            open_settings,
+            tags,
+        });
+        self.snapshots.insert(feed.clone(), Arc::clone(&snapshot));
+        Ok(Some(snapshot))
+    }
+
+    /// Returns the generation of a feed's snapshots.
+    fn generation(&self, feed: FeedKey) -> Result<Generation, ViewError> {
+        let own = stripe_of(feed);
+        loop {
+            // A new feed that a pattern matches moves the counter of settings.
+            let before =
+                Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER], COMMITS_COUNTER);
+            let Some(sources) = self.log.sources(feed)? else {
+                return Ok(Generation::of(&self.stripes, own));
+            };
+            let Sources::These(sources) = sources else {
+                return Ok(Generation::of(&self.stripes, COMMITS_COUNTER));
+            };
+            let mut watched: Vec<usize> = sources.into_iter().map(stripe_of).collect();
+            watched.extend([own, SETTINGS_COUNTER]);
+            watched.sort_unstable();
+            watched.dedup();
+            let generation = Generation::of_all(&self.stripes, watched, COMMITS_COUNTER);
+            // Otherwise the timeline may follow others by now.
+            if before.is_current() {
+                return Ok(generation);
+            }
+        }
+    }
+
+    /// Returns the resource of an address if memory alone has it.
+    pub fn at_once(self: &Arc<Self>, feed: &FeedName, address: &Address) -> Option<Resource> {
+        let form = match address {
+            Address::Recent => Form::Recent,
+            Address::Document(name) => {
+                if let Some(archived) = self.archived.get(&(feed.clone(), *name)) {
+                    return Some(self.archived_resource(feed, archived));
+                }
+                Form::Open
+            }
+            Address::Entry(_) | Address::Index | Address::IndexBlock(_) => return None,
+        };
+        let state = self.current(feed)?;
+        let open = Address::Document(state.head.open.opening.name);
+        (form == Form::Recent || *address == open).then(|| self.growing_resource(&state, form))
+    }
+
+    /// Returns a feed's snapshot from memory, if it is current.
+    pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
+        let snapshot = self.snapshots.get(feed)?;
+        snapshot.generation.is_current().then_some(snapshot)
+    }
+
+    /// Makes the recent document of a feed, for readers that come in a moment. A failure is theirs to see.
+    pub fn prepare(self: &Arc<Self>, feed: &FeedName, coding: Coding) {
+        if let Ok(Some(resource)) = self.resource(feed, &Address::Recent) {
+            let _failed = resource.source().read(coding).is_err();
+        }
+    }
+
+    /// Returns the resource of an address now, or `None` if it names nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn resource(
+        self: &Arc<Self>,
+        feed: &FeedName,
+        address: &Address,
+    ) -> Result<Option<Resource>, ViewError> {
+        if let Some(resource) = self.at_once(feed, address) {
+            return Ok(Some(resource));
+        }
+        let Some(state) = self.snapshot(feed)? else {
+            return Ok(None);
+        };
+        // Records of the open document, or of later ones, are another log's.
+        let closed = state.head.open.opening.name.number.get() - 1;
+        match address {
+            Address::Recent => Ok(Some(self.growing_resource(&state, Form::Recent))),
+            Address::Document(name) => self.document(feed, &state, *name),
+            Address::Entry(numbered) => self.entry(feed, &state, *numbered),
+            Address::Index => {
+                let manifests = &self.archive.manifests;
+                let archived = manifests.count(feed)?.min(closed);
+                let id = &state.settings.id;
+                // The growing block changes only with this number.
+                let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
+                let bytes = if let Some(bytes) = self.body(&key, &tag) {
+                    bytes
+                } else {
+                    let block = |archived| index::growing_block(manifests, feed, id, archived);
+                    let bytes = match block(archived) {
+                        // A power cut has damaged records of the last write, which the view writes again.
+                        Err(ViewError::DamagedRecord { .. }) => {
+                            let whole = manifests.count_before_hole(feed)?.min(closed);
+                            return Ok(Some(index_resource(block(whole)?)));
+                        }
+                        bytes => bytes?,
+                    };
+                    self.keep_body(key, tag, &bytes);
+                    bytes
+                };
+                Ok(Some(index_resource(bytes)))
+            }
+            Address::IndexBlock(numbered)
+                if numbered.number.saturating_mul(INDEX_BLOCK_DOCUMENTS) > closed =>
+            {
+                Ok(None)
+            }
+            Address::IndexBlock(numbered) => {
+                let _unknown = self
+                    .archive
+                    .check_records(&*self.log, state.head.feed, feed);
+                let (id, manifests) = (&state.settings.id, &self.archive.manifests);
+                let block = index::closed_block(manifests, feed, id, numbered.number);
+                let block = match block {
+                    // A power cut has damaged records of the last write, which the view writes again.
+                    Err(ViewError::DamagedRecord { document, .. })
+                        if manifests.count_before_hole(feed)? < document =>
+                    {
+                        None
+                    }
+                    block => block?,
+                };
+                // The epoch is part of the name, and a block has only one name.
+                let block =
+                    block.filter(|block| index::block_of_name(&block.name) == Some(*numbered));
+                Ok(block.map(|block| {
+                    let closed = Some(block.closed);
+                    let validity = Validity::Forever;
+                    Resource::of_bytes("application/json", closed, validity, block.bytes)
+                }))
+            }
+        }
+    }
+
+    /// Returns the bytes of an archived document, plain and with gzip; `None` if it is no file, or lost.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn size(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<(u64, u64)>, ViewError> {
+        let archived = self.record(feed, document)?;
+        let archived = archived.filter(|archived| !archived.is_lost());
+        Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
+    }
+
+    /// Returns the record of an archived document. A damaged one counts as none: until the view has written it again, the
+    /// log gives the same bytes.
+    fn record(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<Archived>, ViewError> {
+        match self.archive.manifests.get(feed, document) {
+            Err(ViewError::DamagedRecord { .. }) => Ok(None),
+            found => found,
+        }
+    }
+
+    /// Returns a body from memory, if it is that of a state.
+    fn body(&self, of: &Growing, tag: &str) -> Option<Bytes> {
+        let body = self.bodies.get(of).filter(|body| body.tag == tag);
+        body.map(|body| body.bytes)
+    }
+
+    fn keep_body(&self, of: Growing, tag: String, bytes: &Bytes) {
+        let bytes = bytes.clone();
+        self.bodies.insert(of, Body { tag, bytes });
+    }
+
+    fn document(
+        self: &Arc<Self>,
+        feed: &FeedName,
+        state: &Arc<Snapshot>,
+        name: DocumentName,
+    ) -> Result<Option<Resource>, ViewError> {
+        if name == state.head.open.opening.name {
+            return Ok(Some(self.growing_resource(state, Form::Open)));
+        }
+        // The document is not opened yet, or its open one has another epoch.
+        if name.number >= state.head.open.opening.name.number {
+            return Ok(None);
+        }
+        // A document that cannot be compared has a digest all the same.
+        let _unknown = self
+            .archive
+            .check_records(&*self.log, state.head.feed, feed);
+        if let Some(archived) = self.record(feed, name.number)? {
+            // Another epoch's name leads to a redirect instead, and a lost document to nothing.
+            if archived.name != name || archived.is_lost() {
+                return Ok(None);
+            }
+            self.archived.insert((feed.clone(), name), archived);
+            return Ok(Some(self.archived_resource(feed, archived)));
+        }
+        // Closed, but not yet a durable file: its bytes are final, but not called immutable.
+        let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
+        let frozen = frozen.filter(|frozen| frozen.opening.name == name);
+        if frozen.is_some() && state.settings.is_timeline() {
+            // The next reader finds a file, which caches may keep.
+            self.archive.want(state.head.feed, name.number);
+        }
+        Ok(frozen.map(|frozen| {
+            let closed = Some(frozen.successor.opened);
+            Resource::of_bytes(FEED_TYPE, closed, Validity::Once, frozen.bytes)
+        }))
+    }
+
+    /// Returns the newest name of a document that an epoch has renamed.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn renamed(
+        &self,
+        feed: &FeedName,
+        name: DocumentName,
+    ) -> Result<Option<DocumentName>, ViewError> {
+        let Some(state) = self.snapshot(feed)? else {
+            return Ok(None);
+        };
+        let opening = self.log.opening(state.head.feed, name.number)?;
+        // The predecessor links to the first of these names. Each one before the newest leads to it.
+        let opening = opening
+            .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
+        Ok(opening.map(|opening| opening.name))
+    }
+
+    fn entry(
+        &self,
+        feed: &FeedName,
+        state: &Snapshot,
+        numbered: Numbered,
+    ) -> Result<Option<Resource>, ViewError> {
+        let at = Position(numbered.number);
+        if at >= state.head.next {
+            return Ok(None);
+        }
+        let entry = self.log.entries(state.head.feed, at..at.next())?.pop();
+        // An entry's URL has the epoch of its document, so one position never names two contents.
+        let Some(entry) = entry.filter(|entry| entry.document.epoch == numbered.epoch) else {
+            return Ok(None);
+        };
+        // An entry is frozen with its document, and has the date of the cut then.
+        let archived = self.record(feed, entry.document.number)?;
+        let bytes = entry_document(&entry.fragment);
+        let modified = archived.map_or(entry.instant, |archived| archived.closed);
+        let validity = match archived {
+            Some(_) => Validity::Forever,
+            None => Validity::Once,
+        };
+        Ok(Some(Resource::of_bytes(
+            ENTRY_TYPE,
+            Some(modified),
+            validity,
+            bytes,
+        )))
+    }
+
+    /// Returns the bytes of an archived document: those of its file, or, if that is gone or damaged, those that the log
+    /// gives, as long as they have the recorded digest.
+    fn file_bytes(
+        &self,
+        feed: &FeedName,
+        archived: &Archived,
+        coding: Coding,
+    ) -> Result<Bytes, ViewError> {
+        let error = match self.archive.read(feed, archived, coding == Coding::Gzip) {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => error,
+        };
+        warn!(%feed, document = %archived.name, %error, "served from the log; `rebuild` repairs the file");
+        let head = self.log.named(feed)?;
+        let frozen = match head {
+            Some(head) => Frozen::render(&*self.log, head.feed, archived.name.number)?,
+            None => None,
+        };
+        let bytes = frozen.map(|frozen| match coding {
+            Coding::Identity => (frozen.bytes, archived.identity),
+            Coding::Gzip => {
+                let twin = twin(&frozen.bytes, SMALLEST, Some(archived.gzip));
+                (twin.into(), archived.gzip)
+            }
+        });
+        match bytes {
+            Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
+            // Other bytes under an immutable URL would be worse than an error.
+            _ => Err(error),
+        }
+    }
+
+    fn render(&self, state: &Snapshot, form: Form) -> Result<Bytes, ViewError> {
+        let opening = &state.head.open.opening;
+        let entries = self
+            .log
+            .entries(state.head.feed, opening.first..state.head.next)?;
+        let expected = state.head.next.0 - opening.first.0;
+        let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        if found != expected {
+            let what = format!("the open document has {found} of {expected} entries");
+            return Err(LogError::Damaged { what }.into());
+        }
+        // The settings of the opening, because a header never changes while its document grows.
+        let header = header(opening, &state.open_settings, form, state.head.updated);
+        let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
+        Ok(feed_document(&header, &fragments))
+    }
+
+    fn archived_resource(self: &Arc<Self>, feed: &FeedName, archived: Archived) -> Resource {
+        let tag = Tag::Digests {
+            identity: archived.identity.digest,
+            gzip: archived.gzip.digest,
+        };
+        let source = ArchivedBytes {
+            documents: Arc::clone(self),
+            feed: feed.clone(),
+            archived,
+        };
+        let closed = Some(archived.closed);
+        Resource::new(FEED_TYPE, closed, Validity::Forever, tag, Arc::new(source))
+    }
+
+    fn growing_resource(self: &Arc<Self>, state: &Arc<Snapshot>, form: Form) -> Resource {
+        let tag = match form {
+            Form::Recent => state.tags.0.clone(),
+            Form::Open | Form::Archived { .. } => state.tags.1.clone(),
+        };
+        let opening = state.head.open.opening;
+        let renamed = opening.name.epoch.began();
+        // An empty feed's document may be opened anew with another header, and an epoch changes any.
+        let modified = opening.opened.max(renamed).max(state.head.updated);
+        let tag = Tag::Shared(tag);
+        let source = GrowingBytes {
+            documents: Arc::clone(self),
+            tag: tag.clone(),
+            state: Arc::clone(state),
+            form,
+        };
+        let validity = Validity::Generation(state.generation.clone());
+        Resource::new(FEED_TYPE, Some(modified), validity, tag, Arc::new(source))
+    }
+}
+
+fn stripe_of(feed: FeedKey) -> usize {
+    let mut hasher = DefaultHasher::new();
+    feed.hash(&mut hasher);
+    let stripes = u64::try_from(STRIPES).expect("stripes are few");
+    usize::try_from(hasher.finish() % stripes).expect("stripes are few")
+}
+
+/// Returns the growing block of an archive index.
+fn index_resource(bytes: Bytes) -> Resource {
+    Resource::of_bytes("application/json", None, Validity::Once, bytes)
+}
+
+/// Source of an archived document's bytes: its files.
+#[derive(Debug)]
+struct ArchivedBytes {
+    documents: Arc<Documents>,
+    feed: FeedName,
+    archived: Archived,
+}
+
+impl Source for ArchivedBytes {
+    fn at_once(&self, _: Coding) -> Option<Content> {
+        None
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+        let Self {
+            documents,
+            feed,
+            archived,
+        } = self;
+        let coded = match coding {
+            Coding::Identity => archived.identity,
+            Coding::Gzip => archived.gzip,
+        };
+        // Slow readers of one document share one copy of its bytes.
+        let bytes = documents.in_flight.get(coded.digest, || {
+            documents.file_bytes(feed, archived, coding)
+        })?;
+        Ok(Content {
+            bytes,
+            digest: Some(coded.digest),
+        })
+    }
+}
+
+/// Source of an open document's bytes: the log, and the bodies kept in memory.
+#[derive(Debug)]
+struct GrowingBytes {
+    documents: Arc<Documents>,
+    tag: Tag,
+    state: Arc<Snapshot>,
+    form: Form,
+}
+
+impl GrowingBytes {
+    fn key(&self, coding: Coding) -> Growing {
+        let is_recent = matches!(self.form, Form::Recent);
+        Growing::Document(self.state.head.feed, is_recent, coding)
+    }
+}
+
+impl Source for GrowingBytes {
+    fn at_once(&self, coding: Coding) -> Option<Content> {
+        let tag = self.tag.in_coding(coding);
+        let bytes = self.documents.body(&self.key(coding), &tag)?;
+        Some(Content {
+            bytes,
+            digest: None,
+        })
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+        if let Some(content) = self.at_once(coding) {
+            return Ok(content);
+        }
+        let bytes = match coding {
+            Coding::Identity => self.documents.render(&self.state, self.form)?,
+            Coding::Gzip => {
+                let identity = self.read(Coding::Identity)?;
+                // The fast level, because these bytes change soon.
+                gzip(&identity.bytes, Compression::fast()).into()
+            }
+        };
+        let tag = self.tag.in_coding(coding);
+        self.documents.keep_body(self.key(coding), tag, &bytes);
+        Ok(Content {
+            bytes,
+            digest: None,
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! Folders in which views keep their files.
+//!
+//! Shell: the lock that all writers of these files share, and how the files become durable.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use simplefeed_log::{
+    barrier::sync_files,
+    durable::create_folders,
+    folder::OpenError,
+    held::{HeldFolder, visible_path},
+    seen,
+};
+use simplefeed_process::regular;
+use tracing::info;
+
+/// Folders of a server. Clones share the lock.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// Tree that any web server may serve.
+    pub www: PathBuf,
+    /// Tree of the closed feeds, which no web server may serve.
+    pub closed: PathBuf,
+    /// Facts about archived documents, for `recover`.
+    pub sidecars: PathBuf,
+    views: PathBuf,
+    data: PathBuf,
+    /// Whether the data folder is synced as a whole later.
+    is_unhurried: bool,
+    /// Keeps the paths above valid.
+    _held: Option<HeldFolder>,
+    /// Keeps other servers out of the tree for web servers.
+    lock: Arc<Mutex<Option<File>>>,
+    writing: Arc<Mutex<()>>,
+}
+
+impl Folders {
+    /// Returns the folders below the data folder `data`, with the tree for web servers at `www` if given, else at
+    /// `<data>/www`.
+    pub fn new(data: &Path, www: Option<&Path>) -> Self {
+        Self {
+            www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
+            closed: data.join("closed"),
+            sidecars: data.join("sidecars"),
+            views: data.join("views"),
+            data: data.into(),
+            is_unhurried: false,
+            _held: None,
+            lock: Arc::default(),
+            writing: Arc::default(),
+        }
+    }
+
+    /// Returns the folders below an open data folder, by its handle. As [`new`](Self::new).
+    pub fn held(data: &HeldFolder, www: Option<&Path>) -> Self {
+        Self {
+            _held: Some(data.clone()),
+            ..Self::new(data.path(), www)
+        }
+    }
+
+    /// Returns folders whose files are not made durable one by one, since the data folder is synced as a whole later.
+    #[must_use]
+    pub fn unhurried(self) -> Self {
+        Self {
+            is_unhurried: true,
+            ..self
+        }
+    }
+
+    /// Returns the folders with the tree for web servers locked, if it is there: it may be outside the data folder, and two
+    /// servers would overwrite each other's documents. Some network file systems lock no folders, which is logged.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`OpenError::Locked`] if another process holds it.
+    pub fn locked(self) -> Result<Self, OpenError> {
+        self.keep_locked()?;
+        Ok(self)
+    }
+
+    /// Locks the tree for web servers, if it is there, unless it is the one that is locked already: it may be removed under
+    /// a running server, and made again.
+    ///
+    /// # Errors
+    ///
+    /// As [`locked`](Self::locked).
+    pub(super) fn keep_locked(&self) -> Result<(), OpenError> {
+        let mut lock = self.lock.lock();
+        let is_held = |held: &File| {
+            let found = fs::metadata(&self.www).ok();
+            let held = held.metadata().ok();
+            found
+                .zip(held)
+                .is_some_and(|(found, held)| (found.dev(), found.ino()) == (held.dev(), held.ino()))
+        };
+        if lock.as_ref().is_some_and(is_held) {
+            return Ok(());
+        }
+        // The writer of the folder reports the error.
+        let Ok(tree) = regular::open_folder(&self.www) else {
+            return Ok(());
+        };
+        match tree.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked {
+                    folder: visible_path(&self.www),
+                    holder: String::new(),
+                });
+            }
+            Err(TryLockError::Error(error)) => {
+                let folder = visible_path(&self.www);
+                info!(%error, folder = %folder.display(), "the folder cannot be locked: no other server may have it");
+            }
+        }
+        *lock = Some(tree);
+        Ok(())
+    }
+
+    /// Creates folders and those around them, durably.
+    ///
+    /// # Errors
+    ///
+    /// Names the first folder that cannot be created or synced.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the data folder is synced as a whole"
+    )]
+    pub(super) fn create<'p>(&self, folders: &[&'p Path]) -> Result<(), (&'p Path, io::Error)> {
+        if !self.is_unhurried {
+            return create_folders(folders);
+        }
+        let mut each = folders.iter();
+        each.try_for_each(|folder| fs::create_dir_all(folder).map_err(|error| (*folder, error)))
+    }
+
+    /// Makes files, or the names in folders, durable, as [`sync_files`] does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first write that the disk could not do.
+    pub(super) fn sync(&self, files: &[&File], folders: &[&File]) -> io::Result<()> {
+        if self.is_unhurried {
+            return Ok(());
+        }
+        sync_files(files, folders)
+    }
+
+    /// Returns the data folder.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Returns the folder of a view's own records, such as its cursor.
+    pub fn of_view(&self, name: &str) -> PathBuf {
+        self.views.join(name)
+    }
+
+    /// Returns the path of the log's note of the last commit that readers have seen.
+    pub fn seen(&self) -> PathBuf {
+        self.views.join(seen::NAME)
+    }
+
+    /// Returns the folders with a subfolder for each kind of files.
+    pub fn trees(&self) -> [&Path; 3] {
+        [&self.www, &self.closed, &self.views]
+    }
+
+    /// Waits until nobody else writes files of views: `rebuild` may run beside the followers.
+    pub fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock()
+    }
+}

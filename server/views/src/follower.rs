@@ -1,0 +1,238 @@
+//! The follower: the one loop that runs any view.
+//!
+//! Shell: a thread for each view. It waits for commits, lets the view apply them, has the work that follows carried out
+//! and notes its cursor. A view that fails is tried again for ever, and holds up no other.
+
+use std::{
+    cell::OnceCell,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use simplefeed_core::feed::CommitNumber;
+use simplefeed_log::{EntryLog, announcements::Coming};
+use simplefeed_process::stop::Stop;
+use tracing::error;
+
+use super::{Applied, View, error::ViewError};
+
+/// Most commits that one round applies.
+const COMMITS_TOGETHER: usize = 1_000;
+/// Commits between two notes of the cursor.
+const NOTED_COMMITS: u64 = 1_024;
+/// Time that a server which stops leaves to a view for the work that waits. The next start does the rest.
+const GRACE: Duration = Duration::from_secs(1);
+/// Pause after a round that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Last commit whose work a follower has carried out, as far as this process knows.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicU64);
+
+impl Progress {
+    /// Returns the last commit whose work is carried out.
+    pub fn reached(&self) -> CommitNumber {
+        CommitNumber(self.0.load(Ordering::Relaxed))
+    }
+
+    fn reach(&self, commit: CommitNumber) {
+        self.0.store(commit.0, Ordering::Relaxed);
+    }
+}
+
+/// Time that a view has for its work: until the server stops, and a second more: what is left is made after the next start.
+#[derive(Debug)]
+pub struct Grace<'s> {
+    stop: &'s Stop,
+    time: Duration,
+    /// When the stop was noticed.
+    since: OnceCell<Instant>,
+}
+
+impl<'s> Grace<'s> {
+    pub(super) fn new(stop: &'s Stop, time: Duration) -> Self {
+        let since = OnceCell::new();
+        Self { stop, time, since }
+    }
+
+    /// Returns whether the server stops.
+    pub fn has_begun(&self) -> bool {
+        self.stop.is_requested()
+    }
+
+    /// Returns whether work may go on.
+    pub fn lasts(&self) -> bool {
+        !self.stop.is_requested() || self.since.get_or_init(Instant::now).elapsed() < self.time
+    }
+}
+
+/// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panicked may be
+/// run again: it begins where its files end.
+pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &Stop) {
+    follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
+}
+
+fn follow_within(
+    view: &dyn View,
+    log: &dyn EntryLog,
+    progress: &Progress,
+    stop: &Stop,
+    grace: &Grace<'_>,
+) {
+    // A panic leaves a view's memory in an unknown state, which this makes anew.
+    let begun = loop {
+        match view.begin(log) {
+            Ok(begun) => break begun,
+            Err(error) => {
+                report_failure(view, &error, "begin");
+                if stop.is_requested_within(RETRY) {
+                    return;
+                }
+            }
+        }
+    };
+    progress.reach(begun);
+    let follower = Follower {
+        view,
+        log,
+        progress,
+        stop,
+        grace,
+        applied: begun,
+        carried_out: begun,
+        noted: begun,
+        is_full: false,
+        is_replaced: false,
+        wakes: 0,
+    };
+    follower.run();
+}
+
+struct Follower<'f> {
+    view: &'f dyn View,
+    log: &'f dyn EntryLog,
+    progress: &'f Progress,
+    stop: &'f Stop,
+    grace: &'f Grace<'f>,
+    /// Last commit that the view has applied.
+    applied: CommitNumber,
+    /// Last commit whose work is carried out: `applied`, unless work failed since.
+    carried_out: CommitNumber,
+    noted: CommitNumber,
+    is_full: bool,
+    /// Whether a document of the view is of another log.
+    is_replaced: bool,
+    /// Wake-ups that were answered.
+    wakes: u64,
+}
+
+impl Follower<'_> {
+    fn run(mut self) {
+        loop {
+            let applied = self.apply();
+            if let Err(error) = &applied {
+                report_failure(self.view, error, "apply a commit");
+            }
+            // After an error as well: the work that waits may need nothing of the log.
+            let carried_out = self.carry_out();
+            let has_ended = matches!(applied, Ok(false));
+            if has_ended || self.carried_out.0 >= self.noted.0 + NOTED_COMMITS {
+                self.note();
+            }
+            if has_ended {
+                return;
+            }
+            if applied.is_err() || !carried_out {
+                // A server that stops does not wait for a failing disk. The next start goes on from the cursor.
+                if self.stop.is_requested_within(RETRY) {
+                    self.note();
+                    return;
+                }
+            } else if self.log.head().number == self.applied {
+                self.view.pause(self.stop);
+            }
+        }
+    }
+
+    /// Applies the next commits, and waits for the first one. Returns whether more may come.
+    fn apply(&mut self) -> Result<bool, ViewError> {
+        let next = self.applied.next();
+        if self.carried_out < self.applied {
+            // Work that failed is tried again, even if no commit comes.
+            let has_come = next <= self.log.head().number;
+            if self.is_full || !has_come {
+                return Ok(!self.stop.is_requested());
+            }
+        }
+        let announced = self.log.announcements();
+        match announced.comes(next, self.wakes) {
+            Coming::Commit => {}
+            Coming::Woken(wakes) => {
+                self.wakes = wakes;
+                return Ok(self.grace.lasts());
+            }
+            Coming::End => return Ok(false),
+        }
+        for outline in announced.outlines(next, COMMITS_TOGETHER, self.log)? {
+            let applied = self.view.apply(&outline, self.log)?;
+            self.applied = outline.number;
+            self.is_full = applied == Applied::Full;
+            if self.is_full {
+                break;
+            }
+        }
+        Ok(self.grace.lasts())
+    }
+
+    /// Carries out the work that waits. Returns whether none is left.
+    fn carry_out(&mut self) -> bool {
+        // Nothing mends it while the server runs.
+        if self.is_replaced {
+            return false;
+        }
+        match self.view.carry_out(self.log, self.grace) {
+            Ok(false) => false,
+            Ok(true) => {
+                self.carried_out = self.applied;
+                self.is_full = false;
+                self.progress.reach(self.carried_out);
+                true
+            }
+            Err(error) => {
+                report_failure(self.view, &error, "write its files");
+                // More entries would be shown under URLs that have other contents.
+                if let ViewError::Replaced { path, .. } = &error {
+                    self.is_replaced = true;
+                    self.view.note_replaced(self.log, path);
+                    self.log.end_as_replaced(path);
+                    error!(
+                        "the log takes no entries: the folder of `www` is another server's, or `simplefeed-server recover` \
+                         makes a new log of this one and of the documents beside it"
+                    );
+                }
+                self.is_full &= !self.view.has_room();
+                false
+            }
+        }
+    }
+
+    /// Notes the cursor. A failure is only logged, because the cursor saves nothing but time.
+    fn note(&mut self) {
+        if let Err(error) = self.view.note(self.carried_out, self.log) {
+            report_failure(self.view, &error, "note its cursor");
+        }
+        self.noted = self.carried_out;
+    }
+}
+
+fn report_failure(view: &dyn View, error: &ViewError, action: &'static str) {
+    let error: &(dyn std::error::Error + 'static) = error;
+    error!(
+        error,
+        view = view.name(),
+        "a view cannot {action}; it tries again"
+    );
+}
+
+#[cfg(test)]
+mod tests;

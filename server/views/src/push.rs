@@ -1,0 +1,564 @@
+//! The view that wakes readers that wait. It has no files.
+//!
+//! Shell: locks. Whoever waits for a feed watches its hub. The follower of this view looks at each feed of a commit that
+//! somebody watches: it notes the end of the feed, makes the events of its new entries, and wakes all watchers. So an
+//! event is made once, however many read it, and no publisher waits for any of this.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use quick_cache::{Weighter, sync::Cache};
+use simplefeed_core::{
+    commit::{Change, Commit, Outline},
+    feed::{CommitNumber, FeedKey, FeedName, Position, Revision},
+    push::PlaceId,
+};
+use simplefeed_log::{EntryLog, LogError, Series};
+use simplefeed_process::stop::Stop;
+use simplefeed_resource::Coding;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::{Applied, View, error::ViewError, follower::Grace};
+
+mod events;
+mod newest;
+
+pub use events::{Begin, Past, Stretch};
+use events::{Course, read_on};
+use newest::Newest;
+
+/// Longest pause of the follower. A commit of a feed that somebody watches ends it.
+const PACE: Duration = Duration::from_millis(50);
+/// Bytes of stretches of the past that are shared.
+const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Bytes of events that a hub keeps.
+const HUB_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of events that a reader takes at once: a slow one holds them for long.
+const AT_HAND_BYTES: usize = 16 * 1024;
+
+/// Codings, in the order of a hub's wishes.
+const CODINGS: [Coding; 2] = [Coding::Identity, Coding::Gzip];
+
+/// End of a feed, as its watchers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Id of the newest entry's event; `None` while there is no entry.
+    pub newest: Option<PlaceId>,
+    /// Revision of the feed's settings, of which an empty document is made anew.
+    pub revision: Revision,
+}
+
+impl News {
+    /// End of a feed that nobody has looked at.
+    const UNKNOWN: Self = Self {
+        newest: None,
+        revision: Revision(0),
+    };
+
+    /// Returns the position that the next entry gets.
+    pub fn next(&self) -> Position {
+        self.newest
+            .map_or(Position(0), |newest| newest.position.next())
+    }
+
+    /// Returns whether a feed that ended so has come to `later`.
+    fn precedes(&self, later: &Self) -> bool {
+        self.next() < later.next() || self.revision < later.revision
+    }
+}
+
+/// Interest of a watcher in its feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Its newest place.
+    Place,
+    /// Its entries.
+    Entries,
+    /// Its recent document, in a coding.
+    Document(Coding),
+}
+
+/// Function that makes the recent document of a feed ready, in a coding.
+type Prepare = Box<dyn Fn(&FeedName, Coding) + Send + Sync>;
+
+/// Meeting point of a feed's watchers.
+#[derive(Debug)]
+struct Hub {
+    name: FeedName,
+    /// Number of the feed among the timelines, if it is one.
+    number: Option<u32>,
+    news: watch::Sender<News>,
+    /// Watchers that read entries.
+    readers: AtomicUsize,
+    /// Whether watchers want the recent document in each coding.
+    documents: [AtomicBool; 2],
+    newest: Mutex<Newest>,
+    /// Number of the last commit that had been announced when the feed was looked at.
+    looked: AtomicU64,
+    /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
+    looking: Mutex<Option<Course>>,
+}
+
+/// Hubs of all watched feeds.
+#[derive(Debug, Default)]
+struct Hubs {
+    by_feed: HashMap<FeedKey, Watched>,
+    /// Timelines among them, by their numbers.
+    timelines: Arc<HashMap<u32, FeedKey>>,
+}
+
+impl Hubs {
+    /// Returns whether somebody watches what a commit changes.
+    fn may_concern(&self, commit: &Commit) -> bool {
+        // Finding the timelines takes the lock of the graph, and this runs on the writer's thread.
+        if !self.timelines.is_empty() {
+            return true;
+        }
+        let feeds = commit.changes.iter().filter_map(Change::feed);
+        // A batch has thousands of entries of one feed.
+        let mut last = None;
+        let mut feeds = feeds.filter(|feed| last.replace(*feed) != Some(*feed));
+        feeds.any(|feed| self.by_feed.contains_key(&feed))
+    }
+}
+
+/// A hub, and how many watch it.
+#[derive(Debug)]
+struct Watched {
+    hub: Arc<Hub>,
+    watchers: usize,
+}
+
+/// View that wakes the watchers of feeds.
+#[derive(Debug)]
+pub struct Push(Arc<Shared>);
+
+struct Shared {
+    /// Called before watchers are woken: a thousand of them would each wait for a document that nobody has made.
+    prepare: OnceLock<Prepare>,
+    hubs: Mutex<Hubs>,
+    /// Feeds that could not be looked at.
+    unseen: Mutex<HashSet<FeedKey>>,
+    /// Number of the last commit after whose announcement readers find nothing older in memory.
+    announced: AtomicU64,
+    /// Whether a watched feed has changed since the follower's last pause.
+    is_urgent: Mutex<bool>,
+    urged: Condvar,
+    stretches: Stretches,
+}
+
+/// Stretches of the past that several readers may read.
+struct Stretches(Cache<(FeedKey, Position), Arc<Stretch>, Weight>);
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<(FeedKey, Position), Arc<Stretch>> for Weight {
+    fn weight(&self, _: &(FeedKey, Position), stretch: &Arc<Stretch>) -> u64 {
+        u64::try_from(stretch.bytes.len() + size_of::<Stretch>()).unwrap_or(u64::MAX)
+    }
+}
+
+impl std::fmt::Debug for Stretches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stretches").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Default for Push {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            prepare: OnceLock::new(),
+            hubs: Mutex::default(),
+            unseen: Mutex::default(),
+            announced: AtomicU64::new(0),
+            is_urgent: Mutex::default(),
+            urged: Condvar::new(),
+            stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
+        }))
+    }
+}
+
+impl Push {
+    /// Calls `prepare` with a feed and a coding before those are woken that wait for its recent document in that coding.
+    pub fn prepare_with(&self, prepare: impl Fn(&FeedName, Coding) + Send + Sync + 'static) {
+        // A server sets it once, at its start.
+        let _is_set = self.0.prepare.set(Box::new(prepare)).is_err();
+    }
+
+    /// Ends the follower's pause, if somebody watches what a commit changes. The log calls this with each commit.
+    pub fn committed(&self, commit: &Commit) {
+        self.0.announced.store(commit.number.0, Ordering::SeqCst);
+        if self.0.hubs.lock().may_concern(commit) {
+            *self.0.is_urgent.lock() = true;
+            self.0.urged.notify_one();
+        }
+    }
+
+    /// Begins to watch a feed. Everything that readers see later than this call wakes the watcher.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn watch(
+        &self,
+        (feed, name): (FeedKey, &FeedName),
+        interest: Interest,
+        log: &dyn Series,
+    ) -> Result<Watching, LogError> {
+        // The number comes from the graph, which readers of feeds need not wait for.
+        let number = if log.is_timeline(feed)? {
+            log.timeline_number(feed)?
+        } else {
+            None
+        };
+        let shared = Arc::clone(&self.0);
+        let (hub, news) = {
+            let mut hubs = shared.hubs.lock();
+            if let Some(number) = number {
+                Arc::make_mut(&mut hubs.timelines).insert(number, feed);
+            }
+            let watched = hubs.by_feed.entry(feed).or_insert_with(|| Watched {
+                hub: Hub::new(name.clone(), number),
+                watchers: 0,
+            });
+            watched.watchers += 1;
+            (Arc::clone(&watched.hub), watched.hub.news.subscribe())
+        };
+        hub.serve(interest);
+        let mut watching = Watching {
+            feed,
+            interest,
+            hub,
+            news,
+            shared,
+        };
+        // After the hub is there: the follower announces each commit that this look misses.
+        watching.hub.look(feed, log, &watching.shared, false)?;
+        watching.news.mark_unchanged();
+        Ok(watching)
+    }
+
+    /// Begins to watch a feed that is being watched. Never waits.
+    pub fn join(&self, feed: FeedKey, interest: Interest) -> Option<Watching> {
+        let shared = Arc::clone(&self.0);
+        let mut hubs = shared.hubs.lock();
+        let watched = hubs.by_feed.get_mut(&feed)?;
+        let news = watched.hub.news.subscribe();
+        // Until the first look, the end is not known.
+        if *news.borrow() == News::UNKNOWN {
+            return None;
+        }
+        watched.watchers += 1;
+        let hub = Arc::clone(&watched.hub);
+        drop(hubs);
+        hub.serve(interest);
+        Some(Watching {
+            feed,
+            interest,
+            hub,
+            news,
+            shared,
+        })
+    }
+
+    /// Returns whether anybody watches.
+    fn is_watched(&self) -> bool {
+        !self.0.hubs.lock().by_feed.is_empty()
+    }
+
+    /// Returns events of a feed from a place on, which is not the end: as many as make sense together.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn past(
+        &self,
+        feed: FeedKey,
+        from: Position,
+        begin: &Begin,
+        log: &dyn Series,
+    ) -> Result<Past, LogError> {
+        let stretches = &self.0.stretches.0;
+        if let Some(stretch) = stretches.get(&(feed, from)) {
+            return Ok(Past::Stretch(stretch));
+        }
+        let past = read_on(log, feed, from, begin)?;
+        if let Past::Stretch(stretch) = &past
+            && stretch.is_whole
+        {
+            stretches.insert((feed, from), Arc::clone(stretch));
+        }
+        Ok(past)
+    }
+
+    /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn behind(
+        &self,
+        feed: FeedKey,
+        position: Position,
+        log: &dyn Series,
+    ) -> Result<Option<Begin>, LogError> {
+        events::behind(log, feed, position)
+    }
+
+    /// Returns the base of the marks of a feed's first entries.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn beginning(&self, feed: FeedKey, log: &dyn Series) -> Result<Option<Begin>, LogError> {
+        events::beginning(log, feed)
+    }
+
+    /// Returns the hub of a feed, if somebody watches it.
+    fn hub(&self, feed: FeedKey) -> Option<Arc<Hub>> {
+        let hubs = self.0.hubs.lock();
+        let watched = hubs.by_feed.get(&feed);
+        watched.map(|watched| Arc::clone(&watched.hub))
+    }
+
+    /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
+    fn timelines(&self, commit: &Outline, log: &dyn Series) -> HashSet<FeedKey> {
+        let watched = Arc::clone(&self.0.hubs.lock().timelines);
+        let mut concerned = HashSet::new();
+        if watched.is_empty() {
+            return concerned;
+        }
+        let found = log.concerned(commit, &mut |number| {
+            concerned.extend(watched.get(&number).copied());
+        });
+        if let Err(error) = found {
+            debug!(%error, "all timelines that somebody watches are looked at");
+            concerned.extend(watched.values());
+        }
+        concerned
+    }
+
+    /// Looks at a feed that somebody watches, for a commit that has been announced; for none, in any case. One that cannot
+    /// be read holds up no other: it is looked at again.
+    fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn Series) {
+        let Some(hub) = self.hub(feed) else {
+            return;
+        };
+        if commit.is_some_and(|commit| commit.0 <= hub.looked.load(Ordering::SeqCst)) {
+            return;
+        }
+        if let Err(error) = hub.look(feed, log, &self.0, true) {
+            warn!(%error, feed = %feed.0, "a feed that somebody watches cannot be read; it is tried again");
+            self.0.unseen.lock().insert(feed);
+        }
+    }
+}
+
+impl Hub {
+    fn new(name: FeedName, number: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            documents: Default::default(),
+            number,
+            news: watch::Sender::new(News::UNKNOWN),
+            readers: AtomicUsize::new(0),
+            newest: Mutex::default(),
+            looked: AtomicU64::new(0),
+            looking: Mutex::default(),
+        })
+    }
+
+    /// Notes the interest of a watcher.
+    fn serve(&self, interest: Interest) {
+        match interest {
+            Interest::Place => {}
+            Interest::Entries => {
+                self.readers.fetch_add(1, Ordering::SeqCst);
+            }
+            Interest::Document(wanted) => {
+                for (is_wanted, coding) in self.documents.iter().zip(CODINGS) {
+                    is_wanted.fetch_or(coding == wanted, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// Looks at the end of the feed, and wakes the watchers if it has moved; with `is_due`, in any case. The log shows a
+    /// commit before it announces it: whoever was woken by such a look may have found an older document in memory.
+    fn look(
+        &self,
+        feed: FeedKey,
+        log: &dyn Series,
+        shared: &Shared,
+        is_due: bool,
+    ) -> Result<(), LogError> {
+        let mut looking = self.looking.lock();
+        let announced = shared.announced.load(Ordering::SeqCst);
+        let Some(course) = Course::of(feed, log)? else {
+            return Ok(());
+        };
+        let news = course.news;
+        if self.readers.load(Ordering::SeqCst) == 0 {
+            self.newest.lock().begin_at(news.next());
+        } else {
+            let from = self.newest.lock().next();
+            let begin = looking.as_ref().map(Course::end);
+            match begin.filter(|_| from < news.next()) {
+                Some(begin) => self.extend(from, begin, &course, log)?,
+                None if from == news.next() => {}
+                None => self.newest.lock().begin_at(news.next()),
+            }
+        }
+        *looking = Some(course);
+        if (is_due || self.news.borrow().precedes(&news))
+            && let Some(prepare) = shared.prepare.get()
+        {
+            for (wanted, coding) in self.documents.iter().zip(CODINGS) {
+                // Watchers that go on waiting ask for it again.
+                if wanted.swap(false, Ordering::SeqCst) {
+                    prepare(&self.name, coding);
+                }
+            }
+        }
+        self.news.send_if_modified(|known| {
+            let is_newer = known.precedes(&news);
+            if is_newer {
+                *known = news;
+            }
+            is_newer || is_due
+        });
+        self.looked.store(announced, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Makes the events of the entries that have come since the last look; unless these are many, which their readers read
+    /// from the past.
+    fn extend(
+        &self,
+        from: Position,
+        begin: Begin,
+        course: &Course,
+        log: &dyn Series,
+    ) -> Result<(), LogError> {
+        match events::newest(log, course, from, begin, HUB_BYTES_MAX)? {
+            Some(events) => self.newest.lock().add(events, HUB_BYTES_MAX),
+            None => self.newest.lock().begin_at(course.news.next()),
+        }
+        Ok(())
+    }
+}
+
+/// A watcher of a feed. It ends with this value.
+#[derive(Debug)]
+pub struct Watching {
+    feed: FeedKey,
+    interest: Interest,
+    hub: Arc<Hub>,
+    news: watch::Receiver<News>,
+    shared: Arc<Shared>,
+}
+
+impl Watching {
+    /// Returns the end of the feed now. Later changes wake the watcher.
+    pub fn news(&mut self) -> News {
+        *self.news.borrow_and_update()
+    }
+
+    /// Asks for the recent document again, for a watcher that goes on waiting.
+    pub fn wish_again(&self) {
+        if let Interest::Document(_) = self.interest {
+            self.hub.serve(self.interest);
+        }
+    }
+
+    /// Waits until the feed has changed since the last call of this or of [`news`](Self::news).
+    pub async fn changed(&mut self) {
+        // The sender is in the hub, which this value holds.
+        let _open = self.news.changed().await;
+    }
+
+    /// Returns some events from a position on, if all up to the newest are at hand.
+    pub fn at_hand(&self, from: Position) -> Vec<Bytes> {
+        self.hub.newest.lock().from(from, AT_HAND_BYTES)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.interest == Interest::Entries {
+            self.hub.readers.fetch_sub(1, Ordering::SeqCst);
+        }
+        let mut hubs = self.shared.hubs.lock();
+        let Some(watched) = hubs.by_feed.get_mut(&self.feed) else {
+            return;
+        };
+        watched.watchers -= 1;
+        if watched.watchers == 0 {
+            hubs.by_feed.remove(&self.feed);
+            if let Some(number) = self.hub.number {
+                Arc::make_mut(&mut hubs.timelines).remove(&number);
+            }
+        }
+    }
+}
+
+impl View for Push {
+    fn name(&self) -> &'static str {
+        "push"
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let head = log.head().number;
+        // After a panic, watchers may have missed commits.
+        let watched: Vec<FeedKey> = self.0.hubs.lock().by_feed.keys().copied().collect();
+        for feed in watched {
+            self.look(feed, None, log);
+        }
+        Ok(head)
+    }
+
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        if self.is_watched() {
+            let timelines = self.timelines(commit, log);
+            for feed in commit.feeds().into_iter().chain(timelines) {
+                self.look(feed, Some(commit.number), log);
+            }
+        }
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, log: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        let unseen = std::mem::take(&mut *self.0.unseen.lock());
+        for feed in unseen {
+            self.look(feed, None, log);
+        }
+        Ok(self.0.unseen.lock().is_empty())
+    }
+
+    fn pause(&self, _: &Stop) {
+        // Commits of other feeds come by the hundred: woken by each, the follower would take time from the publishers.
+        let mut is_urgent = self.0.is_urgent.lock();
+        let urged = &self.0.urged;
+        urged.wait_while_for(&mut is_urgent, |is_urgent| !*is_urgent, PACE);
+        *is_urgent = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

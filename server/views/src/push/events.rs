@@ -1,0 +1,299 @@
+//! Entries as events of a stream.
+//!
+//! Pure over the log. An event's id proves the history up to its entry, so a stream that begins in the middle takes the
+//! history hash from the entry's document.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use simplefeed_core::{
+    entry::Entry,
+    event::Event,
+    feed::{DocumentName, FeedKey, Position},
+    history::HistoryHash,
+    plan::FeedHead,
+    push::{Mark, PlaceId, event},
+    settings::Settings,
+};
+use simplefeed_log::{LogError, Series, settings_of};
+
+use super::News;
+
+/// Entries of a stretch: it ends before the next multiple of this number.
+const STRETCH_ENTRIES: u64 = 64;
+/// Bytes of events with which a stretch ends in any case: few, since each slow reader holds a stretch.
+const STRETCH_BYTES: usize = 16 * 1024;
+/// New entries beyond which a hub makes no events of them.
+const NEWEST_MAX: u64 = 512;
+
+/// Base of the marks behind a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// History hash at the place, of a feed with entries of its own.
+    History(HistoryHash),
+    /// Mark of all places of a timeline.
+    Timeline(Mark),
+}
+
+impl Begin {
+    /// Returns the base behind one more entry.
+    fn after(self, entry: &Entry) -> Self {
+        match self {
+            Self::History(hash) => Self::History(hash.extend(&entry.fragment)),
+            Self::Timeline(_) => self,
+        }
+    }
+
+    /// Returns the mark of the place.
+    pub fn mark(&self) -> Mark {
+        match self {
+            Self::History(hash) => Mark::of_history(hash),
+            Self::Timeline(mark) => *mark,
+        }
+    }
+}
+
+/// Events that follow each other.
+#[derive(Debug)]
+pub struct Stretch {
+    /// The events.
+    pub bytes: Bytes,
+    /// Position behind their entries.
+    pub next: Position,
+    /// Base of the marks behind them.
+    pub end: Begin,
+    /// Whether it ends where each stretch does, and not because the feed does.
+    pub(super) is_whole: bool,
+}
+
+/// Entries before the end of a feed.
+#[derive(Debug)]
+pub enum Past {
+    /// Events of the next of them.
+    Stretch(Arc<Stretch>),
+    /// The log lacks the next one.
+    Gap,
+}
+
+/// A feed at one moment.
+#[derive(Debug)]
+pub(super) struct Course {
+    head: FeedHead,
+    pub(super) news: News,
+    end: Begin,
+}
+
+impl Course {
+    /// Returns a feed as it is now.
+    pub(super) fn of(feed: FeedKey, log: &dyn Series) -> Result<Option<Self>, LogError> {
+        let Some(head) = log.feed(feed)? else {
+            return Ok(None);
+        };
+        let end = if log.is_timeline(feed)? {
+            Begin::Timeline(Mark::of_epoch(head.open.opening.name.epoch))
+        } else {
+            Begin::History(head.history)
+        };
+        let newest = head.next.0.checked_sub(1).map(|newest| PlaceId {
+            position: Position(newest),
+            mark: end.mark(),
+        });
+        let news = News {
+            newest,
+            revision: head.revision,
+        };
+        Ok(Some(Self { head, news, end }))
+    }
+
+    /// Returns the base of the marks behind the newest entry.
+    pub(super) fn end(&self) -> Begin {
+        self.end
+    }
+}
+
+/// Returns the events of a feed's newest entries, from a position on; `None` if they are many, or not all there.
+pub(super) fn newest(
+    log: &dyn Series,
+    course: &Course,
+    from: Position,
+    mut begin: Begin,
+    bytes_max: usize,
+) -> Result<Option<Vec<Bytes>>, LogError> {
+    let next = course.head.next;
+    if next.0 - from.0 > NEWEST_MAX {
+        return Ok(None);
+    }
+    let (mut events, mut bytes) = (vec![], 0);
+    let mut writer = Writer::new(log, course)?;
+    let read = each(log, course.head.feed, from..next, |entry| {
+        begin = begin.after(&entry);
+        let event = writer.event(&entry, begin.mark())?;
+        bytes += event.len();
+        events.push(event);
+        Ok(bytes <= bytes_max)
+    })?;
+    Ok((read == next).then_some(events))
+}
+
+/// Returns events from a position on, which has an entry.
+pub(super) fn read_on(
+    log: &dyn Series,
+    feed: FeedKey,
+    from: Position,
+    begin: &Begin,
+) -> Result<Past, LogError> {
+    let Some(course) = Course::of(feed, log)? else {
+        return Ok(Past::Gap);
+    };
+    let whole = Position((from.0 / STRETCH_ENTRIES + 1) * STRETCH_ENTRIES);
+    let range = from..whole.min(course.head.next);
+    let (mut end, mut bytes) = (*begin, BytesMut::new());
+    let mut writer = Writer::new(log, &course)?;
+    let next = each(log, feed, range, |entry| {
+        end = end.after(&entry);
+        bytes.extend_from_slice(&writer.event(&entry, end.mark())?);
+        Ok(bytes.len() < STRETCH_BYTES)
+    })?;
+    if next == from {
+        return Ok(Past::Gap);
+    }
+    Ok(Past::Stretch(Arc::new(Stretch {
+        is_whole: next == whole || bytes.len() >= STRETCH_BYTES,
+        bytes: bytes.freeze(),
+        next,
+        end,
+    })))
+}
+
+/// Returns the base of the marks of a feed's first entries.
+pub(super) fn beginning(log: &dyn Series, feed: FeedKey) -> Result<Option<Begin>, LogError> {
+    let Some(course) = Course::of(feed, log)? else {
+        return Ok(None);
+    };
+    if let Begin::Timeline(_) = course.end {
+        return Ok(Some(course.end));
+    }
+    let id = settings_of(log, feed, course.head.revision)?.id;
+    Ok(Some(Begin::History(HistoryHash::start(&id))))
+}
+
+/// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
+pub(super) fn behind(
+    log: &dyn Series,
+    feed: FeedKey,
+    position: Position,
+) -> Result<Option<Begin>, LogError> {
+    let Some(course) = Course::of(feed, log)? else {
+        return Ok(None);
+    };
+    if let Begin::Timeline(_) = course.end {
+        let entry = log.entries(feed, position..position.next())?.pop();
+        return Ok(entry.map(|_| course.end));
+    }
+    if position.next() == course.head.next {
+        return Ok(Some(course.end));
+    }
+    let Some(entry) = log.entries(feed, position..position.next())?.pop() else {
+        return Ok(None);
+    };
+    let Some(opening) = log.opening(feed, entry.document.number)? else {
+        return Ok(None);
+    };
+    let mut begin = Begin::History(opening.before);
+    let read = each(log, feed, opening.first..position.next(), |entry| {
+        begin = begin.after(&entry);
+        Ok(true)
+    })?;
+    Ok((read == position.next()).then_some(begin))
+}
+
+/// Passes entries to `take` until it has enough. Returns the position behind the last one taken, which is before the
+/// end of the range also if an entry is missing.
+fn each(
+    log: &dyn Series,
+    feed: FeedKey,
+    range: Range<Position>,
+    mut take: impl FnMut(Entry) -> Result<bool, LogError>,
+) -> Result<Position, LogError> {
+    let mut next = range.start;
+    // The first one alone: a thousand large entries would fill the memory.
+    let mut together: u64 = 1;
+    while next < range.end {
+        let until = Position((next.0 + together).min(range.end.0));
+        let entries = log.entries(feed, next..until)?;
+        let mut largest = 1;
+        for entry in entries {
+            if entry.at != next {
+                return Ok(next);
+            }
+            largest = largest.max(entry.fragment.len());
+            next = next.next();
+            if !take(entry)? {
+                return Ok(next);
+            }
+        }
+        if next < until {
+            return Ok(next);
+        }
+        let fitting = u64::try_from(STRETCH_BYTES / largest).unwrap_or(1);
+        // Step by step, since a small entry says nothing of the next one.
+        together = (2 * together).min(fitting.clamp(1, STRETCH_ENTRIES));
+    }
+    Ok(next)
+}
+
+/// Makes events of entries.
+struct Writer<'a> {
+    log: &'a dyn Series,
+    feed: FeedKey,
+    settings: Settings,
+    /// Document of the last entry, and its URL.
+    document: Option<(DocumentName, String)>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(log: &'a dyn Series, course: &Course) -> Result<Self, LogError> {
+        let FeedHead { feed, revision, .. } = course.head;
+        Ok(Self {
+            log,
+            feed,
+            settings: settings_of(log, feed, revision)?,
+            document: None,
+        })
+    }
+
+    /// Returns the event of an entry: as `replay --format ndjson` prints it.
+    fn event(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
+        let text = std::str::from_utf8(&entry.fragment).unwrap_or_default();
+        let document = self.document_url(entry)?;
+        let at = Some(entry.at);
+        let common = Event::line_of_common(text, Some(&document), None, at);
+        let line = common.unwrap_or_else(|| {
+            // An event that would be many times as long as its entry has the id alone.
+            let told = Event::from_entry(text).unwrap_or_else(|_| Event {
+                id: Some(entry.id.as_str().to_owned()),
+                ..Event::default()
+            });
+            told.line(Some(document), None, at)
+        });
+        let id = PlaceId {
+            position: entry.at,
+            mark,
+        };
+        Ok(event(None, &id.to_string(), &line).into())
+    }
+
+    fn document_url(&mut self, entry: &Entry) -> Result<String, LogError> {
+        if let Some((name, url)) = &self.document
+            && *name == entry.document
+        {
+            return Ok(url.clone());
+        }
+        // A restoration renames the document that is open then.
+        let opening = self.log.opening(self.feed, entry.document.number)?;
+        let name = opening.map_or(entry.document, |opening| opening.name);
+        let url = self.settings.document_url(name);
+        self.document = Some((entry.document, url.clone()));
+        Ok(url)
+    }
+}

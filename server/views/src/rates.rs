@@ -1,0 +1,445 @@
+//! Rates: how many entries each feed got in each minute, hour and day.
+//!
+//! Shell. `counting` follows commits; counts of the hour that has not ended are in memory, and of every other hour in the
+//! tables of `files`. Minutes are kept for a day, hours for a month, days for ever. The entries of a timeline are
+//! counted in the feeds that it follows.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use simplefeed_core::{
+    commit::Outline,
+    feed::{CommitNumber, FeedKey},
+    rates::Unit,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{EntryLog, Series, barrier::sync_folder};
+use simplefeed_process::{regular, stop::Stop};
+
+use super::{
+    Applied, View,
+    error::ViewError,
+    files::{Remade, failed},
+    folders::Folders,
+    follower::Grace,
+    reports::{Findings, Rebuilt, Replayed},
+    scrub::{self, Scrub},
+};
+
+mod counting;
+mod files;
+mod reading;
+mod table;
+
+use counting::{COUNTED, Counting, State};
+use files::{Files, KEPT, oldest_kept, span_of, within};
+use reading::{Reading, each_of};
+use table::Row;
+
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "rates";
+/// Commits behind which the file of the counts may be, and a server that stops.
+const NOTED_COMMITS: u64 = 200_000;
+const STOPPED_COMMITS: u64 = if cfg!(test) { 1 } else { 5_000 };
+/// Pause of an up-to-date follower. A thread that is woken for each commit would take its time from the publisher.
+const PACE: Duration = Duration::from_millis(500);
+
+/// View of the rates of feeds.
+#[derive(Debug)]
+pub struct Rates {
+    counting: Counting,
+    /// Folder in which the tables are made again, by one at a time.
+    again: PathBuf,
+    counting_again: Mutex<()>,
+    folders: Folders,
+}
+
+/// Entries of one feed, by the number of their span.
+pub type FeedRates = BTreeMap<i64, u64>;
+
+/// Rates of some feeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Rates of each feed, in the order in which they were asked for.
+    pub feeds: Vec<FeedRates>,
+    /// Last commit that is counted, of any feed, and its instant.
+    pub applied: CommitNumber,
+    /// See [`applied`](Self::applied).
+    pub through: Option<Timestamp>,
+    /// Hour of the newest entry of all feeds.
+    hour: Option<i64>,
+}
+
+impl Read {
+    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. It does not depend on
+    /// the newest entry, which may be of a closed feed.
+    pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
+        let hour = Unit::Hour.number(now);
+        let oldest = oldest_kept(unit, self.hour.unwrap_or(hour).max(hour))?;
+        Some(span_of(unit).start(oldest))
+    }
+}
+
+/// Feed with entries in some hours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Active {
+    /// The feed.
+    pub feed: FeedKey,
+    /// Number of its entries.
+    pub entries: u64,
+    /// Number of the minute of the newest one; of an hour that has ended, its first.
+    pub newest: i64,
+}
+
+impl Rates {
+    /// Returns the view in some folders.
+    pub fn new(folders: &Folders) -> Self {
+        let folder = folders.of_view(NAME);
+        Self {
+            again: folder.join("again"),
+            counting_again: Mutex::default(),
+            counting: Counting {
+                files: Files::new(folder),
+                state: RwLock::default(),
+            },
+            folders: folders.clone(),
+        }
+    }
+
+    /// Returns the rates of some feeds in the spans of a range, by the numbers of the spans; `None` while the view counts
+    /// what came before the start.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
+    pub fn read(
+        &self,
+        feeds: &[FeedKey],
+        unit: Unit,
+        spans: Range<i64>,
+    ) -> Result<Option<Read>, ViewError> {
+        let state = self.counting.state.read();
+        let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
+            return Ok(None);
+        };
+        let mut reading = Reading {
+            files: &self.counting.files,
+            state,
+            unit,
+            spans,
+            found: feeds.iter().map(|feed| (*feed, FeedRates::new())).collect(),
+        };
+        reading.all()?;
+        Ok(Some(Read {
+            feeds: reading.found.into_iter().map(|(_, rates)| rates).collect(),
+            applied: state.applied,
+            through: state.through,
+            hour: state.hour,
+        }))
+    }
+
+    /// Returns the feeds with entries in a range of hours, in no order; none while the view counts what came before the
+    /// start.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
+    pub fn active(&self, hours: Range<i64>) -> Result<Vec<Active>, ViewError> {
+        let state = self.counting.state.read();
+        let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
+            return Ok(vec![]);
+        };
+        let mut found: HashMap<FeedKey, (u64, i64)> = HashMap::new();
+        let mut add = |feed, minute: i64, count| {
+            let (entries, newest) = found.entry(feed).or_insert((0, i64::MIN));
+            *entries += count;
+            *newest = minute.max(*newest);
+        };
+        each_of(&self.counting.files, state, &hours, &mut add)?;
+        let active = found.into_iter().map(|(feed, (entries, newest))| Active {
+            feed,
+            entries,
+            newest,
+        });
+        Ok(active.collect())
+    }
+
+    /// Counts all commits again, with files in a folder of their own.
+    fn count_again(&self, log: &dyn EntryLog) -> Result<Counting, ViewError> {
+        let files = Files::new(self.again.clone());
+        files.delete()?;
+        files.create()?;
+        let counting = Counting {
+            files,
+            state: RwLock::new(Some(State::default())),
+        };
+        counting.catch_up(log)?;
+        Ok(counting)
+    }
+
+    /// Takes over a new count: the files that differ, and the state, from which the follower goes on.
+    fn adopt(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        let files = &self.counting.files;
+        let mut live = self.counting.state.write();
+        again.note()?;
+        files.create()?;
+        let mut state = again.state.into_inner().unwrap_or_default();
+        for unit in KEPT {
+            for &span in state.present.of(unit) {
+                let path = files.path(unit, span);
+                let remade = take(&again.files.path(unit, span), &path)?;
+                rebuilt.add(remade, || table_name(&path));
+            }
+        }
+        if let Some(hour) = state.hour {
+            for run in 0..state.runs {
+                take(&again.files.run(hour, run), &files.run(hour, run))?;
+            }
+        }
+        files.sync()?;
+        // Behind the files that it names, and durable before those go that the one before it names.
+        if state.applied > CommitNumber(0) {
+            let counted = files.folder().join(COUNTED);
+            take(&again.files.folder().join(COUNTED), &counted)?;
+            let synced = regular::open(&counted).and_then(|file| file.sync_data());
+            synced
+                .and_then(|()| sync_folder(files.folder()))
+                .map_err(failed("sync", files.folder()))?;
+        }
+        files.keep_only(&state.present)?;
+        if let Some(live) = &mut *live {
+            (state.start, state.made) = (live.start, live.made);
+            *live = state;
+        }
+        again.files.delete()
+    }
+}
+
+impl View for Rates {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Begins where the file of the counts ends, or with the first commit.
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let files = &self.counting.files;
+        let _writing = self.folders.writing();
+        let found = State::of(files, log)?;
+        if let Some(found) = &found {
+            files.keep_only(&found.present)?;
+        } else {
+            // Tables of another log, of more than this log still has, or damaged ones.
+            files.delete()?;
+        }
+        let begun = State {
+            start: log.head().number,
+            ..found.unwrap_or_default()
+        };
+        let applied = begun.applied;
+        *self.counting.state.write() = Some(begun);
+        Ok(applied)
+    }
+
+    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        let has_work = self.counting.apply(commit);
+        Ok(if has_work {
+            Applied::Full
+        } else {
+            Applied::More
+        })
+    }
+
+    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        let (has_work, unnoted) = match &*self.counting.state.read() {
+            Some(state) => (
+                state.over.is_some() || state.is_full(),
+                state.applied.0 - state.noted.0,
+            ),
+            None => return Ok(true),
+        };
+        let is_due = unnoted >= NOTED_COMMITS || grace.has_begun() && unnoted >= STOPPED_COMMITS;
+        if has_work || is_due {
+            // Not beside a rebuild, which writes the same files.
+            let _writing = self.folders.writing();
+            self.counting.work()?;
+            if is_due {
+                self.counting.note()?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
+    }
+
+    fn made(&self) -> u64 {
+        let state = self.counting.state.read();
+        state.as_ref().map_or(0, |state| state.made)
+    }
+
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        replayed: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        // Rates follow from all commits, so after a partial replay they cannot be compared.
+        if !replayed.is_complete {
+            return Ok(());
+        }
+        let _alone = self.counting_again.lock();
+        let again = self.count_again(log)?;
+        let writing = self.folders.writing();
+        // Tables are known to be right up to the hour of the file of the counts.
+        let compared = match State::read(&self.counting.files) {
+            Some(found) if found.fits(&self.counting.files, log)? => match found.hour {
+                Some(open) => self.compare(&again, open, findings),
+                None => Ok(()),
+            },
+            Some(_) => {
+                findings.fault(format!(
+                    "{NAME}/{COUNTED} is of another log, or a file that it names is missing or damaged"
+                ));
+                Ok(())
+            }
+            // The file comes after its tables, and a power cut may have taken it: the next start counts again.
+            None if self.counting.state.read().is_none() => Ok(()),
+            None => {
+                let present = self.counting.files.present()?;
+                if KEPT.iter().any(|unit| !present.of(*unit).is_empty()) {
+                    let fault = format!("{NAME}/{COUNTED} does not say what its tables reach");
+                    findings.fault(fault);
+                }
+                Ok(())
+            }
+        };
+        drop(writing);
+        again.files.delete()?;
+        compared
+    }
+
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        let _alone = self.counting_again.lock();
+        // Others write their files meanwhile: this takes as long as the log is.
+        let again = self.count_again(log)?;
+        let _writing = self.folders.writing();
+        again.catch_up(log)?;
+        self.adopt(again, rebuilt)
+    }
+
+    fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
+        for unit in KEPT {
+            let spans: Vec<i64> = match &*self.counting.state.read() {
+                Some(state) => state.present.of(unit).iter().copied().collect(),
+                None => return,
+            };
+            for span in spans {
+                if !scrub.goes_on() {
+                    return;
+                }
+                let read = self.counting.files.table(unit, span);
+                let read = read.and_then(|table| table.rows().try_for_each(|row| row.map(drop)));
+                // One that is gone is no longer kept.
+                if let Err(error @ ViewError::Damaged { .. }) = read {
+                    scrub::report(&error);
+                }
+            }
+        }
+    }
+}
+
+impl Rates {
+    /// Compares the tables with those that were made again, up to an hour.
+    fn compare(
+        &self,
+        again: &Counting,
+        open: i64,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        let state = again.state.read();
+        let Some((state, hour)) = state.as_ref().and_then(|state| Some((state, state.hour?)))
+        else {
+            return Ok(());
+        };
+        let files = &self.counting.files;
+        let present = files.present()?;
+        for unit in KEPT {
+            let limit = within(Unit::Hour, open.min(hour), unit);
+            // What either has deleted by now is not compared.
+            let oldest = oldest_kept(unit, open.max(hour)).unwrap_or(i64::MIN);
+            let spans = present.of(unit).union(state.present.of(unit));
+            for &span in spans.filter(|span| **span >= oldest) {
+                let path = files.path(unit, span);
+                let ours = rows_before(files, (unit, span), limit);
+                let right = if state.present.of(unit).contains(&span) {
+                    rows_before(&again.files, (unit, span), limit)?
+                } else {
+                    vec![]
+                };
+                let name = table_name(&path);
+                match ours {
+                    Ok(ours) if ours == right => {}
+                    Ok(_) => findings.fault(format!("{name} is not what the log says")),
+                    // One that is yet to be made is not missing.
+                    Err(_) if right.is_empty() && !present.of(unit).contains(&span) => {}
+                    Err(error) => findings.fault(format!("{name}: {error}")),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the rows of a table, without the counts from a span on.
+fn rows_before(
+    files: &Files,
+    (unit, span): (Unit, i64),
+    limit: i64,
+) -> Result<Vec<Row>, ViewError> {
+    let first = within(span_of(unit), span, unit);
+    let mut rows = vec![];
+    for row in files.table(unit, span)?.rows() {
+        let (feed, mut counts) = row?;
+        counts.retain(|(slot, _)| first + i64::from(*slot) < limit);
+        if !counts.is_empty() {
+            rows.push((feed, counts));
+        }
+    }
+    Ok(rows)
+}
+
+/// Returns the name of a table for messages.
+fn table_name(path: &Path) -> String {
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let folder = path.parent().map(name).unwrap_or_default();
+    format!("{NAME}/{folder}/{}", name(path))
+}
+
+/// Puts a file in the place of another one, unless they are the same.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tables are counted again from the log"
+)]
+fn take(from: &Path, to: &Path) -> Result<Remade, ViewError> {
+    let new = regular::read(from).map_err(failed("read", from))?;
+    let remade = match regular::read(to) {
+        Ok(old) if old == new => return Ok(Remade::Identical),
+        Ok(_) => Remade::Different,
+        Err(_) => Remade::New,
+    };
+    fs::rename(from, to).map_err(failed("write", to))?;
+    Ok(remade)
+}
+
+#[cfg(test)]
+mod tests;

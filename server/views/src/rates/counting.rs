@@ -1,0 +1,339 @@
+//! Counting: the state that follows commits, and the work that follows from it.
+//!
+//! Shell: files. Counts of the hour that has not ended are in memory, or in runs if they are many.
+
+use std::{collections::HashMap, mem};
+
+use parking_lot::RwLock;
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, FeedKey},
+    rates::Unit,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{
+    Commits, LogError,
+    barrier::sync_folder,
+    codec::{Reader, Writer, seal, unseal},
+    durable::create_folder,
+};
+use simplefeed_process::regular;
+
+use super::{
+    files::{Files, KEPT, Over, Present, slot, within},
+    table::{Row, decode_row, encode_row},
+};
+use crate::{
+    error::ViewError,
+    files::{failed, replace_unsynced},
+};
+
+/// Name of the file of the counts in memory.
+pub(super) const COUNTED: &str = "counted";
+/// First bytes of that file; they hold the version of its layout.
+const MAGIC: &[u8] = b"simplefeed counted 1\n";
+/// Number in that file for no hour.
+const NO_HOUR: i64 = i64::MIN;
+/// Most commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 1_000;
+/// Counts in memory from which on they become a run: 3 to 6 MiB.
+const COUNTS_MAX: usize = if cfg!(test) { 5 } else { 128 * 1024 };
+
+/// Entries of an hour, by feed and minute of the hour.
+pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
+
+/// Counts that follow a log, and their files.
+#[derive(Debug)]
+pub(super) struct Counting {
+    /// Their files.
+    pub(super) files: Files,
+    /// `None` until the view has begun to follow. Readers hold it while they read, so that an hour is either in memory or
+    /// in its tables.
+    pub(super) state: RwLock<Option<State>>,
+}
+
+/// Counts up to a commit.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) applied: CommitNumber,
+    /// Instant of that commit.
+    pub(super) through: Option<Timestamp>,
+    /// Last commit at the start. Before the view has applied it, there is nothing to read.
+    pub(super) start: CommitNumber,
+    /// Hour that entries are counted in.
+    pub(super) hour: Option<i64>,
+    /// Its counts, by feed and minute of the hour, besides those in its runs.
+    pub(super) counted: Minutes,
+    pub(super) runs: u32,
+    /// Hour that is over, and its counts besides those in runs, until its tables are in place.
+    pub(super) over: Option<(Over, Minutes)>,
+    pub(super) present: Present,
+    /// Last commit that the file of the counts reaches.
+    pub(super) noted: CommitNumber,
+    pub(super) made: u64,
+}
+
+impl State {
+    /// Counts a commit. Returns whether there is [`work`](Counting::work) now.
+    fn apply(&mut self, commit: &Outline) -> bool {
+        if commit.number <= self.applied {
+            // A rebuild has counted it.
+            return self.over.is_some() || self.is_full();
+        }
+        let minute = Unit::Minute.number(commit.instant);
+        for change in &commit.changes {
+            let ChangeOutline::Entries { feed, count, .. } = *change else {
+                continue;
+            };
+            let hour = within(Unit::Minute, minute, Unit::Hour);
+            if let Some(before) = self.hour.filter(|before| *before < hour) {
+                let over = Over {
+                    hour: before,
+                    next: hour,
+                    runs: mem::take(&mut self.runs),
+                };
+                self.over = Some((over, mem::take(&mut self.counted)));
+            }
+            self.hour = Some(hour);
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            let counted = self.counted.entry((feed, slot(Unit::Minute, minute)));
+            let counted = counted.or_default();
+            *counted = counted.saturating_add(count);
+        }
+        self.applied = commit.number;
+        self.through = Some(commit.instant);
+        self.over.is_some() || self.is_full()
+    }
+
+    /// Returns the oldest hour that is not in its tables.
+    pub(super) fn open_hour(&self) -> Option<i64> {
+        let over = self.over.as_ref().map(|(over, _)| over.hour);
+        over.or(self.hour)
+    }
+}
+
+/// Returns counts in the order of their feeds.
+pub(super) fn rows_of(counted: &Minutes) -> impl Iterator<Item = Row> + use<> {
+    let mut sorted: Vec<_> = counted.iter().map(|(at, count)| (*at, *count)).collect();
+    sorted.sort_unstable();
+    let mut sorted = sorted.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let ((feed, slot), count) = sorted.next()?;
+        let mut counts = vec![(slot, u64::from(count))];
+        while let Some(((_, slot), count)) = sorted.next_if(|((next, _), _)| *next == feed) {
+            counts.push((slot, count.into()));
+        }
+        Some((feed, counts))
+    })
+}
+
+impl Counting {
+    /// Counts a commit. Returns whether there is [`work`](Self::work) now.
+    pub(super) fn apply(&self, commit: &Outline) -> bool {
+        let mut state = self.state.write();
+        state.as_mut().is_some_and(|state| state.apply(commit))
+    }
+
+    /// Counts the commits of a log behind those that are counted, with all the work.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read, or a file not be written.
+    pub(super) fn catch_up(&self, log: &dyn Commits) -> Result<(), ViewError> {
+        let end = log.head().number;
+        loop {
+            let applied = match &*self.state.read() {
+                Some(state) if state.applied < end => state.applied,
+                _ => return Ok(()),
+            };
+            let outlines = log.outlines(applied.next(), COMMITS_TOGETHER)?;
+            if outlines.is_empty() {
+                return Ok(());
+            }
+            for outline in &outlines {
+                if self.apply(outline) {
+                    self.work()?;
+                }
+            }
+        }
+    }
+
+    /// Does the work that waits.
+    pub(super) fn work(&self) -> Result<(), ViewError> {
+        let (ended, is_full, hour) = match &*self.state.read() {
+            Some(state) => (state.over.is_some(), state.is_full(), state.hour),
+            None => return Ok(()),
+        };
+        self.files.create()?;
+        if ended {
+            self.end_hour()?;
+        }
+        if is_full {
+            self.spill()?;
+        }
+        if !ended && !is_full {
+            return Ok(());
+        }
+        // Durable before anything is deleted: the file of before needs it.
+        self.note_durably()?;
+        if let (true, Some(hour), Some(state)) = (ended, hour, &*self.state.read()) {
+            self.files.keep_only(&state.present)?;
+            self.files.delete_runs_but(hour)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the tables of an hour that is over in place. A read lock is held while they are written: readers go on.
+    pub(super) fn end_hour(&self) -> Result<(), ViewError> {
+        let ready = match &*self.state.read() {
+            Some(State {
+                over: Some((over, counted)),
+                present,
+                ..
+            }) => self.files.end_hour(*over, rows_of(counted), present)?,
+            _ => return Ok(()),
+        };
+        if let Some(state) = &mut *self.state.write() {
+            self.files.put(&ready, &mut state.present)?;
+            if let Some((over, _)) = state.over.take() {
+                state.present.expire(over.next);
+            }
+            state.made += u64::try_from(ready.count()).expect("tables are few");
+        }
+        Ok(())
+    }
+
+    /// Makes room in memory: its counts become a run.
+    fn spill(&self) -> Result<(), ViewError> {
+        if let Some(state) = &*self.state.read()
+            && let Some(hour) = state.hour
+        {
+            let rows = rows_of(&state.counted);
+            self.files.write_run(hour, state.runs, rows)?;
+        }
+        if let Some(state) = &mut *self.state.write() {
+            state.runs += 1;
+            state.counted.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes the counts in memory to their file. They are durable on return.
+    pub(super) fn note_durably(&self) -> Result<(), ViewError> {
+        self.note()?;
+        let folder = self.files.folder();
+        let file = regular::open(folder.join(COUNTED)).and_then(|file| file.sync_data());
+        file.and_then(|()| sync_folder(folder))
+            .map_err(failed("sync", folder))
+    }
+
+    /// Writes the counts in memory to their file.
+    pub(super) fn note(&self) -> Result<(), ViewError> {
+        let (bytes, applied) = match &*self.state.read() {
+            Some(state) if state.over.is_none() => (state.encode(), state.applied),
+            _ => return Ok(()),
+        };
+        let path = self.files.folder().join(COUNTED);
+        create_folder(self.files.folder()).map_err(failed("create", self.files.folder()))?;
+        // The checksum detects a file that a power cut has damaged.
+        replace_unsynced(&path, &bytes).map_err(failed("write", &path))?;
+        if let Some(state) = &mut *self.state.write() {
+            state.noted = applied;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Returns whether the counts in memory are to become a run.
+    pub(super) fn is_full(&self) -> bool {
+        self.counted.len() >= COUNTS_MAX
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(MAGIC.to_vec());
+        out.long(self.applied.0);
+        out.instant(self.through.unwrap_or_default());
+        // Before the first entry there is no hour.
+        out.long(self.hour.unwrap_or(NO_HOUR).cast_unsigned());
+        out.number(self.runs.into());
+        for unit in KEPT {
+            let spans = self.present.of(unit);
+            out.length(spans.len());
+            for span in spans {
+                out.long(span.cast_unsigned());
+            }
+        }
+        for (feed, counts) in rows_of(&self.counted) {
+            encode_row(feed, &counts, &mut out);
+        }
+        seal(out.0)
+    }
+
+    /// Returns the counts of a file; `None` if it is not sound.
+    fn decode(file: &[u8]) -> Option<Self> {
+        let mut from = Reader(unseal(file)?.strip_prefix(MAGIC)?);
+        let applied = CommitNumber(from.long()?);
+        let mut state = Self {
+            applied,
+            noted: applied,
+            through: Some(from.instant()?),
+            ..Self::default()
+        };
+        let hour = from.long()?.cast_signed();
+        state.hour = Some(hour).filter(|hour| *hour != NO_HOUR);
+        state.runs = from.small()?;
+        for unit in KEPT {
+            for _ in 0..from.length()? {
+                let span = from.long()?.cast_signed();
+                state.present.of_mut(unit).insert(span);
+            }
+        }
+        while !from.0.is_empty() {
+            let (feed, counts) = decode_row(&mut from)?;
+            for (slot, count) in counts {
+                let count = u32::try_from(count).ok()?;
+                state.counted.insert((feed, slot), count);
+            }
+        }
+        Some(state)
+    }
+
+    /// Returns the counts that a folder has, if they are of a commit of this log.
+    pub(super) fn of(files: &Files, log: &dyn Commits) -> Result<Option<Self>, LogError> {
+        match Self::read(files) {
+            Some(state) if state.fits(files, log)? => Ok(Some(state)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power cut.
+    pub(super) fn read(files: &Files) -> Option<Self> {
+        Self::decode(&regular::read(files.folder().join(COUNTED)).ok()?)
+    }
+
+    /// Returns whether the counts are of a commit of this log, and their tables and runs are there.
+    pub(super) fn fits(&self, files: &Files, log: &dyn Commits) -> Result<bool, LogError> {
+        if self.applied > log.head().number {
+            return Ok(false);
+        }
+        // Another log may have such a commit, but of another microsecond.
+        let outlines = log.outlines(self.applied, 1)?;
+        let instant = outlines.first().map(|outline| outline.instant);
+        Ok(instant == self.through && self.has_files(files))
+    }
+
+    /// Returns whether all tables and runs are there, each with a sound index.
+    fn has_files(&self, files: &Files) -> bool {
+        let has_tables = |unit: Unit| {
+            let mut spans = self.present.of(unit).iter();
+            spans.all(|span| files.table(unit, *span).is_ok())
+        };
+        let mut runs = 0..self.runs;
+        let has_run = |run| {
+            self.hour
+                .is_some_and(|hour| files.open_run(hour, run).is_ok())
+        };
+        KEPT.into_iter().all(has_tables) && runs.all(has_run)
+    }
+}

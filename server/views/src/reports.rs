@@ -1,0 +1,77 @@
+//! Reports of upkeep, which each view adds its part to.
+//!
+//! Pure.
+
+use simplefeed_core::feed::FeedKey;
+use simplefeed_log::LogError;
+use simplefeed_process::lack::lack_in;
+
+use super::files::Remade;
+
+/// Outcome of the replay of a log's commits.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Feeds that the commits have created.
+    pub feeds: Vec<FeedKey>,
+    /// Whether every commit could be replayed.
+    pub is_complete: bool,
+}
+
+/// Faults that `verify` found, and the number of files that it compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Archived documents compared with their files.
+    pub documents: u64,
+    /// The faults, one sentence each.
+    pub faults: Vec<String>,
+}
+
+impl Findings {
+    /// Adds a fault.
+    pub fn fault(&mut self, fault: String) {
+        self.faults.push(fault);
+    }
+
+    /// Returns a value, or adds its damage to the faults.
+    ///
+    /// # Errors
+    ///
+    /// Returns any other error, which ends the check.
+    pub fn sound<T>(&mut self, value: Result<T, LogError>) -> Result<Option<T>, LogError> {
+        match value {
+            Ok(value) => Ok(Some(value)),
+            Err(LogError::Damaged { what }) => {
+                self.faults.push(what);
+                Ok(None)
+            }
+            Err(LogError::Storage(error)) if lack_in(&*error).is_none() => {
+                self.faults
+                    .push(format!("the storage cannot be read: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Files that `rebuild` made, by the state of the file that was there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Documents whose file was there and right.
+    pub identical: u64,
+    /// Documents whose file was missing.
+    pub new: u64,
+    /// Documents whose file was wrong and is right now, as `feed/document`.
+    pub different: Vec<String>,
+}
+
+impl Rebuilt {
+    /// Counts a document; `name` names it if it was wrong.
+    pub fn add(&mut self, remade: Remade, name: impl FnOnce() -> String) {
+        match remade {
+            Remade::Identical => self.identical += 1,
+            Remade::New => self.new += 1,
+            Remade::Different => self.different.push(name()),
+        }
+    }
+}

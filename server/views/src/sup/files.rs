@@ -1,0 +1,589 @@
+//! Archived SUP documents as files, and the records of the durable ones.
+//!
+//! Shell: files. Public documents are below `www`, where any web server can serve them for ever. For closed feeds the
+//! updates are kept, from which each reader's document is made. A window is linked to once its record is on the disk.
+
+use std::{fs::OpenOptions, io, os::unix::fs::FileExt as _, path::PathBuf};
+
+use bytes::Bytes;
+use flate2::Compression;
+use simplefeed_core::{
+    feed::{CommitNumber, Epoch, FeedKey, Numbered},
+    sup::SupId,
+    timestamp::Timestamp,
+};
+use simplefeed_log::{
+    EntryLog,
+    barrier::sync_folder,
+    codec::{Reader, Writer},
+    durable::create_folder,
+};
+use simplefeed_process::{lack::lack_in, regular};
+use simplefeed_resource::Visibility;
+use uuid::Uuid;
+
+use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_name};
+use crate::{
+    error::ViewError,
+    files::{Coded, FrozenFiles, Remade, failed, gunzip, replace_unsynced, twin_of},
+    folders::Folders,
+};
+
+/// Most commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 1_000;
+const RECORD_BYTES: usize = 88;
+const RECORD_LENGTH: u64 = 88;
+const UPDATE_BYTES: usize = 32;
+/// The level at which twins are compressed. While many feeds change, windows close each second; [`SMALLEST`] makes them
+/// 5 % smaller, and takes three times as long. Levels 4 to 6 make them hardly smaller.
+///
+/// [`SMALLEST`]: simplefeed_resource::gzip::SMALLEST
+const LEVEL: Compression = Compression::new(3);
+
+/// Record of an archived window, of fixed size in a file of each series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Number of the window, and the epoch of its cut.
+    pub name: Numbered,
+    /// First second, which is the last one of the window before.
+    pub since: i64,
+    /// Last second, which the next window repeats.
+    pub until: i64,
+    /// Last commit before the last second.
+    pub commit: CommitNumber,
+    /// Length and digest of its file, without a coding.
+    pub file: Coded,
+}
+
+impl Record {
+    fn of(window: &Window, file: Coded) -> Self {
+        Self {
+            name: window.name,
+            since: window.since,
+            until: window.until,
+            commit: window.commit,
+            file,
+        }
+    }
+
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut out = Writer(Vec::with_capacity(RECORD_BYTES));
+        out.long(self.name.number);
+        out.long(self.name.epoch.0.into());
+        out.long(self.since.cast_unsigned());
+        out.long(self.until.cast_unsigned());
+        out.long(self.commit.0);
+        out.long(self.file.bytes);
+        out.bytes(&self.file.digest.0);
+        // The checksum takes eight bytes, so records stay aligned to eight.
+        let checksum = crc32fast::hash(&out.0);
+        out.long(checksum.into());
+        out.0.try_into().expect("a record has its size")
+    }
+
+    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let mut from = Reader(record);
+        let number = from.long()?;
+        let epoch = Epoch(u32::try_from(from.long()?).ok()?);
+        let [since, until] = [from.long()?, from.long()?].map(u64::cast_signed);
+        let (commit, bytes) = (CommitNumber(from.long()?), from.long()?);
+        let digest = from.digest()?;
+        let found = Self {
+            name: Numbered { number, epoch },
+            since,
+            until,
+            commit,
+            file: Coded { bytes, digest },
+        };
+        // Encoded again, the record must be the same: that checks its checksum, too.
+        (found.encode() == *record).then_some(found)
+    }
+}
+
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "sup";
+
+/// Files of the archived SUP documents.
+#[derive(Clone, Debug)]
+pub struct SupFiles {
+    folders: Folders,
+    views: PathBuf,
+}
+
+impl SupFiles {
+    /// Returns the files in some folders: public documents below `www`, updates of closed feeds below `closed`, and the
+    /// records in the view's own folder.
+    pub fn new(folders: &Folders) -> Self {
+        Self {
+            folders: folders.clone(),
+            views: folders.of_view(NAME),
+        }
+    }
+
+    fn path(&self, visibility: Visibility, name: Numbered) -> PathBuf {
+        match visibility {
+            Visibility::Public => self
+                .folders
+                .www
+                .join(series_name(visibility))
+                .join(file_name(name)),
+            Visibility::Private => self
+                .folders
+                .closed
+                .join(series_name(visibility))
+                .join(format!("{name}.updates")),
+        }
+    }
+
+    fn records_path(&self, visibility: Visibility) -> PathBuf {
+        self.views
+            .join(format!("{}.windows", series_name(visibility)))
+    }
+
+    /// Returns the record of window `number`, if it is durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn record(&self, visibility: Visibility, number: u64) -> Result<Option<Record>, ViewError> {
+        let path = self.records_path(visibility);
+        let file = match regular::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", &path)(error)),
+        };
+        let offset = number
+            .checked_sub(1)
+            .and_then(|before| before.checked_mul(RECORD_LENGTH));
+        let mut record = [0; RECORD_BYTES];
+        let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
+        // A damaged or torn record counts as none: the next start writes it again.
+        let found = read
+            .and_then(Result::ok)
+            .and_then(|()| Record::decode(&record));
+        Ok(found.filter(|found| found.name.number == number))
+    }
+
+    /// Returns the records of a series, up to the first that is damaged.
+    fn read_records(&self, visibility: Visibility) -> Result<Vec<Record>, ViewError> {
+        let path = self.records_path(visibility);
+        let bytes = match regular::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        // A last record that a power cut has shortened is left out.
+        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+        let decoded = (1..).zip(records).map_while(|(number, record)| {
+            let record = Record::decode(record)?;
+            (record.name.number == number).then_some(record)
+        });
+        Ok(decoded.collect())
+    }
+
+    /// Returns the point at which a series goes on, so that everything from second `oldest` on is known: behind the
+    /// newest window that ends before it. `newest` is the last commit of the log; records of later ones belong to
+    /// another log.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn beginning(
+        &self,
+        visibility: Visibility,
+        oldest: i64,
+        newest: CommitNumber,
+    ) -> Result<Beginning, ViewError> {
+        let records = self.read_records(visibility)?;
+        let fits = |record: &&Record| record.until < oldest && record.commit < newest;
+        let last = records.iter().rev().find(fits);
+        let count = last.map_or(0, |record| record.name.number);
+        let idle = self.idle_note(visibility).filter(|(cuts, commit)| {
+            // The note holds only if it counted the windows that have records now.
+            let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
+            *cuts == count && all && *commit <= newest
+        });
+        Ok(Beginning {
+            cut: last.map(|record| (record.name, record.until)),
+            commit: last.map(|record| record.commit).unwrap_or_default(),
+            idle: idle.map(|(_, commit)| commit),
+        })
+    }
+
+    fn idle_path(&self, visibility: Visibility) -> PathBuf {
+        self.views.join(format!("{}.idle", series_name(visibility)))
+    }
+
+    /// Returns the note of a series: a number of windows, and the commit up to which no update followed them.
+    fn idle_note(&self, visibility: Visibility) -> Option<(u64, CommitNumber)> {
+        let text = regular::read_text(self.idle_path(visibility)).ok()?;
+        let (cuts, commit) = text.trim().split_once(' ')?;
+        Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
+    }
+
+    /// Notes that no update followed so many windows, up to a commit. Losing the note costs time, nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub fn note_idle(
+        &self,
+        visibility: Visibility,
+        cuts: u64,
+        commit: CommitNumber,
+    ) -> Result<(), ViewError> {
+        create_folder(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.idle_path(visibility);
+        let note = format!("{cuts} {commit}\n");
+        replace_unsynced(&path, note.as_bytes()).map_err(failed("write", &path))
+    }
+
+    /// Makes a window durable. Right files are left alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub fn write(&self, visibility: Visibility, window: &Window) -> Result<Remade, ViewError> {
+        let _writing = self.folders.writing();
+        let path = self.path(visibility, window.name);
+        let folder = path.parent().unwrap_or(&path);
+        create_folder(folder).map_err(failed("create", folder))?;
+        let bytes = bytes_of(visibility, window);
+        let modified = Timestamp::from_micros(window.until * 1_000_000);
+        let mut files = FrozenFiles::of(&self.folders);
+        let mut remade = Remade::Identical;
+        // Updates of closed feeds are never sent as they are, so they need no twin.
+        if visibility == Visibility::Public {
+            let (_, twin) = files.write_twin(&path, &bytes, modified, LEVEL, None)?;
+            remade = remade.max(twin);
+        }
+        remade = remade.max(files.write(&path, &bytes, modified)?);
+        let record = Record::of(window, Coded::of(&bytes));
+        // Files that are right may lack their record, or a sync, after a crash between the two.
+        if remade == Remade::Identical
+            && self.record(visibility, window.name.number)? == Some(record)
+        {
+            return Ok(remade);
+        }
+        #[cfg(planted)]
+        if crate::planted::is("window-unsynced") {
+            files.put_in_place_unsynced()?;
+            self.note(visibility, &record)?;
+            return Ok(remade);
+        }
+        files.put_in_place()?;
+        // The record comes last: it promises durable files.
+        self.note(visibility, &record)?;
+        Ok(remade)
+    }
+
+    /// Writes the record of a durable window, and syncs it.
+    #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
+    fn note(&self, visibility: Visibility, record: &Record) -> Result<(), ViewError> {
+        create_folder(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.records_path(visibility);
+        let mut options = OpenOptions::new();
+        let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
+        let offset = (record.name.number - 1) * RECORD_LENGTH;
+        file.and_then(|file| {
+            file.write_all_at(&record.encode(), offset)?;
+            file.sync_data()?;
+            // The file may be new, and its name must be durable as well.
+            sync_folder(&self.views)
+        })
+        .map_err(failed("write", &path))
+    }
+
+    /// Compares the stored bytes of a window with its record.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if the bytes differ from the record.
+    pub fn look_at(&self, visibility: Visibility, record: &Record) -> Result<(), ViewError> {
+        match visibility {
+            Visibility::Public => self.document(record).map(drop),
+            Visibility::Private => self.window(record).map(drop),
+        }
+    }
+
+    /// Returns the fault of an archived window, if it has one. A window without a record is not archived yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn fault(
+        &self,
+        visibility: Visibility,
+        window: &Window,
+    ) -> Result<Option<String>, ViewError> {
+        let Some(record) = self.record(visibility, window.name.number)? else {
+            return Ok(None);
+        };
+        if record != Record::of(window, Coded::of(&bytes_of(visibility, window))) {
+            let (series, file) = (series_name(visibility), file_name(window.name));
+            return Ok(Some(format!("{series}/{file} is not what the log says")));
+        }
+        match self.look_at(visibility, &record) {
+            Err(error) if lack_in(&error).is_some() => Err(error),
+            looked => Ok(looked.err().map(|error| error.to_string())),
+        }
+    }
+
+    /// Returns the bytes of a public window, plain and compressed.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if the bytes differ from the record.
+    pub fn document(&self, record: &Record) -> Result<(Bytes, Bytes), ViewError> {
+        let path = self.path(Visibility::Public, record.name);
+        let bytes = regular::read(&path).map_err(failed("read", &path))?;
+        let twin_path = twin_of(&path);
+        let twin = regular::read(&twin_path).map_err(failed("read", &twin_path))?;
+        let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
+        // The record has no digest of the twin, so its decoded bytes are compared.
+        if is_right(&bytes) && gunzip(&twin, bytes.len()).is_ok_and(|bytes| is_right(&bytes)) {
+            return Ok((bytes.into(), twin.into()));
+        }
+        Err(ViewError::Damaged { path })
+    }
+
+    /// Returns an archived window of closed feeds, with the updates of all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if the bytes differ from the record.
+    pub fn window(&self, record: &Record) -> Result<Window, ViewError> {
+        let path = self.path(Visibility::Private, record.name);
+        let bytes = regular::read(&path).map_err(failed("read", &path))?;
+        if Coded::of(&bytes) != record.file {
+            return Err(ViewError::Damaged { path });
+        }
+        let before = record
+            .name
+            .number
+            .checked_sub(1)
+            .filter(|before| *before > 0);
+        let previous = match before {
+            Some(number) => self.record(Visibility::Private, number)?,
+            None => None,
+        };
+        Ok(Window {
+            name: record.name,
+            previous: previous.map(|previous| previous.name),
+            since: record.since,
+            until: record.until,
+            commit: record.commit,
+            updates: decode_updates(&bytes),
+        })
+    }
+}
+
+/// Calls `each` with every closed window of a log, of both series.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read, or the error of `each`.
+pub fn every_window(
+    log: &dyn EntryLog,
+    mut each: impl FnMut(Visibility, &Window) -> Result<(), ViewError>,
+) -> Result<(), ViewError> {
+    // Period 0, because archived windows do not depend on the periods offered.
+    let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
+    let mut next = CommitNumber(1);
+    loop {
+        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+        let Some(last) = outlines.last() else {
+            return Ok(());
+        };
+        next = last.number.next();
+        for outline in &outlines {
+            for (visibility, window) in windows.take(outline, log)? {
+                each(visibility, &window)?;
+                // Durable at once, so the view forgets older updates.
+                windows.archived(visibility, &window);
+            }
+        }
+    }
+}
+
+/// Returns the bytes that are archived of a window.
+fn bytes_of(visibility: Visibility, window: &Window) -> Vec<u8> {
+    match visibility {
+        Visibility::Public => window.document(|_| true),
+        Visibility::Private => encode_updates(window),
+    }
+}
+
+/// Encodes each update as the feed's key (16 bytes), its SUP-ID (8) and the second (8).
+fn encode_updates(window: &Window) -> Vec<u8> {
+    let mut out = Vec::with_capacity(window.updates.len() * UPDATE_BYTES);
+    for (feed, id, second) in &window.updates {
+        out.extend_from_slice(feed.0.as_bytes());
+        out.extend_from_slice(id.as_str().as_bytes());
+        out.extend_from_slice(&second.to_be_bytes());
+    }
+    out
+}
+
+fn decode_updates(bytes: &[u8]) -> Vec<Update> {
+    let (updates, _) = bytes.as_chunks::<UPDATE_BYTES>();
+    let decode = |update: &[u8; UPDATE_BYTES]| {
+        let (feed, rest) = update.split_first_chunk::<16>()?;
+        let (id, second) = rest.split_first_chunk::<8>()?;
+        let id = SupId::parse(std::str::from_utf8(id).ok()?)?;
+        let second = i64::from_be_bytes(*second.first_chunk::<8>()?);
+        Some((FeedKey(Uuid::from_bytes(*feed)), id, second))
+    };
+    updates.iter().filter_map(decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn window(number: u64) -> Window {
+        let name = |number| Numbered {
+            number,
+            epoch: Epoch(if number > 2 { 1_800_000_000 } else { 1 }),
+        };
+        let since = i64::try_from(number).unwrap() * 100;
+        Window {
+            name: name(number),
+            previous: (number > 1).then(|| name(number - 1)),
+            since,
+            until: since + 100,
+            commit: CommitNumber(number * 10),
+            updates: (0..50)
+                .map(|n| (FeedKey(Uuid::from_u128(n)), SupId::of_bits(n), since + 1))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_window_is_written_once_and_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(&Folders::new(folder.path(), None));
+        for number in 1..=4 {
+            for visibility in Visibility::ALL {
+                let window = window(number);
+                assert_eq!(files.record(visibility, number).unwrap(), None);
+                assert_eq!(files.write(visibility, &window).unwrap(), Remade::New);
+                assert_eq!(files.write(visibility, &window).unwrap(), Remade::Identical);
+            }
+        }
+        let record = files.record(Visibility::Public, 3).unwrap().unwrap();
+        let (bytes, twin) = files.document(&record).unwrap();
+        assert_eq!(bytes, window(3).document(|_| true));
+        assert_eq!(gunzip(&twin, bytes.len()).unwrap(), bytes);
+        assert!(folder.path().join("www/sup/3-1800000000.json.gz").exists());
+        let record = files.record(Visibility::Private, 3).unwrap().unwrap();
+        assert_eq!(files.window(&record).unwrap(), window(3));
+        assert!(!folder.path().join("www/sup-closed").exists());
+    }
+
+    /// Goal: a restart knows everything from some second on, and nothing of another log.
+    #[test]
+    fn a_series_goes_on_behind_a_window_that_is_old_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(&Folders::new(folder.path(), None));
+        let visibility = Visibility::Public;
+        let begins = |oldest, newest| {
+            let beginning = files
+                .beginning(visibility, oldest, CommitNumber(newest))
+                .unwrap();
+            beginning.commit.0
+        };
+        assert_eq!(begins(1_000, 100), 0);
+        for number in 1..=4 {
+            files.write(visibility, &window(number)).unwrap();
+        }
+        assert_eq!(begins(1_000, 100), 40);
+        assert_eq!(
+            begins(500, 100),
+            30,
+            "one that ends at 500 may have more in that second"
+        );
+        assert_eq!(begins(401, 100), 30);
+        assert_eq!(begins(1_000, 25), 20);
+        assert_eq!(begins(0, 100), 0);
+    }
+
+    /// Goal: where nothing happens, a restart need not look; what is damaged is made again.
+    #[test]
+    fn a_series_goes_on_where_nothing_happened() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(&Folders::new(folder.path(), None));
+        let visibility = Visibility::Private;
+        let begins = |oldest| {
+            let beginning = files
+                .beginning(visibility, oldest, CommitNumber(100))
+                .unwrap();
+            (beginning.commit.0, beginning.idle.map(|idle| idle.0))
+        };
+        files.note_idle(visibility, 0, CommitNumber(90)).unwrap();
+        assert_eq!(begins(1_000), (0, Some(90)));
+        for number in 1..=3 {
+            files.write(visibility, &window(number)).unwrap();
+        }
+        assert_eq!(begins(1_000), (30, None));
+        files.note_idle(visibility, 3, CommitNumber(90)).unwrap();
+        assert_eq!(begins(1_000), (30, Some(90)));
+        assert_eq!(
+            begins(400),
+            (20, None),
+            "what was told lately is read again"
+        );
+        files.note_idle(visibility, 3, CommitNumber(101)).unwrap();
+        assert_eq!(begins(1_000), (30, None), "that is of another log");
+
+        let records = files.records_path(visibility);
+        let mut bytes = fs::read(&records).unwrap();
+        bytes[RECORD_BYTES + 3] ^= 1;
+        fs::write(&records, bytes).unwrap();
+        assert_eq!(
+            begins(1_000),
+            (10, None),
+            "behind the last record before the damage"
+        );
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(&Folders::new(folder.path(), None));
+        files.write(Visibility::Public, &window(1)).unwrap();
+        let path = folder.path().join("www/sup/1.json");
+        let record = files.record(Visibility::Public, 1).unwrap().unwrap();
+        let fault = |window| files.fault(Visibility::Public, &window).unwrap();
+        assert_eq!((fault(window(1)), fault(window(2))), (None, None));
+        let mut another = window(1);
+        another.updates.pop();
+        assert!(fault(another).unwrap().starts_with("sup/1.json is not"));
+        fs::write(&path, b"{}").unwrap();
+        assert!(matches!(
+            files.document(&record),
+            Err(ViewError::Damaged { .. })
+        ));
+        assert!(fault(window(1)).unwrap().contains("sup/1.json"));
+        assert_eq!(
+            files.write(Visibility::Public, &window(1)).unwrap(),
+            Remade::Different
+        );
+        files.document(&record).unwrap();
+
+        let records = files.records_path(Visibility::Public);
+        let mut bytes = fs::read(&records).unwrap();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            fs::write(&records, &bytes).unwrap();
+            assert_eq!(
+                files.record(Visibility::Public, 1).unwrap(),
+                None,
+                "byte {at}"
+            );
+            bytes[at] ^= 1;
+        }
+    }
+}

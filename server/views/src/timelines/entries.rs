@@ -1,0 +1,143 @@
+//! Entries of feeds as timelines read them: a few neighbours at a time, kept in memory for the next page.
+//!
+//! Shell over the log. Entries never change, so nothing is ever stale; a block at the end of its feed is read again once
+//! it lacks an entry.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quick_cache::{Weighter, sync::Cache};
+use simplefeed_core::{
+    entry::Entry,
+    feed::{FeedKey, Position},
+    timestamp::Timestamp,
+};
+use simplefeed_log::{LogError, Series};
+
+/// Entries of a block.
+const BLOCK_ENTRIES: u64 = 8;
+/// Bytes of entries from which on a block keeps only their instants.
+const BLOCK_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of all blocks in memory.
+const CACHE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Bytes of an entry besides its text, roughly.
+const ENTRY_BYTES: usize = 200;
+
+/// Neighbours in a feed.
+#[derive(Debug)]
+struct Block {
+    instants: Vec<(Position, Timestamp)>,
+    /// None if they are too large to be kept.
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+#[derive(Clone)]
+struct BlockWeight;
+
+impl Weighter<(FeedKey, u64), Arc<Block>> for BlockWeight {
+    fn weight(&self, _: &(FeedKey, u64), block: &Arc<Block>) -> u64 {
+        u64::try_from(block.bytes).unwrap_or(u64::MAX)
+    }
+}
+
+/// Entries in memory, and the way to those that are not.
+pub(super) struct EntryCache(Cache<(FeedKey, u64), Arc<Block>, BlockWeight>);
+
+impl std::fmt::Debug for EntryCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntryCache").finish_non_exhaustive()
+    }
+}
+
+impl Default for EntryCache {
+    fn default() -> Self {
+        Self(Cache::with_weighter(10_000, CACHE_BYTES_MAX, BlockWeight))
+    }
+}
+
+impl EntryCache {
+    /// Returns the instant of an entry.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read, or that it has no such entry.
+    pub(super) fn instant(
+        &self,
+        feed: FeedKey,
+        at: Position,
+        log: &dyn Series,
+    ) -> Result<Timestamp, LogError> {
+        let block = self.block(feed, at, log)?;
+        let found = block.instants.iter().find(|(position, _)| *position == at);
+        found
+            .map(|(_, instant)| *instant)
+            .ok_or_else(|| missing(feed, at))
+    }
+
+    /// Returns an entry.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read, or that it has no such entry.
+    pub(super) fn entry(
+        &self,
+        feed: FeedKey,
+        at: Position,
+        log: &dyn Series,
+    ) -> Result<Entry, LogError> {
+        let block = self.block(feed, at, log)?;
+        if let Some(entry) = block.entries.iter().find(|entry| entry.at == at) {
+            return Ok(entry.clone());
+        }
+        let entry = log.entries(feed, at..at.next())?.pop();
+        entry.ok_or_else(|| missing(feed, at))
+    }
+
+    fn block(&self, feed: FeedKey, at: Position, log: &dyn Series) -> Result<Arc<Block>, LogError> {
+        let number = at.0 / BLOCK_ENTRIES;
+        if let Some(block) = self.0.get(&(feed, number))
+            && block
+                .instants
+                .last()
+                .is_some_and(|(newest, _)| *newest >= at)
+        {
+            return Ok(block);
+        }
+        let first = Position(number * BLOCK_ENTRIES);
+        let entries = log.entries(feed, first..Position(first.0 + BLOCK_ENTRIES))?;
+        let block = Arc::new(Block::of(entries));
+        self.0.insert((feed, number), Arc::clone(&block));
+        Ok(block)
+    }
+}
+
+impl Block {
+    fn of(mut entries: Vec<Entry>) -> Self {
+        let instants: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.at, entry.instant))
+            .collect();
+        let sizes = entries
+            .iter()
+            .map(|entry| entry.fragment.len() + ENTRY_BYTES);
+        let mut bytes = sizes.sum();
+        if bytes > BLOCK_BYTES_MAX {
+            entries = vec![];
+            bytes = instants.len() * size_of::<(Position, Timestamp)>();
+        }
+        for entry in &mut entries {
+            // A fragment shares the memory of its whole record, which may be much larger.
+            entry.fragment = Bytes::copy_from_slice(&entry.fragment);
+        }
+        Self {
+            instants,
+            entries,
+            bytes,
+        }
+    }
+}
+
+fn missing(feed: FeedKey, at: Position) -> LogError {
+    LogError::damaged(format!("entry {at} of feed {} is missing", feed.0))
+}

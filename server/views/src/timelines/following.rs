@@ -1,0 +1,45 @@
+//! The view of timelines: the graph follows the log, so that readers find it nearly up to date.
+//!
+//! Shell over [`Timelines`].
+
+use std::{sync::Arc, time::Duration};
+
+use simplefeed_core::{commit::Outline, feed::CommitNumber};
+use simplefeed_log::{EntryLog, Series};
+use simplefeed_process::stop::Stop;
+
+use super::Timelines;
+use crate::{Applied, View, error::ViewError, follower::Grace};
+
+/// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
+const PACE: Duration = Duration::from_millis(50);
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "timelines";
+
+/// The view of a server's timelines.
+#[derive(Debug)]
+pub struct Following(pub Arc<Timelines>);
+
+impl View for Following {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        // The graph and the lists have cursors of their own. The newest commit comes again, so that the work begins
+        // without waiting for another one.
+        Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
+    }
+
+    fn apply(&self, _: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        self.0.keep(|| grace.has_begun(), || grace.lasts())
+    }
+
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
+    }
+}

@@ -1,0 +1,726 @@
+//! Graph of follows, computed from commits.
+//!
+//! Pure over the log. Feeds and timelines have small keys here, in the order of their creation, since a server has
+//! millions of follows. An entry of a feed changes two numbers of the feed, whatever the number of its followers.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::{Bound, Range},
+    sync::Arc,
+};
+
+use simplefeed_core::sup::SupId;
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, Epoch, FeedKey, FeedName, FeedPattern, Position, Revision},
+    follow::{FollowChange, Item},
+    settings::{Own, Settings},
+    timeline::{Entries, Feed, Feeds, Following, Terms},
+    timestamp::Timestamp,
+};
+use simplefeed_log::{LogError, Series, settings_of};
+
+use parking_lot::RwLock;
+use tracing::warn;
+
+use super::{entries::EntryCache, followers::Followers};
+
+/// Key of a feed.
+pub(super) type Source = u32;
+/// Key of a timeline.
+pub(super) type Timeline = u32;
+/// Instants from which on revisions are in force, of settings or of defaults.
+pub(super) type Revisions = Vec<(Timestamp, Revision)>;
+
+/// A feed that timelines may follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FeedState {
+    pub(super) key: FeedKey,
+    pub(super) name: FeedName,
+    pub(super) is_closed: bool,
+    /// Position that its next entry gets.
+    pub(super) next: Position,
+    /// Instant of its newest entry.
+    pub(super) newest: Timestamp,
+}
+
+/// A timeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TimelineState {
+    pub(super) key: FeedKey,
+    pub(super) created: Timestamp,
+    pub(super) sup_id: SupId,
+    pub(super) is_closed: bool,
+    pub(super) owner: Option<Source>,
+    /// Shared with readers, who look through it without a lock.
+    pub(super) following: Arc<Following<Source>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    Feed(Source),
+    Timeline(Timeline),
+}
+
+/// Feeds and timelines as of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Graph {
+    pub(super) applied: CommitNumber,
+    pub(super) epochs: Vec<(Timestamp, Epoch)>,
+    pub(super) defaults: Revisions,
+    pub(super) feeds: Sources,
+    pub(super) timelines: Vec<TimelineState>,
+    nodes: HashMap<FeedKey, Node>,
+    /// Revisions of settings after the first, which few feeds have.
+    later: HashMap<FeedKey, Revisions>,
+    /// Timelines that began anew, which happens after losses only.
+    restarted: HashMap<FeedKey, Timestamp>,
+    /// Timelines that follow patterns.
+    with_patterns: BTreeSet<Timeline>,
+    /// Timelines by the feeds of their owners.
+    owned: HashMap<Source, Vec<Timeline>>,
+}
+
+/// Feeds by their keys and names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sources {
+    all: Vec<FeedState>,
+    names: BTreeMap<FeedName, Source>,
+    /// Who follows each feed.
+    followers: Vec<FollowersOf>,
+    /// Closed feeds, of which there are few.
+    closed: BTreeSet<Source>,
+    /// Positions whose entries are lost, of the few feeds that have any.
+    lost: HashMap<Source, Vec<Range<Position>>>,
+}
+
+/// Followers of a feed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FollowersOf {
+    /// Timelines that have entries of the feed which came as the feed gained them.
+    pub(super) all: Followers,
+    /// Parts of them, which most feeds have not.
+    parts: Option<Box<Parts>>,
+    /// Position of the feed's next entry when a timeline began or ended to take its entries, or later. From there on each
+    /// entry is in all timelines that have not ended, and none needs to be looked at.
+    changed: Position,
+}
+
+/// Parts of a feed's followers. No timeline is in both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Parts {
+    /// Those that take no more.
+    ended: Followers,
+    /// Those that take more, and are closed.
+    closed: Followers,
+}
+
+static NONE: Followers = Followers::Few(Vec::new());
+
+impl FollowersOf {
+    /// Returns those that take no more.
+    pub(super) fn ended(&self) -> &Followers {
+        self.parts.as_ref().map_or(&NONE, |parts| &parts.ended)
+    }
+
+    /// Returns the closed timelines among those that take more.
+    pub(super) fn closed(&self) -> &Followers {
+        self.parts.as_ref().map_or(&NONE, |parts| &parts.closed)
+    }
+
+    /// Returns how many take more.
+    pub(super) fn taking(&self) -> u64 {
+        self.all.len() - self.ended().len()
+    }
+
+    /// Returns at most `max` of those that take more from a timeline on, sorted: all, or the open ones.
+    pub(super) fn taking_from(
+        &self,
+        first: Timeline,
+        max: usize,
+        with_closed: bool,
+    ) -> Vec<Timeline> {
+        let closed = if with_closed { &NONE } else { self.closed() };
+        self.all.outside([self.ended(), closed], first, max)
+    }
+
+    fn set(&mut self, timeline: Timeline, gains: bool, takes: bool, is_closed: bool) {
+        self.all.set(timeline, gains);
+        let (has_ended, is_closed) = (gains && !takes, gains && takes && is_closed);
+        if has_ended || is_closed || self.parts.is_some() {
+            let parts = self.parts.get_or_insert_default();
+            parts.ended.set(timeline, has_ended);
+            parts.closed.set(timeline, is_closed);
+        }
+    }
+}
+
+impl PartialEq for FollowersOf {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.all, self.ended(), self.closed()) == (&other.all, other.ended(), other.closed())
+    }
+}
+
+impl Eq for FollowersOf {}
+
+impl Sources {
+    pub(super) fn get(&self, source: Source) -> Option<&FeedState> {
+        self.all.get(usize::try_from(source).ok()?)
+    }
+
+    fn get_mut(&mut self, source: Source) -> Option<&mut FeedState> {
+        self.all.get_mut(usize::try_from(source).ok()?)
+    }
+
+    /// Returns all feeds, in the order of their keys.
+    pub(super) fn all(&self) -> &[FeedState] {
+        &self.all
+    }
+
+    /// Returns who follows a feed.
+    pub(super) fn followers(&self, source: Source) -> Option<&FollowersOf> {
+        self.followers.get(usize::try_from(source).ok()?)
+    }
+
+    /// Returns the closed feeds.
+    pub(super) fn closed(&self) -> &BTreeSet<Source> {
+        &self.closed
+    }
+
+    fn add(&mut self, feed: FeedState) -> Source {
+        let source = key_of(self.all.len());
+        self.names.insert(feed.name.clone(), source);
+        if feed.is_closed {
+            self.closed.insert(source);
+        }
+        self.all.push(feed);
+        self.followers.push(FollowersOf::default());
+        source
+    }
+
+    /// Notes whether a feed is closed. Returns whether it was.
+    fn close(&mut self, source: Source, is_closed: bool) -> bool {
+        if is_closed {
+            self.closed.insert(source);
+        } else {
+            self.closed.remove(&source);
+        }
+        let state = self.get_mut(source);
+        state.is_some_and(|state| std::mem::replace(&mut state.is_closed, is_closed))
+    }
+
+    /// Notes whether a timeline has, and takes, entries of a feed as the feed gains them.
+    fn set_follower(&mut self, source: Source, timeline: Timeline, following: &Following<Source>) {
+        let next = self.get(source).map_or(Position(0), |feed| feed.next);
+        let index = usize::try_from(source).unwrap_or(usize::MAX);
+        if let Some(followers) = self.followers.get_mut(index) {
+            let (gains, takes) = (following.gains(source), following.takes(source));
+            followers.set(timeline, gains, takes, following.terms().is_closed);
+            followers.changed = followers.changed.max(next);
+        }
+    }
+
+    /// Returns the feeds that match a pattern, in the order of their names.
+    pub(super) fn matching(&self, pattern: &FeedPattern) -> impl Iterator<Item = Source> {
+        let beginning = pattern.beginning();
+        let from = Bound::Included(beginning);
+        let found = self.names.range::<str, _>((from, Bound::Unbounded));
+        let found = found.take_while(move |(name, _)| name.as_str().starts_with(beginning));
+        let matching = found.filter(move |(name, _)| pattern.matches(name));
+        matching.map(|(_, source)| *source)
+    }
+}
+
+/// Followers that are looked at under one lock.
+const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
+
+/// Tells of every timeline that has entries of a range which came as the feed gained them, and which of them.
+///
+/// Commits are applied between the slices: a follow from then on takes none of these entries, and an unfollow leaves
+/// them.
+pub(super) fn each_gain(
+    graph: &RwLock<Graph>,
+    source: Source,
+    range: &Range<Position>,
+    mut tell: impl FnMut(Timeline, &TimelineState, Range<Position>),
+) {
+    let mut next = 0;
+    loop {
+        let graph = graph.read();
+        let Some(followers) = graph.feeds.followers(source) else {
+            return;
+        };
+        let slice = followers.all.from(next, FOLLOWERS_TOGETHER);
+        let have_all = followers.changed <= range.start;
+        for timeline in &slice {
+            let Some(state) = graph.at(*timeline) else {
+                continue;
+            };
+            if have_all {
+                // The follows of a timeline are elsewhere in memory: to look at them would cost most of a delivery.
+                if !followers.ended().has(*timeline) {
+                    tell(*timeline, state, range.clone());
+                }
+                continue;
+            }
+            for had in state.following.gained(source, range.clone()) {
+                tell(*timeline, state, had);
+            }
+        }
+        match slice.last().and_then(|last| last.checked_add(1)) {
+            Some(behind) if slice.len() == FOLLOWERS_TOGETHER => next = behind,
+            _ => return,
+        }
+    }
+}
+
+/// Adds a fact, unless a commit is applied again.
+fn push_new<T: PartialEq>(facts: &mut Vec<T>, fact: T) {
+    if facts.last() != Some(&fact) {
+        facts.push(fact);
+    }
+}
+
+fn key_of(index: usize) -> u32 {
+    u32::try_from(index).expect("there are fewer than 2^32 feeds")
+}
+
+impl Graph {
+    /// Returns a timeline, and its key here, by the key it has in the log.
+    pub(super) fn timeline(&self, feed: FeedKey) -> Option<(Timeline, &TimelineState)> {
+        match self.nodes.get(&feed)? {
+            Node::Timeline(timeline) => Some((*timeline, self.at(*timeline)?)),
+            Node::Feed(_) => None,
+        }
+    }
+
+    /// Returns a timeline by its key here.
+    pub(super) fn at(&self, timeline: Timeline) -> Option<&TimelineState> {
+        self.timelines.get(usize::try_from(timeline).ok()?)
+    }
+
+    /// Returns a feed by the key it has in the log.
+    pub(super) fn source(&self, feed: FeedKey) -> Option<Source> {
+        match self.nodes.get(&feed)? {
+            Node::Feed(source) => Some(*source),
+            Node::Timeline(_) => None,
+        }
+    }
+
+    /// Returns the timelines of an owner.
+    pub(super) fn owned_by(&self, owner: Source) -> &[Timeline] {
+        self.owned.get(&owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns from when on later revisions of a feed's settings are in force.
+    pub(super) fn later_revisions(&self, feed: FeedKey) -> &[(Timestamp, Revision)] {
+        self.later.get(&feed).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the instant at which a timeline began anew, if it ever did.
+    pub(super) fn restarted(&self, timeline: FeedKey) -> Option<Timestamp> {
+        self.restarted.get(&timeline).copied()
+    }
+
+    /// Applies the next commit. `entries` are those that the log has, up to that commit or beyond.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read. The graph is ready for the same commit again then.
+    pub(super) fn apply(
+        &mut self,
+        commit: &Outline,
+        log: &dyn Series,
+        entries: &EntryCache,
+    ) -> Result<(), LogError> {
+        let mut before = Before::default();
+        let applied = self.apply_changes(commit, log, entries, &mut before);
+        if applied.is_err() {
+            self.put_back(before);
+        }
+        applied
+    }
+
+    /// Undoes what a second look at the same commit would do otherwise than the first one: a follow brings along what its
+    /// feed has at that instant. All else may happen twice.
+    fn put_back(&mut self, before: Before) {
+        for (source, next, newest) in before.feeds.into_iter().rev() {
+            if let Some(state) = self.feeds.get_mut(source) {
+                state.next = next;
+                state.newest = newest;
+            }
+        }
+        for (source, was_closed) in before.closed.into_iter().rev() {
+            self.feeds.close(source, was_closed);
+        }
+        for (timeline, following) in before.timelines.into_iter().rev() {
+            let sources: BTreeSet<Source> = match self.at(timeline) {
+                Some(state) => state
+                    .following
+                    .sources()
+                    .chain(following.sources())
+                    .collect(),
+                None => continue,
+            };
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                state.following = following;
+            }
+            self.index(timeline);
+            self.index_feeds(timeline, sources);
+        }
+    }
+
+    fn apply_changes(
+        &mut self,
+        commit: &Outline,
+        log: &dyn Series,
+        entries: &EntryCache,
+        before: &mut Before,
+    ) -> Result<(), LogError> {
+        let mut instant = commit.instant;
+        for change in &commit.changes {
+            match change {
+                ChangeOutline::Settings { feed, revision } => {
+                    self.apply_settings(*feed, *revision, instant, log, before)?;
+                }
+                ChangeOutline::Entries { feed, first, count } => {
+                    let newest = instant.plus_micros(count.saturating_sub(1));
+                    if let Some(source) = self.source(*feed)
+                        && let Some(state) = self.feeds.get_mut(source)
+                    {
+                        before.feeds.push((source, state.next, state.newest));
+                        state.next = Position(first.0 + count);
+                        state.newest = newest;
+                    }
+                    instant = instant.plus_micros(*count);
+                }
+                ChangeOutline::Following { feed, change } => {
+                    before.timelines.extend(
+                        self.timeline(*feed)
+                            .map(|(timeline, state)| (timeline, Arc::clone(&state.following))),
+                    );
+                    self.follow(*feed, change, instant, log, entries)?;
+                }
+                ChangeOutline::Epoch { epoch } => push_new(&mut self.epochs, (instant, *epoch)),
+                ChangeOutline::Defaults { revision } => {
+                    push_new(&mut self.defaults, (instant, *revision));
+                }
+                ChangeOutline::Lost { feed, next, .. } => match self.source(*feed) {
+                    Some(source) => self.lost(source, *next),
+                    None => drop(self.restarted.insert(*feed, instant)),
+                },
+                ChangeOutline::Opened { .. } => {}
+            }
+        }
+        self.applied = commit.number;
+        Ok(())
+    }
+
+    /// Lets timelines pass over the entries that a feed lost.
+    fn lost(&mut self, source: Source, next: Position) {
+        let Some(state) = self.feeds.get_mut(source) else {
+            return;
+        };
+        let range = std::mem::replace(&mut state.next, next)..next;
+        if range.is_empty() {
+            return;
+        }
+        self.feeds
+            .lost
+            .entry(source)
+            .or_default()
+            .push(range.clone());
+        let followers = self.feeds.followers(source);
+        for timeline in followers.map_or_else(Vec::new, |of| of.all.from(0, usize::MAX)) {
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                Arc::make_mut(&mut state.following).lost(source, &range);
+            }
+        }
+    }
+
+    fn apply_settings(
+        &mut self,
+        feed: FeedKey,
+        revision: Revision,
+        instant: Timestamp,
+        log: &dyn Series,
+        before: &mut Before,
+    ) -> Result<(), LogError> {
+        let settings = settings_of(log, feed, revision)?;
+        if revision > Revision::FIRST {
+            let later = self.later.entry(feed).or_default();
+            push_new(later, (instant, revision));
+        }
+        match (self.nodes.get(&feed).copied(), &settings.timeline) {
+            (None, Some(_)) => self.create_timeline(feed, &settings, instant),
+            (None, None) => {
+                let source = self.feeds.add(FeedState {
+                    key: feed,
+                    name: settings.name.clone(),
+                    is_closed: settings.is_closed(),
+                    next: Position(0),
+                    newest: instant,
+                });
+                self.nodes.insert(feed, Node::Feed(source));
+                self.appeared(source);
+            }
+            (Some(Node::Feed(source)), _) => {
+                let was_closed = self.feeds.close(source, settings.is_closed());
+                before.closed.push((source, was_closed));
+                // A feed is created again only with a commit that is applied again, which may have put back a timeline.
+                let appears = was_closed || revision == Revision::FIRST;
+                if appears && !settings.is_closed() {
+                    self.appeared(source);
+                }
+            }
+            (Some(Node::Timeline(_)), _) => {}
+        }
+        Ok(())
+    }
+
+    fn create_timeline(&mut self, feed: FeedKey, settings: &Settings, instant: Timestamp) {
+        let kind = settings.timeline.as_ref();
+        let owner = kind.and_then(|kind| self.feeds.names.get(kind.owner.as_ref()?).copied());
+        let is_had = kind.is_some_and(|kind| kind.own == Own::Include);
+        let terms = Terms {
+            own: owner.map(|owner| (owner, is_had)),
+            is_closed: settings.is_closed(),
+        };
+        let timeline = key_of(self.timelines.len());
+        // Nothing is brought along, so no entry is looked at.
+        let following = Following::new(terms, &Now::without_entries(&self.feeds));
+        self.timelines.push(TimelineState {
+            key: feed,
+            created: instant,
+            sup_id: settings.sup_id(),
+            is_closed: settings.is_closed(),
+            owner,
+            following: Arc::new(following),
+        });
+        self.index(timeline);
+        self.index_feeds(timeline, owner);
+    }
+
+    /// Makes it known whether a timeline has entries of feeds.
+    fn index_feeds(&mut self, timeline: Timeline, feeds: impl IntoIterator<Item = Source>) {
+        let Some(state) = self.at(timeline) else {
+            return;
+        };
+        let following = Arc::clone(&state.following);
+        for feed in feeds {
+            self.feeds.set_follower(feed, timeline, &following);
+        }
+    }
+
+    /// Adds a timeline to the indexes by key, owner and pattern.
+    fn index(&mut self, timeline: Timeline) {
+        let Some(state) = self.at(timeline) else {
+            return;
+        };
+        let (feed, owner) = (state.key, state.owner);
+        let has_patterns = !state.following.patterns().is_empty();
+        self.nodes.insert(feed, Node::Timeline(timeline));
+        if let Some(owner) = owner {
+            let owned = self.owned.entry(owner).or_default();
+            if !owned.contains(&timeline) {
+                owned.push(timeline);
+            }
+        }
+        if has_patterns {
+            self.with_patterns.insert(timeline);
+        } else {
+            self.with_patterns.remove(&timeline);
+        }
+    }
+
+    /// Lets timelines take a feed that was created or opened.
+    fn appeared(&mut self, source: Source) {
+        let owned = self.owned_by(source).iter();
+        let concerned: BTreeSet<Timeline> =
+            self.with_patterns.iter().chain(owned).copied().collect();
+        let now = Now::without_entries(&self.feeds);
+        let mut changed = vec![];
+        for timeline in concerned {
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                Arc::make_mut(&mut state.following).appeared(source, &now);
+                changed.push((timeline, Arc::clone(&state.following)));
+            }
+        }
+        for (timeline, following) in changed {
+            self.feeds.set_follower(source, timeline, &following);
+        }
+    }
+
+    fn follow(
+        &mut self,
+        feed: FeedKey,
+        change: &FollowChange,
+        instant: Timestamp,
+        log: &dyn Series,
+        entries: &EntryCache,
+    ) -> Result<(), LogError> {
+        let Some(Node::Timeline(timeline)) = self.nodes.get(&feed).copied() else {
+            return Err(LogError::damaged(format!("{} is no timeline", feed.0)));
+        };
+        let change = FollowChange {
+            follow: self.items(&change.follow),
+            unfollow: self.items(&change.unfollow),
+            backfill: change.backfill,
+        };
+        let now = Now {
+            feeds: &self.feeds,
+            entries: Some((entries, log)),
+            failed: RefCell::default(),
+        };
+        let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+        let mut concerned = BTreeSet::new();
+        if let Some(state) = self.timelines.get_mut(index) {
+            let before = Arc::clone(&state.following);
+            concerned = Arc::make_mut(&mut state.following).change(&change, instant, &now);
+            if let Some(error) = now.failed.into_inner() {
+                state.following = before;
+                return Err(error);
+            }
+        }
+        self.index(timeline);
+        self.index_feeds(timeline, concerned);
+        Ok(())
+    }
+
+    fn items(&self, items: &[Item]) -> Vec<Item<Source>> {
+        let known = items.iter().filter_map(|item| match item {
+            Item::Feed(feed) => self.source(*feed).map(Item::Feed),
+            Item::Pattern(pattern) => Some(Item::Pattern(pattern.clone())),
+        });
+        known.collect()
+    }
+}
+
+/// Access for the snapshot file.
+impl Graph {
+    pub(super) fn all_later(&self) -> impl Iterator<Item = (&FeedKey, &Revisions)> {
+        self.later.iter()
+    }
+
+    pub(super) fn all_restarted(&self) -> impl Iterator<Item = (&FeedKey, &Timestamp)> {
+        self.restarted.iter()
+    }
+
+    pub(super) fn restore_feed(&mut self, feed: FeedState) {
+        let key = feed.key;
+        let source = self.feeds.add(feed);
+        self.nodes.insert(key, Node::Feed(source));
+    }
+
+    pub(super) fn restore_timeline(&mut self, timeline: TimelineState) {
+        let number = key_of(self.timelines.len());
+        let sources: Vec<Source> = timeline.following.sources().collect();
+        self.timelines.push(timeline);
+        self.index(number);
+        self.index_feeds(number, sources);
+    }
+
+    pub(super) fn all_lost(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&Source, &Vec<Range<Position>>)> {
+        self.feeds.lost.iter()
+    }
+
+    pub(super) fn restore_lost(&mut self, source: Source, ranges: Vec<Range<Position>>) {
+        self.feeds.lost.insert(source, ranges);
+    }
+
+    pub(super) fn restore_later(&mut self, feed: FeedKey, revisions: Revisions) {
+        self.later.insert(feed, revisions);
+    }
+
+    pub(super) fn restore_restarted(&mut self, feed: FeedKey, instant: Timestamp) {
+        self.restarted.insert(feed, instant);
+    }
+}
+
+/// State of the graph before a commit, as far as the commit changed it.
+#[derive(Default)]
+struct Before {
+    feeds: Vec<(Source, Position, Timestamp)>,
+    closed: Vec<(Source, bool)>,
+    timelines: Vec<(Timeline, Arc<Following<Source>>)>,
+}
+
+/// Feeds as they are now.
+struct Now<'g> {
+    feeds: &'g Sources,
+    entries: Option<(&'g EntryCache, &'g dyn Series)>,
+    /// First failure to read an entry.
+    failed: RefCell<Option<LogError>>,
+}
+
+impl<'g> Now<'g> {
+    fn without_entries(feeds: &'g Sources) -> Self {
+        Self {
+            feeds,
+            entries: None,
+            failed: RefCell::default(),
+        }
+    }
+}
+
+impl Entries<Source> for Now<'_> {
+    fn next(&self, feed: Source) -> Position {
+        self.feeds.get(feed).map_or(Position(0), |feed| feed.next)
+    }
+
+    fn instant(&self, feed: Source, at: Position) -> Timestamp {
+        let (Some(feed), Some((entries, log))) = (self.feeds.get(feed), self.entries) else {
+            return Timestamp::MIN;
+        };
+        entries.instant(feed.key, at, log).unwrap_or_else(|error| {
+            self.failed.borrow_mut().get_or_insert(error);
+            Timestamp::MIN
+        })
+    }
+}
+
+impl Feeds<Source> for Now<'_> {
+    fn matching(&self, pattern: &FeedPattern) -> Vec<Source> {
+        self.feeds.matching(pattern).collect()
+    }
+
+    fn feed(&self, feed: Source) -> Option<Feed> {
+        let feed = self.feeds.get(feed)?;
+        Some(Feed {
+            name: feed.name.clone(),
+            is_closed: feed.is_closed,
+        })
+    }
+
+    fn lost(&self, feed: Source) -> Vec<Range<Position>> {
+        self.feeds.lost.get(&feed).cloned().unwrap_or_default()
+    }
+
+    fn there(&self, feed: Source, at: Position) -> Option<Timestamp> {
+        let state = self.feeds.get(feed)?;
+        // The newest entries of many feeds are compared, and most of them are too old.
+        if at.next() == state.next {
+            return Some(state.newest);
+        }
+        let (entries, log) = self.entries?;
+        match entries.instant(state.key, at, log) {
+            Ok(instant) => Some(instant),
+            Err(error @ LogError::Damaged { .. }) => {
+                // Without this, one damaged entry would stop every timeline for ever.
+                let error: &(dyn std::error::Error + 'static) = &error;
+                warn!(error, feed = %state.name, "a follow brings no damaged entry along");
+                None
+            }
+            Err(error) => {
+                self.failed.borrow_mut().get_or_insert(error);
+                None
+            }
+        }
+    }
+}

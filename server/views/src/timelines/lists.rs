@@ -1,0 +1,286 @@
+//! Lists of followed feeds and of followers, a part at a time, in the order in which the log got them.
+//!
+//! Pure over the graph. A part costs as much as it has feeds, however long the list is.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use simplefeed_core::feed::{FeedKey, FeedName, FeedPattern};
+use simplefeed_log::LogError;
+
+use super::{
+    Timelines,
+    graph::{Source, Timeline, TimelineState},
+};
+
+/// Follows of friends that are counted, of one timeline.
+const FRIENDS_FOLLOWS_MAX: usize = 100_000;
+/// Closed followers that are looked at under one lock.
+const CLOSED_TOGETHER: usize = 4_096;
+
+/// Part of a list of feeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its feeds, in their order.
+    pub feeds: Vec<FeedKey>,
+    /// Number of feeds in the whole list.
+    pub count: u64,
+    /// Whether the list goes on behind this part.
+    pub has_more: bool,
+}
+
+/// Stretch of a list that a reader wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    /// Feed behind which it begins; at the beginning of the list without one.
+    pub after: Option<FeedKey>,
+    /// Most feeds.
+    pub max: usize,
+}
+
+/// The closed timelines that a reader may see.
+#[derive(Clone, Copy)]
+pub enum SeenClosed<'s> {
+    /// None.
+    None,
+    /// All.
+    All,
+    /// Those that the function returns `true` for.
+    Some(&'s dyn Fn(FeedKey) -> Result<bool, LogError>),
+}
+
+impl std::fmt::Debug for SeenClosed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::All => "All",
+            Self::Some(_) => "Some(_)",
+        })
+    }
+}
+
+/// Closed feeds of a timeline, and the patterns that it follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedSources {
+    /// Names of the closed feeds that it follows, or has, or may get, entries of.
+    pub feeds: Vec<FeedName>,
+    /// Patterns that it follows, which may match closed feeds.
+    pub patterns: Vec<FeedPattern>,
+}
+
+impl Timelines {
+    /// Returns a part of the feeds that a timeline follows by their names; `None` if there is no such timeline.
+    ///
+    /// Each of them is shown to all readers of the timeline: an open timeline follows no closed feed, and a closed one needs
+    /// the right to all that it follows.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn following(&self, timeline: FeedKey, wanted: Stretch) -> Result<Option<Part>, LogError> {
+        let graph = self.graph()?;
+        let Some((_, state)) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let named = state.following.named();
+        // A feed without a number in the graph is followed by no timeline.
+        let behind = wanted.after.and_then(|after| graph.source(after));
+        let begin = behind.map_or(0, |behind| named.partition_point(|feed| *feed <= behind));
+        let rest = named.get(begin..).unwrap_or_default();
+        let feeds = rest.iter().take(wanted.max);
+        Ok(Some(Part {
+            feeds: feeds
+                .filter_map(|feed| Some(graph.feeds.get(*feed)?.key))
+                .collect(),
+            count: u64::try_from(named.len()).unwrap_or(u64::MAX),
+            has_more: rest.len() > wanted.max,
+        }))
+    }
+
+    /// Returns the patterns that a timeline follows, sorted; none if there is no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn patterns(&self, timeline: FeedKey) -> Result<Vec<FeedPattern>, LogError> {
+        let graph = self.graph()?;
+        let found = graph.timeline(timeline);
+        Ok(found.map_or_else(Vec::new, |(_, state)| state.following.patterns().to_vec()))
+    }
+
+    /// Returns the feeds that a reader of a closed timeline needs a right to; `None` if there is no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn closed_sources(&self, timeline: FeedKey) -> Result<Option<ClosedSources>, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let graph = self.graph()?;
+        let Some((_, state)) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        // One server has few closed feeds and timelines of a hundred thousand sources, and another one the opposite.
+        let (following, closed) = (&state.following, graph.feeds.closed());
+        let name_of = |source: Source| Some(graph.feeds.get(source)?.name.clone());
+        let sources = following.sources().len() + following.named().len();
+        let feeds = if closed.len() < sources {
+            let had = closed.iter().filter(|source| following.is_source(**source));
+            had.filter_map(|source| name_of(*source)).collect()
+        } else {
+            let all = following.sources().chain(following.named().iter().copied());
+            let had = all.filter(|source| closed.contains(source));
+            had.filter_map(name_of).collect()
+        };
+        Ok(Some(ClosedSources {
+            feeds,
+            patterns: following.patterns().to_vec(),
+        }))
+    }
+
+    /// Returns a part of the timelines that take the entries of a feed now, without the closed ones that the reader may
+    /// not see.
+    ///
+    /// A reader of some closed timelines costs a look at every closed one among them.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn followers(
+        &self,
+        feed: FeedKey,
+        wanted: Stretch,
+        seen: SeenClosed<'_>,
+    ) -> Result<Part, LogError> {
+        let seen_closed = match seen {
+            SeenClosed::Some(is_seen) => self.seen_followers(feed, is_seen)?,
+            SeenClosed::None | SeenClosed::All => vec![],
+        };
+        let graph = self.graph()?;
+        let source = graph.source(feed);
+        let Some(followers) = source.and_then(|source| graph.feeds.followers(source)) else {
+            return Ok(Part::default());
+        };
+        let begin = match wanted.after.and_then(|after| graph.timeline(after)) {
+            Some((behind, _)) => behind.saturating_add(1),
+            None => 0,
+        };
+        let (sees_all, one_more) = (
+            matches!(seen, SeenClosed::All),
+            wanted.max.saturating_add(1),
+        );
+        let mut feeds = followers.taking_from(begin, one_more, sees_all);
+        let closed = seen_closed.iter().filter(|timeline| **timeline >= begin);
+        feeds.extend(closed.take(one_more));
+        feeds.sort_unstable();
+        let has_more = feeds.len() > wanted.max;
+        feeds.truncate(wanted.max);
+        let hidden = if sees_all {
+            0
+        } else {
+            let seen = u64::try_from(seen_closed.len()).unwrap_or(u64::MAX);
+            followers.closed().len().saturating_sub(seen)
+        };
+        let states = feeds.into_iter().filter_map(|timeline| graph.at(timeline));
+        Ok(Part {
+            feeds: states.map(|state| state.key).collect(),
+            count: followers.taking() - hidden,
+            has_more,
+        })
+    }
+
+    /// Returns the closed timelines among those that take a feed's entries which a reader may see, sorted.
+    fn seen_followers(
+        &self,
+        feed: FeedKey,
+        is_seen: &dyn Fn(FeedKey) -> Result<bool, LogError>,
+    ) -> Result<Vec<Timeline>, LogError> {
+        let (mut seen, mut next) = (vec![], 0);
+        loop {
+            let slice: Vec<(Timeline, FeedKey)> = {
+                let graph = self.graph()?;
+                let source = graph.source(feed);
+                let Some(followers) = source.and_then(|source| graph.feeds.followers(source))
+                else {
+                    return Ok(seen);
+                };
+                let slice = followers.closed().from(next, CLOSED_TOGETHER);
+                let keyed = slice
+                    .iter()
+                    .filter_map(|one| Some((*one, graph.at(*one)?.key)));
+                keyed.collect()
+            };
+            let Some((last, _)) = slice.last() else {
+                return Ok(seen);
+            };
+            next = last.saturating_add(1);
+            for (timeline, key) in slice {
+                if is_seen(key)? {
+                    seen.push(timeline);
+                }
+            }
+        }
+    }
+
+    /// Returns at most `max` of the feeds that are followed by the timelines whose owners a timeline follows, without those
+    /// that it follows itself and its owner's: most followed first, each with the number of these timelines. `None` if
+    /// there is no such timeline. Left out are closed feeds that fail `shows`, and follows of timelines that fail `is_seen`:
+    /// the counts would reveal them. Of very many follows, some are counted.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn friends_of_friends(
+        &self,
+        timeline: FeedKey,
+        max: usize,
+        is_seen: impl Fn(FeedKey) -> Result<bool, LogError>,
+        shows: impl Fn(&FeedName) -> bool,
+    ) -> Result<Option<Vec<(FeedKey, usize)>>, LogError> {
+        // Counting takes long for friends of thousands, so it is done without the lock.
+        let (state, friends) = {
+            let graph = self.graph()?;
+            let Some((_, state)) = graph.timeline(timeline) else {
+                return Ok(None);
+            };
+            let owners = state.following.named().iter();
+            let theirs = owners.flat_map(|owner| graph.owned_by(*owner));
+            let friends = theirs.filter_map(|one| graph.at(*one));
+            let friends: Vec<TimelineState> = friends.take(FRIENDS_FOLLOWS_MAX).cloned().collect();
+            (state.clone(), friends)
+        };
+        let mut counts: HashMap<Source, usize> = HashMap::new();
+        let mut left = FRIENDS_FOLLOWS_MAX;
+        for theirs in friends {
+            // First, because the bound on follows would tell how many a hidden timeline has.
+            if theirs.is_closed && !is_seen(theirs.key)? {
+                continue;
+            }
+            for feed in theirs.following.named() {
+                *counts.entry(*feed).or_default() += 1;
+            }
+            left = left.saturating_sub(theirs.following.named().len().max(1));
+            if left == 0 {
+                break;
+            }
+        }
+        let graph = self.graph()?;
+        counts.retain(|feed, _| {
+            let is_new =
+                state.following.named().binary_search(feed).is_err() && state.owner != Some(*feed);
+            let found = graph.feeds.get(*feed).filter(|_| is_new);
+            found.is_some_and(|found| !found.is_closed || shows(&found.name))
+        });
+        let mut found: Vec<(Source, usize)> = counts.into_iter().collect();
+        let order = |(feed, count): &(Source, usize)| (std::cmp::Reverse(*count), *feed);
+        if let Some(last) = max.checked_sub(1).filter(|last| *last < found.len()) {
+            found.select_nth_unstable_by_key(last, order);
+            found.truncate(max);
+        }
+        found.sort_unstable_by_key(order);
+        let keyed = found
+            .into_iter()
+            .filter_map(|(feed, count)| Some((graph.feeds.get(feed)?.key, count)));
+        Ok(Some(keyed.collect()))
+    }
+}
