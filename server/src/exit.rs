@@ -92,12 +92,10 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
         );
     }
     texts.extend(hint_for_files(error).map(Into::into));
-    texts.extend(hint_for_threads(error).map(Into::into));
     let lack = lack_in(error.as_ref());
-    texts.extend(
-        lack.and_then(advice)
-            .map(|advice| format!("hint: {advice}.")),
-    );
+    let advice = lack.and_then(advice);
+    let advice = advice.map(|advice| format!("hint: {advice}."));
+    texts.extend(hint_for_threads(error).map(Into::into).or(advice));
     let is_log = error
         .chain()
         .any(|cause| cause.is::<OpenError>() || cause.is::<LogError>());

@@ -536,11 +536,12 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     })
 }
 
-/// Notifies systemd. Where there is none, a failure does not matter. A reader that stands still holds nothing up.
+/// Notifies systemd. Where there is none, a failure does not matter. A reader that stands still holds no end up.
 fn notify_systemd(state: NotifyState<'static>) {
+    let is_start = matches!(state, NotifyState::Ready);
     let notify = move || drop(sd_notify::notify(&[state]));
-    // Without a thread, it may wait.
-    if std::thread::Builder::new().spawn(notify.clone()).is_err() {
+    // Without a thread, it may wait. A start without this message counts as failed, an end does not.
+    if std::thread::Builder::new().spawn(notify.clone()).is_err() && is_start {
         notify();
     }
 }

@@ -14,6 +14,7 @@
 use std::{
     convert::Infallible,
     io,
+    os::fd::AsFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::Arc,
@@ -25,6 +26,7 @@ use http_body_util::Either;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use simplefeed_process::{
     lack::{advice, is_momentary},
     workers::Workers,
@@ -139,6 +141,20 @@ impl Listener {
             }
         }
     }
+
+    /// Returns whether a connection waits to be accepted.
+    fn has_waiting(&self) -> bool {
+        let socket = match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        };
+        let at_once = Timespec::default();
+        let asked = poll(
+            &mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)],
+            Some(&at_once),
+        );
+        asked.is_ok_and(|ready| ready > 0)
+    }
 }
 
 /// Access rules of a listener, which SIGHUP may replace while it listens.
@@ -235,8 +251,13 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                // The next one may have its handle.
                 if is_momentary(&error) {
+                    // Linux looks for a handle before it looks for a connection.
+                    if !listener.has_waiting() {
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                    // The next one may have its handle.
                     service.open.end_idlest();
                 }
                 let (now, number) = (Instant::now(), error.raw_os_error());

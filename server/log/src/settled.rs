@@ -71,6 +71,8 @@ pub(super) struct Settled {
     /// Whether sled has failed since it was opened.
     has_failed: AtomicBool,
     closing: AtomicBool,
+    /// Whether sled may have lost something, so that nothing is read any more.
+    is_given_up: AtomicBool,
     touched: AtomicUsize,
     /// Changes that are stored in a test, and openings, before the disk is full.
     #[cfg(test)]
@@ -108,6 +110,7 @@ impl Settled {
             lack: Mutex::default(),
             has_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
             touched: AtomicUsize::new(0),
             #[cfg(test)]
             puts_left: AtomicUsize::new(usize::MAX),
@@ -131,7 +134,7 @@ impl Settled {
         let value = self
             .open_one(db.as_ref())?
             .get(key)
-            .map_err(storage_error)?;
+            .map_err(|error| self.unread(error))?;
         // A settling puts keys ahead of their values, and takes values away; without one, there is nothing.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
@@ -184,7 +187,7 @@ impl Settled {
         let value = self
             .open_one(db.as_ref())?
             .get(key)
-            .map_err(storage_error)?;
+            .map_err(|error| self.unread(error))?;
         Ok(value.map(|value| value.to_vec()))
     }
 
@@ -217,7 +220,7 @@ impl Settled {
         let before = self
             .open_one(db.as_ref())?
             .get_lt(&behind)
-            .map_err(storage_error)?;
+            .map_err(|error| self.unread(error))?;
         drop(db);
         let holder = before
             .map(|(key, _)| base_of(&key).to_vec())
@@ -229,7 +232,7 @@ impl Settled {
         let mut found: Pairs = vec![];
         let db = self.readable()?;
         for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
-            let (key, value) = item.map_err(storage_error)?;
+            let (key, value) = item.map_err(|error| self.unread(error))?;
             if value.is_empty() {
                 continue;
             }
@@ -256,7 +259,7 @@ impl Settled {
         let range = self.open_one(db.as_ref())?.range(from.to_vec()..).take(max);
         let mut found = vec![];
         for item in range {
-            let (key, value) = item.map_err(storage_error)?;
+            let (key, value) = item.map_err(|error| self.unread(error))?;
             if !key.starts_with(prefix) {
                 break;
             }
@@ -280,7 +283,7 @@ impl Settled {
             .next_back();
         Ok(last
             .transpose()
-            .map_err(storage_error)?
+            .map_err(|error| self.unread(error))?
             .map(|key| key.to_vec()))
     }
 
@@ -445,6 +448,20 @@ impl Settled {
         self.has_failed.store(true, Ordering::Release);
     }
 
+    /// Returns sled's failure of a read. Behind a write that lacked something, sled refuses reads until it is opened again.
+    fn unread(&self, error: sled::Error) -> LogError {
+        let error = storage_error(error);
+        if lack_in(&error).is_some() {
+            self.note_failure();
+        }
+        error
+    }
+
+    /// Makes every read fail: sled may have lost something.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+    }
+
     /// Returns whether reads may fail until sled is opened again.
     pub(super) fn is_lacking(&self) -> bool {
         self.has_failed.load(Ordering::Acquire) || self.lack.lock().is_some()
@@ -463,6 +480,9 @@ impl Settled {
         self.let_others_work();
         if self.closing.load(Ordering::Acquire) {
             return Err(LogError::Closing);
+        }
+        if self.is_given_up.load(Ordering::Acquire) {
+            return Err(LogError::Stopped);
         }
         Ok(self.db.read())
     }

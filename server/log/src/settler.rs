@@ -82,6 +82,14 @@ enum Stage {
     Resting(Instant),
 }
 
+/// Work of the thread.
+enum Task {
+    /// A full chapter is settled.
+    Settle(Arc<Chapter>),
+    /// sled, which refuses reads, is opened again.
+    Reopen,
+}
+
 /// What a settler works on.
 pub(super) struct Work {
     pub(super) settled: Arc<Settled>,
@@ -171,12 +179,17 @@ impl Settler {
                 }
             }
         }
-        self.shared.change(|stage| {
-            // At the end, nobody settles any more.
-            if *stage == Stage::Idle && !self.is_ending() {
-                *stage = Stage::Busy;
-            }
-        });
+        let mut stage = self.shared.stage.lock();
+        // At the end, nobody settles any more.
+        if *stage == Stage::Idle && !self.is_ending() {
+            *stage = Stage::Busy;
+            self.shared.turned.notify_all();
+        }
+    }
+
+    /// Returns whether a settling waits for a thread, which only another [`begin`](Self::begin) asks for.
+    pub(super) fn lacks_thread(&self) -> bool {
+        self.shared.is_put_off() && self.thread.lock().is_none()
     }
 
     /// Returns the missing resource that put the last settling off, if one did.
@@ -352,8 +365,8 @@ impl Shared {
         self.turned.notify_all();
     }
 
-    /// Waits for a full chapter whose time has come, and returns the oldest one; `None` at the end.
-    fn next(&self) -> Option<Arc<Chapter>> {
+    /// Waits for work whose time has come; `None` at the end.
+    fn next(&self) -> Option<Task> {
         let mut stage = self.stage.lock();
         loop {
             if self.ending.load(Ordering::Acquire) {
@@ -364,7 +377,10 @@ impl Shared {
             match *stage {
                 Stage::Busy if !self.failed.load(Ordering::Acquire) => {
                     if let Some(oldest) = self.chapters.read().full.front() {
-                        return Some(Arc::clone(oldest));
+                        return Some(Task::Settle(Arc::clone(oldest)));
+                    }
+                    if self.settled.is_lacking() || self.is_put_off() {
+                        return Some(Task::Reopen);
                     }
                     *stage = Stage::Idle;
                     self.turned.notify_all();
@@ -506,9 +522,13 @@ impl Shared {
     fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
         // sled panics on some damage.
         let checked = quietly(|| self.check_settled((chapter, end), is_whole));
-        let checked = checked.unwrap_or_else(|| resume_unwind(Box::new("sled panicked")));
+        let checked = checked.unwrap_or_else(|| {
+            // Readers must not take what sled has lost for what was never there. To close it might take for ever.
+            self.settled.give_up();
+            resume_unwind(Box::new("sled panicked"))
+        });
         if checked.as_ref().is_err_and(is_harm) {
-            // Readers must not take what sled has lost for what was never there.
+            // As above.
             let _unclosed = self.settled.close();
         }
         checked?;
@@ -534,16 +554,26 @@ impl Shared {
         })
     }
 
-    /// Settles a chapter, and gives its file up.
-    fn settle_oldest(&self, chapter: Arc<Chapter>) {
+    /// Opens sled again.
+    fn reopen(&self) -> Result<(), LogError> {
+        self.go_on()?;
+        self.recover()
+    }
+
+    /// Settles a chapter, and gives its file up; or opens sled again.
+    fn work(&self, task: Task) {
         let began = Instant::now();
         // sled panics on some failures of the disk.
-        let settled = catch_unwind(AssertUnwindSafe(|| self.settle_chapter(&chapter)));
-        match settled {
+        let done = catch_unwind(AssertUnwindSafe(|| match &task {
+            Task::Settle(chapter) => self.settle_chapter(chapter),
+            Task::Reopen => self.reopen(),
+        }));
+        match done {
             Ok(Ok(())) => {
                 if self.put_off.lock().take().is_some() {
-                    info!("the journal is settled again");
+                    info!("the journal can be settled again");
                 }
+                let Task::Settle(chapter) = task else { return };
                 let file = Arc::clone(&chapter.file);
                 // The next chapter is likely to become as long.
                 let most = self.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
@@ -606,9 +636,9 @@ fn is_harm(error: &LogError) -> bool {
 fn run(shared: &Shared) {
     // The writer and the readers come first. Without the right to yield, it takes its share.
     let _yielding = rustix::process::nice(10);
-    while let Some(chapter) = shared.next() {
-        let settled = catch_unwind(AssertUnwindSafe(|| shared.settle_oldest(chapter)));
-        if settled.is_err() {
+    while let Some(task) = shared.next() {
+        let done = catch_unwind(AssertUnwindSafe(|| shared.work(task)));
+        if done.is_err() {
             shared.fail(&LogError::damaged("a settling panicked"));
         }
     }

@@ -137,6 +137,7 @@ impl SledLog {
     pub(super) fn store(&self, commit: &Commit, known: &FeedHeads) -> Result<ChainHash, LogError> {
         let mut journal = self.journal.lock();
         let before = self.head();
+        self.go_on_settling();
         let prepared = self.prepare(commit, before, known);
         // Nothing is written yet. sled may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
@@ -267,7 +268,7 @@ impl SledLog {
         if !is_full(bytes, CHAPTER_MEMORY_MAX) {
             return Ok(());
         }
-        // A settling for which there was no thread is begun again. One that failed is not.
+        // A settling that failed is not begun again.
         let has_failed = self.failed.load(Ordering::Acquire);
         if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
             if self.has_place() {
@@ -288,8 +289,17 @@ impl SledLog {
         self.begin_chapter(journal, head)
     }
 
+    /// Begins again what nothing else begins: a settling for which there was no thread, and sled, which refuses reads behind a
+    /// failure of its own.
+    fn go_on_settling(&self) {
+        if self.settled.is_lacking() || self.settler.lacks_thread() {
+            self.settler.begin();
+        }
+    }
+
     /// Returns whether reads or commits are refused until the system has something that it lacks now.
     pub(super) fn refuses(&self) -> bool {
+        self.go_on_settling();
         let refused = *self.unrotated.lock();
         refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)
             || self.settled.is_lacking()

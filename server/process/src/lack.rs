@@ -175,6 +175,9 @@ pub fn advice(error: &io::Error) -> Option<&'static str> {
         Kind::StorageFull => "the disk is full: `df` and `df -i` show which one",
         Kind::QuotaExceeded => "the quota of the disk is exhausted: `quota` shows it",
         Kind::ReadOnlyFilesystem => "the file system is mounted for reading only",
+        Kind::WouldBlock => {
+            "the system gives no more threads: raise `ulimit -u`, or TasksMax= of its unit"
+        }
         _ => match Errno::from_io_error(error)? {
             Errno::MFILE => {
                 "the process has too many files open: raise `ulimit -n`, or LimitNOFILE= of its unit"

@@ -27,9 +27,12 @@ use simplefeed_resource::head_tag::{HeadTag, SettingsTag};
 use tracing::error;
 use uuid::Uuid;
 
-use super::request::{
-    Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
-    NotCommitted, PublishError, Reply, Request, Wanted,
+use super::{
+    refusal_log::RefusalLog,
+    request::{
+        Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
+        NotCommitted, PublishError, Reply, Request, Wanted,
+    },
 };
 
 /// An answer that waits for the barrier.
@@ -37,7 +40,7 @@ pub(super) type Answer = Box<dyn FnOnce(Committed) + Send>;
 
 /// Requests that become one commit.
 pub(super) struct Group<'w> {
-    log: &'w dyn EntryLog,
+    reads: Reads<'w>,
     defaults: &'w Arc<Defaults>,
     kept: &'w Cache<FeedName, FeedState>,
     pub(super) follows: &'w dyn Follows,
@@ -57,9 +60,16 @@ pub(super) struct Group<'w> {
     bytes: usize,
 }
 
+/// The log, and the lines about reads of it that are refused.
+#[derive(Clone, Copy)]
+pub(super) struct Reads<'w> {
+    pub(super) log: &'w dyn EntryLog,
+    pub(super) refusals: &'w RefusalLog,
+}
+
 impl<'w> Group<'w> {
     pub(super) fn new(
-        log: &'w dyn EntryLog,
+        reads: Reads<'w>,
         defaults: &'w Arc<Defaults>,
         kept: &'w Cache<FeedName, FeedState>,
         follows: &'w dyn Follows,
@@ -67,7 +77,7 @@ impl<'w> Group<'w> {
         instant: Timestamp,
     ) -> Self {
         Self {
-            log,
+            reads,
             defaults,
             kept,
             follows,
@@ -283,15 +293,15 @@ impl<'w> Group<'w> {
             // Only the writer changes feeds, so the cache is never stale.
             let same = |head: Option<FeedHead>| head.as_ref() == Some(&kept.head);
             debug_assert!(
-                self.log.named(feed).map_or(true, same),
+                self.reads.log.named(feed).map_or(true, same),
                 "what is kept of feed {feed} is what the log has"
             );
             return Ok(Some(kept.clone()));
         }
-        let Some(head) = self.read(self.log.named(feed))? else {
+        let Some(head) = self.read(self.reads.log.named(feed))? else {
             return Ok(None);
         };
-        let settings = self.read(settings_of(self.log, head.feed, head.revision))?;
+        let settings = self.read(settings_of(self.reads.log, head.feed, head.revision))?;
         let settings = Arc::new(settings);
         Ok(Some(FeedState { head, settings }))
     }
@@ -335,7 +345,7 @@ impl<'w> Group<'w> {
             .states
             .values()
             .any(|(state, _)| state.head.feed == id.key());
-        if given && (in_group || self.read(self.log.feed(id.key()))?.is_some()) {
+        if given && (in_group || self.read(self.reads.log.feed(id.key()))?.is_some()) {
             let detail = format!("another feed has the id {id}");
             return Err(Refusal::unacceptable(detail, "settings")
                 .at_element("id")
@@ -377,7 +387,7 @@ impl<'w> Group<'w> {
                 None => others.push(id),
             }
         }
-        let in_log = self.log.find_all(state.head.feed, &others);
+        let in_log = self.reads.log.find_all(state.head.feed, &others);
         known.extend(self.read(in_log)?);
         Ok(known)
     }
@@ -386,14 +396,14 @@ impl<'w> Group<'w> {
     fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
-            // The settler logs it.
             if let Some(lack) = lack_in(error) {
+                self.reads.refusals.log("read the log", lack);
                 return NotCommitted::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.
             error!(error, "the log cannot be read");
             // Files that were cut fail their readers before a commit finds that out.
-            if self.log.is_displaced() {
+            if self.reads.log.is_displaced() {
                 PublishError::Displaced
             } else {
                 PublishError::Unavailable

@@ -37,20 +37,22 @@ use simplefeed_log::{
 };
 use simplefeed_process::{clock::Clock, workers::block_alone};
 use tokio::sync::oneshot;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 mod alike;
 mod following;
 mod group;
 pub mod observer;
 mod pulse;
+mod refusal_log;
 mod request;
 
 use alike::Alike;
-use group::{Group, size};
+use group::{Group, Reads, size};
 use observer::WriterObserver;
 pub use pulse::Stuck;
 use pulse::{Pulse, Stage};
+use refusal_log::RefusalLog;
 pub use request::{
     Append, Appended, Asked, Conditions, Configure, Configured, Expected, Follow, Followed, Heads,
     PublishError, Room, Wanted,
@@ -66,8 +68,6 @@ const ALONE_BYTES_MAX: usize = 64 * 1024;
 const ALONE_MAX: Duration = Duration::from_millis(2);
 /// Requests that may wait in the queue; further ones are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
-/// Time between two lines that tell of refused commits.
-const TOLD_AGAIN: Duration = Duration::from_mins(1);
 
 /// Hands requests to the writer. Cloning it is cheap; the writer's thread ends with the last clone.
 #[derive(Clone, Debug)]
@@ -209,7 +209,7 @@ pub fn start(
         kept: Cache::new(KEPT_FEEDS_MAX),
         alike: Alike::default(),
         has_room: true,
-        lacked: None,
+        refusals: RefusalLog::default(),
         stopped: NotCommitted::Stopped,
         took: Duration::ZERO,
         pulse: Arc::clone(&pulse),
@@ -267,8 +267,8 @@ struct Writer {
     alike: Alike,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
-    /// When it was logged last that commits are refused for something that the system lacks.
-    lacked: Option<Instant>,
+    /// What was logged of commits that are refused.
+    refusals: RefusalLog,
     /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
     /// Time that commits took of late.
@@ -298,8 +298,12 @@ impl Writer {
         } else {
             clock.max(head.last.plus_micros(2))
         };
-        let (log, follows) = (&*self.log, &*self.follows);
-        let mut group = Group::new(log, &self.defaults, &self.kept, follows, head, instant);
+        let reads = Reads {
+            log: &*self.log,
+            refusals: &self.refusals,
+        };
+        let follows = &*self.follows;
+        let mut group = Group::new(reads, &self.defaults, &self.kept, follows, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
             if !group.has_room_for(&request) {
@@ -396,14 +400,16 @@ impl Writer {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
-            let space = self.space(0);
-            if !space.is_enough() {
-                self.stopped = NotCommitted::NoSpace(space);
-            }
             if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
             } else if self.log.is_displaced() {
                 self.stopped = NotCommitted::Displaced;
+            } else {
+                // Not kept: there may be room later, and the log is as it was.
+                let space = self.space(0);
+                if !space.is_enough() {
+                    return Err(NotCommitted::NoSpace(space));
+                }
             }
             return Err(self.stopped);
         }
@@ -436,10 +442,7 @@ impl Writer {
             }
             Err(LogError::Stopped) => Err(self.stopped),
             Err(LogError::Lacking { action, source }) => {
-                if self.lacked.is_none_or(|told| told.elapsed() > TOLD_AGAIN) {
-                    self.lacked = Some(Instant::now());
-                    warn!(error = %source, "entries are refused for now, since the server cannot {action}");
-                }
+                self.refusals.log(action, &source);
                 Err(NotCommitted::lacking(&source))
             }
             Err(error) => {
@@ -448,12 +451,11 @@ impl Writer {
                     error,
                     "the log failed; it takes no entries until the server is restarted"
                 );
-                // The disk filled up although the check found room; later publishers get this cause, too.
-                if is_full(error) {
-                    self.stopped = NotCommitted::NoSpace(self.space(0));
-                }
                 if self.log.is_displaced() {
                     self.stopped = NotCommitted::Displaced;
+                } else if is_full(error) {
+                    // The disk filled up although the check found room.
+                    return Err(NotCommitted::NoSpace(self.space(0)));
                 }
                 Err(self.stopped)
             }

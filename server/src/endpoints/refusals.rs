@@ -20,8 +20,11 @@ pub(super) fn publish_error(error: &PublishError) -> Answer {
         let allow = HeaderValue::from_static("GET, HEAD, PUT");
         answer.headers_mut().insert(ALLOW, allow);
     }
-    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
-    if answer.status() == StatusCode::INSUFFICIENT_STORAGE {
+    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while; for another feed there is never any.
+    if matches!(
+        error,
+        PublishError::NoSpace(_) | PublishError::Lacking { is_full: true, .. }
+    ) {
         let headers = answer.headers_mut();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
     }
@@ -82,6 +85,43 @@ fn problem_of(error: &PublishError) -> Problem {
             Problem::unavailable(format!(
                 "{error}; whether this request is stored is unknown, repeating it is safe"
             ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simplefeed_log::Space;
+
+    use super::*;
+
+    /// Goal: a publisher repeats what may succeed once there is room, and nothing else.
+    #[test]
+    fn a_full_disk_says_when_to_come_again() {
+        let space = Space {
+            free: 1,
+            needed: 2,
+            is_of_files: false,
+        };
+        let lacking = |is_full| PublishError::Lacking {
+            advice: "wait",
+            is_full,
+        };
+        for (error, status, again) in [
+            (PublishError::NoSpace(space), 507, Some("60")),
+            (lacking(true), 507, Some("60")),
+            (lacking(false), 503, Some("1")),
+            (PublishError::Full, 507, None),
+            (PublishError::FullOfTimelines, 507, None),
+        ] {
+            let answer = publish_error(&error);
+            assert_eq!(answer.status().as_u16(), status, "{error:?}");
+            let found = answer.headers().get(RETRY_AFTER);
+            assert_eq!(
+                found.map(|value| value.to_str().unwrap()),
+                again,
+                "{error:?}"
+            );
         }
     }
 }

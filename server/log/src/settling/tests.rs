@@ -18,6 +18,8 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
+use simplefeed_process::lack::lack_in;
+
 use super::*;
 use crate::{
     Commits as _, Series as _,
@@ -286,6 +288,57 @@ fn a_settling_that_lacked_something_is_begun_again() {
         }
     }
     assert!(marks > 0);
+}
+
+/// Goal: sled is opened again behind a failure that makes it refuse reads, also where nothing is settled.
+#[test]
+fn an_idle_settler_opens_sled_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    let mut rounds = rounds().into_iter();
+    for commit in rounds.next().into_iter().flatten() {
+        opened.log.append(&commit).unwrap();
+    }
+    opened.log.settle_all();
+    let settled = &opened.log.settled;
+    // The first try lacks something, too.
+    settled.puts_left.store(0, Ordering::Release);
+    settled.note_failure();
+    assert!(opened.log.refuses());
+    opened.log.wait_for_settling();
+    assert!(opened.log.refuses());
+    settled.puts_left.store(usize::MAX, Ordering::Release);
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while opened.log.refuses() && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    assert!(!settled.is_lacking());
+    for commit in rounds.next().into_iter().flatten() {
+        opened.log.append(&commit).unwrap();
+    }
+    opened.log.settle_all();
+}
+
+/// Goal: reads say why sled is closed: for want of something, until it is opened again; or because it may have lost something,
+/// for good.
+#[test]
+fn reads_say_why_sled_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    for commit in rounds().into_iter().take(2).flatten() {
+        opened.log.append(&commit).unwrap();
+    }
+    opened.log.settle_all();
+    let settled = &opened.log.settled;
+    let read = || settled.raw_value(record::SETTLED_KEY);
+    let lack = || LogError::lacking("open", std::io::ErrorKind::StorageFull.into());
+    let refused = settled.reopen(|| Err(lack())).unwrap_err();
+    assert!(lack_in(&refused).is_some(), "{refused:?}");
+    assert!(matches!(read(), Err(LogError::Lacking { .. })));
+    settled.reopen(|| Ok(())).unwrap();
+    assert!(read().unwrap().is_some());
+    settled.give_up();
+    assert!(matches!(read(), Err(LogError::Stopped)));
 }
 
 /// Goal: what a settling that broke off has left hinders none that divides the entries otherwise, as another version of

@@ -849,7 +849,7 @@ impl Archive {
         let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
         self.create_folders(&paths)?;
         self.folders.keep_locked().map_err(|error| {
-            let source = io::Error::new(io::ErrorKind::WouldBlock, error);
+            let source = io::Error::new(io::ErrorKind::ResourceBusy, error);
             failed("lock", &self.folders.www)(source)
         })?;
         let mut files = FrozenFiles::of(&self.folders);
