@@ -21,6 +21,7 @@ CRATES = {
     "publish": ROOT / "server/publish/src",
     "client": ROOT / "client/src",
     "cli": ROOT / "client/cli/src",
+    "queue": ROOT / "queue/src",
 }
 BLOCK_LINES = 8
 WORD = re.compile(r"[A-Za-z'’]+")

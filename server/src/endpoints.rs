@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 
 pub mod catalogue;
 pub mod events;
+mod documents;
 pub mod feeds;
 pub mod forms;
 pub mod health;
@@ -40,7 +41,10 @@ pub mod metrics;
 pub mod pages;
 pub mod publishing;
 pub mod rates;
+mod names;
+pub mod paged;
 mod refusals;
+pub mod shelf;
 pub mod sup;
 pub mod timelines;
 pub mod waits;
@@ -83,7 +87,7 @@ pub struct Site {
     /// The log.
     pub log: Arc<dyn EntryLog>,
     /// Feeds, and the rights to them.
-    pub shelf: feeds::Shelf,
+    pub shelf: shelf::Shelf,
     /// Way to the writer.
     pub publisher: Publisher,
     /// Views that follow the log.
@@ -115,7 +119,7 @@ pub struct Site {
     /// Bounds on streams of events that read the past.
     pub past: Arc<events::PastRoom>,
     /// Memory of pages, which nobody shares.
-    pub pages: feeds::PageRoom,
+    pub pages: paged::PageRoom,
     /// Feeds in the order of their entries.
     pub ranking: Arc<pages::Ranking>,
     /// One permit for each search through all names at the same time.

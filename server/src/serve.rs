@@ -341,7 +341,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     });
     let site = Site {
         log,
-        shelf: endpoints::feeds::Shelf {
+        shelf: endpoints::shelf::Shelf {
             catalogue,
             documents,
             timelines,
@@ -361,7 +361,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         push,
         parking: endpoints::waits::Parking::beside(config.limits().connections),
         past: Arc::default(),
-        pages: endpoints::feeds::PageRoom::default(),
+        pages: endpoints::paged::PageRoom::default(),
         ranking: Arc::default(),
         searches: Arc::new(tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX)),
         clock: clock.clone(),

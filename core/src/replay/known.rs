@@ -14,10 +14,12 @@ use data_encoding::BASE64URL_NOPAD;
 use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::{
-    digest::Digest,
     limits::{KNOWN_BESIDES_MAX, KNOWN_WINDOW_MAX, SEEN_ENTRIES_MAX},
     reader::Document,
-    replay::{Start, seen::Seen},
+    replay::{
+        Start,
+        seen::{Seen, key},
+    },
     timestamp::Timestamp,
 };
 
@@ -481,15 +483,6 @@ fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
 fn ids(document: &Document) -> HashSet<u64> {
     let keys = (0..document.len()).filter_map(|index| key(document, index));
     keys.map(|(id, _)| id).collect()
-}
-
-/// Returns the hash of an entry's id, and its date.
-pub(super) fn key(document: &Document, index: usize) -> Option<(u64, Option<Timestamp>)> {
-    // Bookmarks store 8 bytes of the digest; `half` returns 16.
-    let id = document.entry(index)?.id;
-    let digest = Digest::of(id.as_bytes()).half();
-    let first = digest.first_chunk().expect("16 bytes begin with 8");
-    Some((u64::from_be_bytes(*first), document.updated_of(index)))
 }
 
 fn record((id, updated): (u64, Option<Timestamp>)) -> (u64, i64) {

@@ -7,11 +7,19 @@ use std::collections::{HashMap, HashSet};
 
 use url::Url;
 
-use super::known::key;
-use crate::{reader::Document, timestamp::Timestamp};
+use crate::{digest::Digest, reader::Document, timestamp::Timestamp};
 
 /// Entry that was seen: the hash of its id, and its date where revisions count.
 pub(super) type Seen = (u64, Option<Timestamp>);
+
+/// Returns the hash of an entry's id, and its date.
+pub(super) fn key(document: &Document, index: usize) -> Option<Seen> {
+    // Bookmarks store 8 bytes of the digest; `half` returns 16.
+    let id = document.entry(index)?.id;
+    let digest = Digest::of(id.as_bytes()).half();
+    let first = digest.first_chunk().expect("16 bytes begin with 8");
+    Some((u64::from_be_bytes(*first), document.updated_of(index)))
+}
 
 /// Entries seen on the way back, by the URL that was asked for. Those beyond a bound are not compared.
 #[derive(Debug)]

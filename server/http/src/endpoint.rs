@@ -18,9 +18,14 @@ use simplefeed_core::{
     limits::BODY_BYTES_MAX,
 };
 use simplefeed_resource::{Resource, Visibility};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::{answers::Answer, problem::Problem, ready::ReadyAnswers, request::read_body};
+use super::{
+    answers::Answer,
+    problem::Problem,
+    ready::ReadyAnswers,
+    request::{Room, read_body},
+};
 use crate::{
     Ending, Rules,
     access::{Access, Right},
@@ -144,9 +149,6 @@ impl Exchange<'_> {
         self.uri.query().unwrap_or_default()
     }
 }
-
-/// Memory that is reserved for the body of a request; `None` for a small one.
-pub type Room = Option<OwnedSemaphorePermit>;
 
 /// Body of a request, which takes memory only as its bytes arrive.
 #[derive(Debug)]

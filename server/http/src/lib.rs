@@ -189,6 +189,18 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Returns what makes a connection end soon, and the end as its handlers see it.
+    fn begun() -> (watch::Sender<bool>, Self) {
+        // Becomes true when the connection is to end, so that a stream can end with its last chunk.
+        let (end, is_near) = watch::channel(false);
+        let ending = Self {
+            is_near,
+            cut: Arc::default(),
+            progress: Progress::new(),
+        };
+        (end, ending)
+    }
+
     /// Cuts the connection of a peer that is too slow.
     pub fn cut(&self) {
         self.cut.notify_one();
@@ -214,7 +226,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
         ending: &Ending,
     ) -> impl Future<Output = Answer> + Send;
 
-    /// Returns the gauge that counts open connections.
+    /// Returns the counters of connections and answers.
     fn traffic(&self) -> &dyn Traffic;
 
     /// Returns the answer to a request whose handler panicked.
@@ -251,20 +263,9 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                if is_momentary(&error) {
-                    // Linux looks for a handle before it looks for a connection.
-                    if !listener.has_waiting() {
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                    // The next one may have its handle.
-                    service.open.end_idlest();
-                }
-                let (now, number) = (Instant::now(), error.raw_os_error());
-                if told.is_none_or(|(at, what)| what != number || now - at > TOLD_AGAIN) {
-                    told = Some((now, number));
-                    let advice = advice(&error);
-                    warn!(%error, advice, "connections cannot be accepted");
+                // Linux looks for a handle before it looks for a connection.
+                if !is_momentary(&error) || listener.has_waiting() {
+                    told = make_room(&error, &service.open, told);
                 }
                 // Without a pause, a lack of file descriptors would make this loop spin.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -322,6 +323,25 @@ async fn answer_all<A: Answers>(
     drop(slot);
 }
 
+/// Lets an idle connection end, whose handle the next one may have. Logs why none can be accepted, unless that was told a
+/// moment ago. Returns what was told, and when.
+fn make_room(
+    error: &io::Error,
+    open: &OpenConnections,
+    told: Option<(Instant, Option<i32>)>,
+) -> Option<(Instant, Option<i32>)> {
+    if is_momentary(error) {
+        open.end_idlest();
+    }
+    let (now, number) = (Instant::now(), error.raw_os_error());
+    if told.is_some_and(|(at, what)| what == number && now - at <= TOLD_AGAIN) {
+        return told;
+    }
+    let advice = advice(error);
+    warn!(%error, advice, "connections cannot be accepted");
+    Some((now, number))
+}
+
 /// Answers the requests of one connection, until it ends, is too old, gives way to another one, or the server is to stop.
 async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     stream: S,
@@ -330,15 +350,8 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     open: &Arc<OpenConnections>,
     answers: &A,
 ) {
-    // Becomes true when the connection is to end, so that a stream can end with its last chunk.
-    let (end, is_near) = watch::channel(false);
-    let cut = Arc::new(Notify::new());
-    let ending = Ending {
-        is_near,
-        cut: Arc::clone(&cut),
-        progress: Progress::new(),
-    };
-    let progress = ending.progress.clone();
+    let (end, ending) = Ending::begun();
+    let (cut, progress) = (Arc::clone(&ending.cut), ending.progress.clone());
     let _entered = open.enter(progress.clone(), Arc::clone(&cut));
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.

@@ -19,12 +19,15 @@ use hyper::{
     http::uri::Authority,
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tracing::debug;
 use url::Url;
 
+use super::limits::Limits;
 use super::problem::Problem;
-use super::{endpoint::Room, limits::Limits};
 
 pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
@@ -202,6 +205,9 @@ const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
 /// Longest time for reading them.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+/// Memory that is reserved for the body of a request; `None` for a small one.
+pub type Room = Option<OwnedSemaphorePermit>;
 
 /// Reads a body, and reserves memory as its bytes arrive; an announced length reserves none.
 pub(super) async fn read_body(

@@ -44,6 +44,8 @@ pub(super) struct Changed {
     pub(super) groups: Vec<(Position, Place)>,
 }
 
+/// How many times its size a chapter grows to whose entries are spread over many feeds.
+pub(super) const SPREAD_CHAPTERS: u64 = 3;
 /// Approximate bytes of memory for a feed, and for an item that has a key.
 const FEED_BYTES: usize = 192;
 const KEYED_BYTES: usize = 110;

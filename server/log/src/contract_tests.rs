@@ -215,7 +215,7 @@ fn no_value_is_larger_than_sled_syncs() {
         record.push(0, &id, sent, &fragment);
         let body = record.encode();
         for (_, part) in super::record::parts(&body) {
-            assert!(part.len() <= super::record::VALUE_BYTES_MAX);
+            assert!(part.len() <= super::packing::VALUE_BYTES_MAX);
         }
     }
 }

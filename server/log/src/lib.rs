@@ -55,6 +55,7 @@ pub mod seen;
 pub mod moment;
 mod watchdog;
 mod ids;
+mod packing;
 mod record;
 mod tail;
 mod writing;

@@ -45,7 +45,11 @@ use simplefeed_core::{
 };
 use uuid::Uuid;
 
-use super::{LogError, LogHead, tail};
+use super::{
+    LogError, LogHead,
+    packing::{PART_BYTES_MAX, unpack},
+    tail,
+};
 use crate::codec::{Reader, Writer, seal, unseal};
 
 /// Version of this layout. A log of a newer one is refused, a log of an older one upgraded at its first opening. One of
@@ -53,16 +57,9 @@ use crate::codec::{Reader, Writer, seal, unseal};
 pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
-/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob
-/// files.
-pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 
-/// Longest body of a part.
-pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
 /// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one part.
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
-/// Most bytes that a compressed byte stands for (LZ4).
-const UNPACKED_PER_BYTE_MAX: usize = 256;
 /// Bytes for which a head has room at first: enough for nearly all, with their checksums.
 const HEAD_BYTES_LIKELY: usize = 192;
 /// Bytes for which a group of entries has room beside its entries: enough for its head and checksum.
@@ -366,34 +363,6 @@ impl EntryRecord {
         out.bytes(&self.body.0);
         out.0
     }
-}
-
-/// Returns a record as it is stored in sled: compressed, if that is shorter.
-pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
-    let compressed = lz4_flex::block::compress(&record);
-    let mut out = Writer(Vec::with_capacity(compressed.len() + 4));
-    // No record begins with this: the first entries of a group, or the facts of a commit, are more than none.
-    out.number(0);
-    out.length(record.len());
-    out.bytes(&compressed);
-    if out.0.len() < record.len() {
-        out.0
-    } else {
-        record
-    }
-}
-
-/// Returns a record that was [packed](pack), or that was never, as those of versions 1 and 2.
-pub(super) fn unpack(stored: &Bytes) -> Option<Bytes> {
-    let mut from = Reader(stored);
-    if from.number()? != 0 {
-        return Some(stored.clone());
-    }
-    let length = from.length()?;
-    // A damaged length could be of any size.
-    let is_possible = length <= from.0.len().saturating_mul(UNPACKED_PER_BYTE_MAX);
-    let record = lz4_flex::block::decompress(from.0, is_possible.then_some(length)?).ok()?;
-    (record.len() == length).then(|| Bytes::from(record))
 }
 
 /// Returns the number of entries in a group.

@@ -22,13 +22,12 @@ use tracing::{debug, error, info, warn};
 use super::{
     LogError, LogHead,
     barrier::{Barrier, Step, drop_pages_in, sync_folder, sync_tree},
-    chapter::{Chapter, Chapters},
+    chapter::{Chapter, Chapters, SPREAD_CHAPTERS},
     held::FoundFile,
     record::{self, SETTLED_KEY},
     rehearsal::{Refusal, needed_bytes, rehearse},
     settled::{Settled, quietly, why_panicked},
     settling::{check_settled, end_of, settle},
-    sled_log::SPREAD_CHAPTERS,
     snapshots,
     witness::{Testimony, Witness},
 };

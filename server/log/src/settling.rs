@@ -9,6 +9,7 @@ use simplefeed_core::feed::{FeedKey, Position};
 use super::{
     LogError, LogHead,
     chapter::{Changed, Chapter},
+    packing::pack,
     record::{self, CommitFacts, FactsRecord, RECORD_BYTES},
     settled::{Putting, Settled},
     tail::{FeedRecord, Tail},
@@ -257,10 +258,7 @@ fn pack_facts(
 
 fn put_facts(record: Option<FactsRecord>, putting: &mut Putting<'_>) -> Result<(), LogError> {
     match record {
-        Some(record) => putting.put(
-            &record::facts_key(record.first),
-            &record::pack(record.encode()),
-        ),
+        Some(record) => putting.put(&record::facts_key(record.first), &pack(record.encode())),
         None => Ok(()),
     }
 }

@@ -35,7 +35,7 @@ use tracing::{info, warn};
 use super::{
     Commits as _, FeedHeads, LogError, LogHead, Series as _,
     announcements::Announcements,
-    chapter::{Chapter, Chapters},
+    chapter::{Chapter, Chapters, SPREAD_CHAPTERS},
     folder::DataFolder,
     ids::IdIndex,
     journal::{Journal, JournalFile},
@@ -49,8 +49,6 @@ use super::{
 const SLOW_COMMITS: u64 = 100_000;
 /// Memory of a chapter from which on it is settled, however small its file is.
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
-/// How many times its size a chapter grows to whose entries are spread over many feeds.
-pub(super) const SPREAD_CHAPTERS: u64 = 3;
 /// Time between two checks that nobody else has locked the folder.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
 /// How long the log counts as one that takes no commits, since it has refused one for which a file was missing. Then the next

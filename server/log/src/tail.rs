@@ -17,7 +17,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use simplefeed_core::feed::Position;
 
-use super::record::{self, PART_BYTES_MAX};
+use super::packing::{PART_BYTES_MAX, pack};
 use crate::codec::{Reader, Writer};
 
 /// Bytes from which on a tail becomes a record of entries. A longer one saves records, and costs more whenever sled
@@ -78,7 +78,7 @@ pub(super) struct Tail {
 impl Tail {
     /// Returns a tail of one block: groups with the entries from `first` to before `end`.
     pub(super) fn of(first: Position, end: Position, groups: Vec<u8>) -> Self {
-        let packed = record::pack(groups);
+        let packed = pack(groups);
         let mut out = Writer(MARK.to_vec());
         out.number(end.0 - first.0);
         out.length(packed.len());
@@ -155,7 +155,8 @@ mod tests {
         timestamp::Timestamp,
     };
 
-    use super::{record::EntryRecord, *};
+    use super::*;
+    use crate::record::{EntryRecord, decode_entries};
 
     fn group(first: u64, fragments: &[String]) -> Vec<u8> {
         let name = DocumentName {
@@ -201,7 +202,7 @@ mod tests {
             prop_assert_eq!(&record.head[..], b"head");
             prop_assert_eq!(record.tail.end, tail.end);
             let stored = &record.tail.stored;
-            let entries = record::decode_entries(record.tail.first, stored).unwrap_or_default();
+            let entries = decode_entries(record.tail.first, stored).unwrap_or_default();
             prop_assert_eq!(fragments_of(&entries), expected);
             for length in 0..body.len() {
                 if let Some(cut) = FeedRecord::decode(&body.slice(..length)) {

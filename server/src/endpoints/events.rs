@@ -45,9 +45,8 @@ use tokio::{
 };
 
 use super::{
-    Site,
-    feeds::{Seen, Shelf, seen, state_for},
-    off_thread,
+    Site, off_thread,
+    shelf::{Seen, Shelf, seen, state_for},
     waits::watch,
 };
 

@@ -22,7 +22,7 @@ use simplefeed_http::{
 };
 use simplefeed_publish::{Appended, Asked, Conditions, Expected, Heads};
 
-use super::timelines::{Names, patterns};
+use super::names::{Names, patterns};
 
 /// Media type of a body with entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use simplefeed_http::{
 use simplefeed_resource::{Resource, Validity, Visibility};
 use simplefeed_views::{error::ViewError, rates::Rates};
 
-use super::{Site, feeds::Shelf};
+use super::{Site, shelf::Shelf};
 
 mod content;
 mod documents;

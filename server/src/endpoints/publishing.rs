@@ -20,10 +20,10 @@ use tracing::error;
 
 use super::{
     Site,
-    feeds::is_hidden,
     forms::{self, EntryMedia, SettingsForm},
     off_thread,
     refusals::publish_error,
+    shelf::is_hidden,
     timelines::hide,
 };
 use crate::metrics::Fate;

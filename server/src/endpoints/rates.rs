@@ -15,9 +15,8 @@ use simplefeed_resource::{Resource, Validity};
 use simplefeed_views::rates::Read;
 
 use super::{
-    Site,
-    feeds::{look_again, seen},
-    off_thread,
+    Site, off_thread,
+    shelf::{look_again, seen},
 };
 
 /// Path of rates.

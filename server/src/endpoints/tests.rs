@@ -123,10 +123,10 @@ fn recent_documents_link_to_what_wakes_their_readers() {
         ("events?content=none", EVENTS_REL),
     ] {
         let link = format!("<{target}>; rel=\"{rel}\"");
-        assert!(feeds::RECENT_LINKS.contains(&link), "{link}");
+        assert!(documents::RECENT_LINKS.contains(&link), "{link}");
     }
     assert_eq!(
-        feeds::RATES_LINK,
+        documents::RATES_LINK,
         format!("<rates.json>; rel=\"{RATES_REL}\"")
     );
 }
@@ -142,7 +142,7 @@ async fn the_right_to_a_feed_is_asked_first() {
         log
     };
     let closed: Arc<dyn EntryLog> = log_of(true);
-    let shelf = feeds::Shelf {
+    let shelf = shelf::Shelf {
         catalogue: Arc::new(Catalogue::new(Arc::clone(&closed))),
         documents: Arc::new(Documents::new(
             log_of(false),
@@ -155,10 +155,10 @@ async fn the_right_to_a_feed_is_asked_first() {
         if catalogue_is_read {
             assert!(shelf.catalogue.near(name.as_str()).is_empty());
         }
-        let refused = feeds::state_for(&shelf, &name, Sight::default).await;
+        let refused = shelf::state_for(&shelf, &name, Sight::default).await;
         assert_eq!(refused.unwrap_err().status(), 404);
         let all = || Access::Anyone.sight(&HeaderMap::new());
-        let shown = feeds::state_for(&shelf, &name, all).await;
+        let shown = shelf::state_for(&shelf, &name, all).await;
         assert!(shown.is_ok());
         // The writer is not asked: it would look the name up.
         let pattern = FeedPattern::of(&name);

@@ -1,20 +1,17 @@
 //! Endpoints that change and list the follows of timelines.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Method, StatusCode,
     header::{AUTHORIZATION, IF_MATCH},
 };
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{Error as _, SeqAccess, Visitor},
-};
+use serde::{Deserialize, Serialize};
 use simplefeed_core::{
     feed::{FeedKey, FeedName, FeedPattern},
     header::RECENT,
-    limits::{CATALOGUE_FEEDS_MAX, FOLLOWED_FEEDS_MAX, FOLLOWED_PATTERNS_MAX},
+    limits::CATALOGUE_FEEDS_MAX,
     opml,
     refusal::Refusal,
     scanner::essence,
@@ -40,10 +37,12 @@ use simplefeed_views::{
 use super::{
     Site,
     catalogue::{Href, after},
-    feeds::{Shelf, is_hidden},
     forms::{check_object, check_uncoded, media_type},
-    may_see_row, off_thread,
+    may_see_row,
+    names::{FOLLOWED_MAX, Names, patterns},
+    off_thread,
     refusals::publish_error,
+    shelf::{Shelf, is_hidden, look_again, seen},
 };
 
 /// Paths of follows and followers.
@@ -126,8 +125,6 @@ const OPML_TYPES: [&str; 5] = [
     "text/xml",
 ];
 const OPML_TYPE: &str = "text/x-opml;charset=utf-8";
-/// Most items of one list.
-const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
 /// Most feeds in a list of friends of friends.
 const FRIENDS_MAX: usize = 1_000;
 
@@ -152,37 +149,6 @@ struct ChangeBody {
     unfollow: Names,
     #[serde(default)]
     backfill: u32,
-}
-
-/// Names and patterns, no more than a timeline can follow: a list of short names takes many times its bytes.
-#[derive(Debug, Default)]
-pub(super) struct Names(pub(super) Vec<String>);
-
-impl<'de> Deserialize<'de> for Names {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Bounded;
-
-        impl<'de> Visitor<'de> for Bounded {
-            type Value = Names;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a list of at most {FOLLOWED_MAX} names and patterns")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Names, A::Error> {
-                let mut names = vec![];
-                while let Some(name) = from.next_element()? {
-                    if names.len() == FOLLOWED_MAX {
-                        return Err(A::Error::invalid_length(FOLLOWED_MAX + 1, &self));
-                    }
-                    names.push(name);
-                }
-                Ok(Names(names))
-            }
-        }
-
-        from.deserialize_seq(Bounded)
-    }
 }
 
 /// Answer to a change of one item.
@@ -374,20 +340,6 @@ fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// Returns the feeds and patterns that texts name.
-pub(super) fn patterns(texts: &[String], member: &str) -> Result<Vec<FeedPattern>, Problem> {
-    let parsed = texts.iter().map(|text| {
-        FeedPattern::parse(text).ok_or_else(|| {
-            // The message stays short, however long the text is.
-            let text: String = text.chars().take(100).collect();
-            let detail = format!("{text:?} is no name of a feed, and no beginning of one with *");
-            let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
-            Problem::from(&refusal.at_element(member))
-        })
-    });
-    parsed.collect()
-}
-
 /// Returns the feeds of this server that a list names.
 fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
     let refused = |detail: String| {
@@ -457,7 +409,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
         // They are whole. A query that was refused would get 200 where the answer is kept ready.
         Subject::Opml | Subject::FriendsOfFriends => None,
     };
-    let seen = super::feeds::seen(site, &exchange).await?;
+    let seen = seen(site, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
     // Follows of friends, and closed followers for a reader of some, may be many to look at.
     let takes_long = match subject {
@@ -494,7 +446,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
             return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
-    let seen = super::feeds::look_again(site, &exchange, seen).await?;
+    let seen = look_again(site, &exchange, seen).await?;
     // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();

@@ -26,11 +26,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    Site,
-    feeds::{recent_now, seen_now},
-    off_thread,
-};
+use super::{Site, documents::recent_now, off_thread, shelf::seen_now};
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a connection.
 #[derive(Debug)]

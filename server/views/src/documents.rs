@@ -15,3 +15,4 @@ mod exporting;
 mod following;
 mod in_flight;
 mod replaced;
+mod stranger;

@@ -54,11 +54,12 @@ mod snapshot;
 
 use entries::EntryCache;
 use fan_out::{FanOut, Keeping};
+use followers::Timeline;
 use gathered::{
     Gathering, Step,
     list::{Failure, List},
 };
-use graph::{Graph, Timeline, each_gain};
+use graph::{Graph, each_gain};
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
 

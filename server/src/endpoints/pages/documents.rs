@@ -13,9 +13,8 @@ use simplefeed_views::error::ViewError;
 
 use super::{Reading, Top, moment::Moment, rendered, shown, value};
 use crate::endpoints::{
-    Site,
-    feeds::{look_again, seen},
-    off_thread,
+    Site, off_thread,
+    shelf::{look_again, seen},
 };
 
 /// Documents of a page.

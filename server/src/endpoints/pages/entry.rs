@@ -21,9 +21,8 @@ use super::{
     rendered, shown,
 };
 use crate::endpoints::{
-    Site,
-    feeds::{look_again, seen},
-    off_thread,
+    Site, off_thread,
+    shelf::{look_again, seen},
 };
 
 /// Bytes of its summary, and facts and links, that a page shows.

@@ -34,9 +34,8 @@ use super::{
     rendered, shown, told, value,
 };
 use crate::endpoints::{
-    Site,
-    feeds::{look_again, seen},
-    off_thread,
+    Site, off_thread,
+    shelf::{look_again, seen},
     timelines::seen_followers,
 };
 

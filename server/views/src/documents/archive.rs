@@ -33,8 +33,8 @@ use super::{
     frozen::Frozen,
     index,
     manifest::{Archived, Manifests, TOGETHER_MAX},
-    replaced::{Own, Stranger, document_of_another_log, name_in},
     sidecar::Sidecar,
+    stranger::{Own, Stranger, document_of_another_log, name_in},
 };
 use crate::{
     error::ViewError,

@@ -4,10 +4,11 @@
 
 use roaring::RoaringBitmap;
 
-use super::graph::Timeline;
-
 /// Followers from which on a feed has a bitmap.
 const FEW_MAX: usize = 4_096;
+
+/// Key of a timeline.
+pub(super) type Timeline = u32;
 
 /// A set of timelines.
 #[derive(Clone, Debug)]

@@ -33,7 +33,8 @@ use tracing::warn;
 
 use super::{
     fan_out::FanOut,
-    graph::{Graph, Source, Timeline, each_gain},
+    followers::Timeline,
+    graph::{Graph, Source, each_gain},
 };
 use crate::{error::ViewError, files::failed};
 

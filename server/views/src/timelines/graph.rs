@@ -24,12 +24,13 @@ use simplefeed_log::{LogError, Series, settings_of};
 use parking_lot::RwLock;
 use tracing::warn;
 
-use super::{entries::EntryCache, followers::Followers};
+use super::{
+    entries::EntryCache,
+    followers::{Followers, Timeline},
+};
 
 /// Key of a feed.
 pub(super) type Source = u32;
-/// Key of a timeline.
-pub(super) type Timeline = u32;
 /// Instants from which on revisions are in force, of settings or of defaults.
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 

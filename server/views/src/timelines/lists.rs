@@ -9,7 +9,8 @@ use simplefeed_log::LogError;
 
 use super::{
     Timelines,
-    graph::{Source, Timeline, TimelineState},
+    followers::Timeline,
+    graph::{Source, TimelineState},
 };
 
 /// Follows of friends that are counted, of one timeline.

@@ -25,8 +25,9 @@ use simplefeed_log::{LogError, Series, settings_of};
 
 use super::{
     entries::EntryCache,
+    followers::Timeline,
     gathered::list::List,
-    graph::{Graph, Revisions, Source, Timeline},
+    graph::{Graph, Revisions, Source},
     newest::{BEGIN_ENTRIES, Newest},
 };
 

@@ -14,10 +14,7 @@ use super::{
     EntryBlocks, Gathering, Runs,
     run::{Gained, Part, Run},
 };
-use crate::timelines::{
-    graph::{Source, Timeline},
-    newest::Gains,
-};
+use crate::timelines::{followers::Timeline, graph::Source, newest::Gains};
 
 /// Entries that a reader adds by itself.
 const TAIL_MAX: usize = if cfg!(test) { 6 } else { 4_096 };

@@ -37,7 +37,7 @@ use simplefeed_log::{
 };
 use simplefeed_process::regular;
 
-use super::super::graph::{Source, Timeline};
+use super::super::{followers::Timeline, graph::Source};
 
 const MAGIC: &[u8; 4] = b"SFT1";
 const END_BYTES: usize = 16;

@@ -1,0 +1,43 @@
+//! Records as they are stored in sled: compressed.
+//!
+//! Pure.
+
+use bytes::Bytes;
+
+use crate::codec::{Reader, Writer};
+
+/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob
+/// files.
+pub(super) const VALUE_BYTES_MAX: usize = 7_500;
+/// Longest body of a part.
+pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+/// Most bytes that a compressed byte stands for (LZ4).
+const UNPACKED_PER_BYTE_MAX: usize = 256;
+
+/// Returns a record as it is stored in sled: compressed, if that is shorter.
+pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
+    let compressed = lz4_flex::block::compress(&record);
+    let mut out = Writer(Vec::with_capacity(compressed.len() + 4));
+    // No record begins with this: the first entries of a group, or the facts of a commit, are more than none.
+    out.number(0);
+    out.length(record.len());
+    out.bytes(&compressed);
+    if out.0.len() < record.len() {
+        out.0
+    } else {
+        record
+    }
+}
+
+/// Returns a record that was [packed](pack), or that was never, as those of versions 1 and 2.
+pub(super) fn unpack(stored: &Bytes) -> Option<Bytes> {
+    let mut from = Reader(stored);
+    if from.number()? != 0 {
+        return Some(stored.clone());
+    }
+    let length = from.length()?;
+    // A damaged length could be of any size.
+    let is_possible = length <= from.0.len().saturating_mul(UNPACKED_PER_BYTE_MAX);
+    let record = lz4_flex::block::decompress(from.0, is_possible.then_some(length)?).ok()?;
+    (record.len() == length).then(|| Bytes::from(record))
+}

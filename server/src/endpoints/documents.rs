@@ -1,0 +1,222 @@
+//! Handlers of a feed's documents, entries and index, and of the redirects to them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{
+    StatusCode,
+    header::{CACHE_CONTROL, HeaderValue, LINK, LOCATION},
+};
+use simplefeed_core::{
+    feed::{DocumentName, FeedName, Numbered},
+    header::RECENT,
+    json_feed::{JSON_FEED_TYPE, json_feed},
+    reader::Document,
+};
+use simplefeed_http::{
+    answers::{header_value, plain},
+    endpoint::{Exchange, Outcome, Shown},
+    problem::Problem,
+    reply::for_sites,
+};
+use simplefeed_resource::{Resource, Visibility, read_error::ReadError};
+use simplefeed_views::documents::reading::Address;
+use url::Url;
+
+use super::{
+    Site, off_thread,
+    shelf::{Seen, absent, look_again, seen, seen_now},
+};
+
+/// Links of a recent document for push.
+pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
+    <events?content=none>; rel=\"urn:simplefeed:1#events\"";
+/// Link of the recent document of a feed that is no timeline to its rates.
+pub(super) const RATES_LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
+
+/// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
+pub(super) async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    // Relative, so that the redirect leads on wherever a proxy shows us.
+    let location = format!("{}/{RECENT}", exchange.params.feed());
+    let headers = answer.headers_mut();
+    headers.insert(LOCATION, header_value(&location));
+    headers.extend(seen.announcement);
+    headers.extend(for_sites(seen.visibility));
+    Ok(Outcome::Answer(answer))
+}
+
+/// Redirects to the page of an entry, or to its document where there are no pages.
+pub(super) async fn entry(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let feed = exchange.params.feed();
+    let number = exchange.params.number().ok_or_else(|| absent(feed))?;
+    // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
+    let redirect = |location: String, visibility| {
+        let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+        let headers = answer.headers_mut();
+        headers.insert(LOCATION, header_value(&location));
+        headers.extend(for_sites(visibility));
+        Ok(Outcome::Answer(answer))
+    };
+    if site.has_pages {
+        // Of any feed: a browser sends its cookie to the page alone, which says what there is and to whom.
+        let page = format!("../../../ui/feeds/{feed}/{number}");
+        return redirect(page, Visibility::Public);
+    }
+    let seen = seen(site, &exchange).await?;
+    redirect(format!("{number}.atom"), seen.visibility)
+}
+
+/// Shows the resource at an address below a feed.
+pub(super) async fn read(
+    site: &Site,
+    exchange: Exchange<'_>,
+    address: fn(Option<Numbered>) -> Option<Address>,
+) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let feed = exchange.params.feed().clone();
+    let Some(address) = address(exchange.params.number()) else {
+        return Err(absent(&feed));
+    };
+    // Only a lookup that may read from the disk leaves this thread.
+    if let Some(resource) = site.shelf.documents.at_once(&feed, &address) {
+        let seen = look_again(site, &exchange, seen).await?;
+        return Ok(show(site, resource, seen, &address));
+    }
+    let documents = Arc::clone(&site.shelf.documents);
+    let wanted = (feed.clone(), address.clone());
+    let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
+    let seen = look_again(site, &exchange, seen).await?;
+    match (found, address) {
+        (Some(resource), address) => Ok(show(site, resource, seen, &address)),
+        (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
+        (None, _) => Err(absent(&feed)),
+    }
+}
+
+/// Shows a document as JSON Feed.
+pub(super) async fn json(
+    site: &Site,
+    exchange: Exchange<'_>,
+    address: fn(Option<Numbered>) -> Option<Address>,
+) -> Result<Outcome, Problem> {
+    match read(site, exchange, address).await? {
+        Outcome::Shown(shown) => {
+            let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
+            // Its links for push lead to Atom.
+            let headers = shown.headers.into_iter().filter(|(name, _)| *name != LINK);
+            Ok(Outcome::Shown(Box::new(Shown {
+                headers: headers.collect(),
+                resource,
+                ..*shown
+            })))
+        }
+        // A document of ours was renamed: its redirect names the new one.
+        Outcome::Answer(mut answer) => {
+            let location = answer
+                .headers()
+                .get(LOCATION)
+                .and_then(|to| to.to_str().ok());
+            let location = location.and_then(|to| to.strip_suffix(".atom"));
+            if let Some(location) = location.map(|to| header_value(&format!("{to}.json"))) {
+                answer.headers_mut().insert(LOCATION, location);
+            }
+            Ok(Outcome::Answer(answer))
+        }
+        waited @ Outcome::Waited(_) => Ok(waited),
+    }
+}
+
+/// Returns a document of ours as JSON Feed.
+fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
+    // Links of documents are relative to their `self`.
+    let anywhere = Url::parse("http://localhost/feeds/feed/1.atom").ok();
+    let document = anywhere.and_then(|url| Document::read(atom, &url).ok());
+    let json = document.and_then(|document| json_feed(&document));
+    let damaged = || ReadError::Failed("a document is none of ours".into());
+    json.map(Bytes::from).ok_or_else(damaged)
+}
+
+/// Returns the recent document as a reader that waits sees it now.
+pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
+    let seen = seen_now(site, exchange).await?;
+    let (documents, feed) = (&site.shelf.documents, exchange.params.feed());
+    let mut resource = documents.at_once(feed, &Address::Recent);
+    if resource.is_none() {
+        let (documents, feed) = (Arc::clone(documents), feed.clone());
+        resource = off_thread(move || documents.resource(&feed, &Address::Recent)).await?;
+    }
+    let resource = resource.ok_or_else(|| absent(feed))?;
+    let seen = match seen.visibility {
+        Visibility::Public => seen,
+        // As in `look_again`.
+        Visibility::Private => seen_now(site, exchange).await?,
+    };
+    let is_timeline = seen.is_timeline;
+    let mut shown = shown(site, resource, seen);
+    link(&mut shown, is_timeline);
+    Ok(shown)
+}
+
+fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outcome {
+    let is_timeline = seen.is_timeline;
+    let mut shown = shown(site, resource, seen);
+    if *address == Address::Recent {
+        link(&mut shown, is_timeline);
+    }
+    Outcome::Shown(Box::new(shown))
+}
+
+/// Adds the links of a recent document as a header field: the header of the document may be older than what they lead
+/// to.
+fn link(shown: &mut Shown, is_timeline: bool) {
+    let mut add = |links| {
+        let links = HeaderValue::from_static(links);
+        shown.headers.push((LINK, links));
+    };
+    add(RECENT_LINKS);
+    if !is_timeline {
+        add(RATES_LINK);
+    }
+}
+
+pub(super) fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {
+    Shown {
+        policy: site.lifetimes.of(&resource, seen.visibility),
+        resource,
+        visibility: seen.visibility,
+        headers: seen.announcement.into_iter().collect(),
+        over: seen.over,
+        depends_on_reader: false,
+    }
+}
+
+/// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches
+/// keep the redirect as long as the document, or they would lack it while the server is away.
+async fn renamed(
+    site: &Site,
+    feed: FeedName,
+    name: DocumentName,
+    seen: Seen,
+) -> Result<Outcome, Problem> {
+    let documents = Arc::clone(&site.shelf.documents);
+    let absent = absent(&feed);
+    let found = off_thread(move || {
+        let Some(renamed) = documents.renamed(&feed, name)? else {
+            return Ok(None);
+        };
+        let resource = documents.resource(&feed, &Address::Document(renamed))?;
+        Ok(resource.map(|resource| (renamed, resource)))
+    });
+    let (renamed, resource) = found.await?.ok_or(absent)?;
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    let policy = site.lifetimes.of(&resource, seen.visibility);
+    let headers = answer.headers_mut();
+    // Relative, because both names are in the same folder, wherever a proxy shows it.
+    headers.insert(LOCATION, header_value(&renamed.to_string()));
+    headers.insert(CACHE_CONTROL, policy);
+    headers.extend(seen.announcement);
+    headers.extend(for_sites(seen.visibility));
+    Ok(Outcome::Answer(answer))
+}

@@ -1,0 +1,137 @@
+//! Handlers of paged documents: stretches of a feed by place, made for each request.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    header::FEED_TYPE,
+    limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
+    timeline::Place,
+};
+use simplefeed_http::{
+    endpoint::{Exchange, Outcome},
+    problem::Problem,
+};
+use simplefeed_resource::{Resource, Validity};
+use simplefeed_views::documents::pages::{self, Form, Wanted};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    Site,
+    documents::shown,
+    off_thread,
+    shelf::{absent, look_again, seen},
+};
+
+/// KiB of all pages on their way, and of one that is being made: its entries, and the document of them.
+const PAGES_KIB_MAX: usize = 256 * 1024;
+const PAGE_KIB_MAX: u32 = 32 * 1024;
+/// Longest wait for other pages.
+const PAGE_WAIT: Duration = Duration::from_secs(5);
+
+/// Shows a stretch of a feed by place.
+pub(super) async fn page(
+    site: &Site,
+    exchange: Exchange<'_>,
+    form: Form,
+) -> Result<Outcome, Problem> {
+    let wanted = wanted_page(exchange.query())?;
+    let seen = seen(site, &exchange).await?;
+    let feed = exchange.params.feed().clone();
+    let mut room = site.pages.one().await?;
+    let documents = Arc::clone(&site.shelf.documents);
+    let name = feed.clone();
+    let found = off_thread(move || {
+        let Some(state) = documents.snapshot(&name)? else {
+            return Ok(None);
+        };
+        let (log, feed) = (&**documents.log(), (state.head.feed, state.head.updated));
+        Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
+    });
+    let bytes = found.await?.ok_or_else(|| absent(&feed))?;
+    let seen = look_again(site, &exchange, seen).await?;
+    room.shrink_to(bytes.len());
+    // A slow reader holds a page for long.
+    let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
+    let media_type = match form {
+        Form::Atom => FEED_TYPE,
+        Form::Json => "application/json",
+    };
+    let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
+    Ok(Outcome::Shown(Box::new(shown(site, resource, seen))))
+}
+
+/// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of
+/// their own.
+#[derive(Debug)]
+pub struct PageRoom(Arc<Semaphore>);
+
+impl Default for PageRoom {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(PAGES_KIB_MAX)))
+    }
+}
+
+impl PageRoom {
+    /// Returns room for a page that is to be made.
+    pub(super) async fn one(&self) -> Result<OnePage, Problem> {
+        let room = Arc::clone(&self.0).acquire_many_owned(PAGE_KIB_MAX);
+        match tokio::time::timeout(PAGE_WAIT, room).await {
+            Ok(Ok(room)) => Ok(OnePage(room)),
+            Ok(Err(_)) | Err(_) => Err(Problem::busy_with(
+                "too many pages are on their way to slow readers",
+            )),
+        }
+    }
+}
+
+/// Room of one page.
+#[derive(Debug)]
+pub(super) struct OnePage(OwnedSemaphorePermit);
+
+impl OnePage {
+    /// Releases the memory beyond the page's `bytes`.
+    fn shrink_to(&mut self, bytes: usize) {
+        let excess = self.0.num_permits().saturating_sub(bytes.div_ceil(1024));
+        drop(self.0.split(excess));
+    }
+}
+
+/// Bytes of a page, with their room.
+struct HeldPage {
+    bytes: Bytes,
+    _room: OnePage,
+}
+
+impl AsRef<[u8]> for HeldPage {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Returns the page that a query asks for.
+fn wanted_page(query: &str) -> Result<Wanted, Problem> {
+    let wrong = || {
+        let detail = format!(
+            "a page is asked for with limit= from -{PAGE_ENTRIES_MAX} to {PAGE_ENTRIES_MAX}, and anchor= as the links \
+             of pages have it"
+        );
+        Problem::malformed(detail)
+    };
+    let (mut limit, mut anchor) = (None, None);
+    for part in query.split('&').filter(|_| !query.is_empty()) {
+        match part.split_once('=') {
+            Some(("limit", number)) if limit.is_none() => {
+                let number: i64 = number.parse().ok().ok_or_else(wrong)?;
+                let is_bounded = number.unsigned_abs() <= PAGE_ENTRIES_MAX;
+                limit = Some(is_bounded.then_some(number).ok_or_else(wrong)?);
+            }
+            Some(("anchor", place)) if anchor.is_none() => {
+                anchor = Some(Place::parse(place).ok_or_else(wrong)?);
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    let limit = limit.unwrap_or(PAGE_ENTRIES_DEFAULT);
+    Ok(Wanted { anchor, limit })
+}

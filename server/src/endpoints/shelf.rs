@@ -1,0 +1,149 @@
+//! Lookups of feeds, with the rights to them.
+
+use std::sync::Arc;
+
+use hyper::header::{HeaderName, HeaderValue};
+use simplefeed_core::{
+    feed::{FeedKey, FeedName},
+    sight::Sight,
+};
+use simplefeed_http::{endpoint::Exchange, problem::Problem};
+use simplefeed_resource::Visibility;
+use simplefeed_views::{
+    catalogue::Catalogue,
+    documents::reading::{Documents, Snapshot},
+    timelines::Timelines,
+};
+
+use super::{Site, may_see, off_thread};
+
+/// Feeds, and the rights to them.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    /// The feeds and timelines as lists show them.
+    pub catalogue: Arc<Catalogue>,
+    /// Documents of all feeds.
+    pub documents: Arc<Documents>,
+    /// What timelines follow.
+    pub timelines: Arc<Timelines>,
+}
+
+/// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) visibility: Visibility,
+    pub(super) announcement: Option<(HeaderName, HeaderValue)>,
+    pub(super) over: i64,
+    pub(super) feed: FeedKey,
+    pub(super) is_timeline: bool,
+}
+
+/// Looks a feed up. For readers that may not see it, the feed does not exist.
+pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+    let sight = || exchange.access.sight(exchange.headers);
+    seen_with(site, exchange, sight).await
+}
+
+/// Looks a feed up for a reader that waits, with the rights that it has now.
+pub(super) async fn seen_now(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+    let sight = || exchange.rules.now().sight(exchange.headers);
+    seen_with(site, exchange, sight).await
+}
+
+/// Looks a feed up for a reader with these rights.
+pub(super) async fn seen_with(
+    site: &Site,
+    exchange: &Exchange<'_>,
+    sight: impl Fn() -> Sight,
+) -> Result<Seen, Problem> {
+    let over = site.left_behind();
+    let feed = exchange.params.feed();
+    let (state, visibility) = state_for(&site.shelf, feed, sight).await?;
+    let announcement = site.announcement(&state.settings);
+    Ok(Seen {
+        visibility,
+        announcement,
+        over,
+        feed: state.head.feed,
+        is_timeline: state.settings.is_timeline(),
+    })
+}
+
+/// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
+/// closed feed.
+pub(super) async fn look_again(
+    site: &Site,
+    exchange: &Exchange<'_>,
+    before: Seen,
+) -> Result<Seen, Problem> {
+    match before.visibility {
+        Visibility::Public => Ok(before),
+        Visibility::Private => seen(site, exchange).await,
+    }
+}
+
+/// Returns the state of a feed, and its visibility, for a reader with the right to it.
+///
+/// The right is checked first. Work that is done for a closed feed, and not for an absent one, would reveal it by its time.
+pub(super) async fn state_for(
+    shelf: &Shelf,
+    feed: &FeedName,
+    sight: impl Fn() -> Sight,
+) -> Result<(Arc<Snapshot>, Visibility), Problem> {
+    let sight = sight();
+    if is_hidden(shelf, feed, &sight).await? {
+        return Err(absent(feed));
+    }
+    let mut state = shelf.documents.current(feed);
+    if state.is_none() {
+        let (documents, name) = (Arc::clone(&shelf.documents), feed.clone());
+        state = off_thread(move || documents.snapshot(&name)).await?;
+    }
+    let state = state.ok_or_else(|| absent(feed))?;
+    if !state.settings.is_closed() {
+        return Ok((state, Visibility::Public));
+    }
+    let is_seen = if state.settings.is_timeline() {
+        let (timelines, state) = (Arc::clone(&shelf.timelines), Arc::clone(&state));
+        let look = move || {
+            let key = state.head.feed;
+            Ok(may_see(&timelines, key, &state.settings, &sight)?)
+        };
+        off_thread(look).await?
+    } else {
+        sight.shows(feed)
+    };
+    if is_seen {
+        Ok((state, Visibility::Private))
+    } else {
+        // The answer is the same as for a feed that does not exist.
+        Err(absent(feed))
+    }
+}
+
+/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes the same
+/// time for both, but for the moment after a start in which the catalogue is read.
+pub(super) async fn is_hidden(
+    shelf: &Shelf,
+    feed: &FeedName,
+    sight: &Sight,
+) -> Result<bool, Problem> {
+    Ok(!sight.shows(feed) && !is_open(shelf, feed).await?)
+}
+
+/// Returns whether there is an open feed with a name.
+async fn is_open(shelf: &Shelf, feed: &FeedName) -> Result<bool, Problem> {
+    if let Some(is_open) = shelf.catalogue.is_open(feed) {
+        return Ok(is_open);
+    }
+    // Shortly after a start, the log is asked.
+    let (timelines, name) = (Arc::clone(&shelf.timelines), feed.clone());
+    let look = move || Ok(timelines.settings_now(&name)?);
+    let settings = off_thread(look).await?;
+    Ok(settings.is_some_and(|(_, now)| !now.is_closed()))
+}
+
+/// Returns the same problem for a feed that does not exist and for one that is closed to the reader.
+pub(super) fn absent(feed: &FeedName) -> Problem {
+    Problem::not_found(format!("feed {feed} has no such document"))
+}
