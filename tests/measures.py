@@ -1,7 +1,8 @@
-"""Measures of the source code, as numbers that can be compared: python3 tests/measures.py [--list]
+"""Measures of the source code, as numbers that can be compared: python3 tests/measures.py [--list | --check]
 
 Counts the code of the products (core, server and its rooms, client, the command), without tests. With --list it also prints the
-places behind the numbers: the longest functions, the circles, the repeated blocks.
+places behind the numbers: the longest functions, the circles, the repeated blocks. With --check it fails where a count is
+not the one in tests/ceilings: a change that raises one says where, and one that lowers it lowers the ceiling.
 """
 
 import re
@@ -24,6 +25,7 @@ CRATES = {
     "queue": ROOT / "queue/src",
 }
 BLOCK_LINES = 8
+LONG_LINES = 80
 WORD = re.compile(r"[A-Za-z'’]+")
 
 
@@ -50,7 +52,9 @@ def functions(lines):
             if lines[end].rstrip() == indentation + "}":
                 yield name, number, lines[number : end + 1]
                 break
-            if end == number and line.rstrip().endswith(("}", ";")) or lines[end] == indentation + ";":
+            # A declaration has no body.
+            is_declared = lines[end].startswith((indentation + ")", indentation + "}")) and lines[end].rstrip().endswith(";")
+            if end == number and line.rstrip().endswith(("}", ";")) or is_declared or lines[end] == indentation + ";":
                 break
 
 
@@ -177,6 +181,20 @@ def percentile(values, part):
     return values[min(len(values) - 1, int(len(values) * part))]
 
 
+def check(counted):
+    """Compares counts, each with its places, with the ceilings. Returns whether all are as high."""
+    lines = (ROOT / "tests/ceilings").read_text().splitlines()
+    ceilings = {name.strip(): int(ceiling) for name, ceiling in (line.rsplit(" ", 1) for line in lines)}
+    assert ceilings.keys() == counted.keys(), "tests/ceilings names other counts"
+    for name, places in counted.items():
+        if len(places) > ceilings[name]:
+            print(f"error: {name}: {len(places)}, and at most {ceilings[name]} are allowed; one of these is new:", file=sys.stderr)
+            print("".join(f"  {place}\n" for place in places), end="", file=sys.stderr)
+        elif len(places) < ceilings[name]:
+            print(f"error: {name}: only {len(places)}; lower the ceiling in tests/ceilings", file=sys.stderr)
+    return all(len(places) == ceilings[name] for name, places in counted.items())
+
+
 def main():
     is_listed = "--list" in sys.argv[1:]
     files = {}
@@ -202,8 +220,18 @@ def main():
     rings = [(crate, circle) for crate, folder in CRATES.items() for circle in circles(edges(folder))]
     blocks = repeated(files)
     sizes = [len(lines) for lines in files.values()]
+    counted = {
+        "circles between modules": [f"{crate}: {', '.join('::'.join(module) or 'lib' for module in ring)}" for crate, ring in rings],
+        f"repeated blocks of {BLOCK_LINES} lines": [", ".join(f"{path}:{first}" for path, first in places) for places in blocks],
+        f"functions over {LONG_LINES} lines": [
+            f"{path}:{first}: {name}, {length} lines" for length, path, first, name in all_functions if length > LONG_LINES
+        ],
+        "docs of three words or fewer": short,
+    }
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if check(counted) else 1)
     print(f"files                            {len(files)}, lines: p90 {percentile(sizes, 0.9)}, most {max(sizes)}")
-    print(f"functions                        {len(lengths)}, lines: p90 {percentile(lengths, 0.9)}, most {max(lengths)}, over 80: {sum(l > 80 for l in lengths)}")
+    print(f"functions                        {len(lengths)}, lines: p90 {percentile(lengths, 0.9)}, most {max(lengths)}, over {LONG_LINES}: {sum(l > LONG_LINES for l in lengths)}")
     single = sum("_" not in name.strip("_") for *_, name in all_functions)
     print(f"function names of one word       {100 * single / len(all_functions):.0f} %")
     print(f"circles between modules          {len(rings)}")

@@ -54,6 +54,7 @@ mod import;
 mod independent;
 mod json_feed;
 mod lint;
+mod measures;
 mod mirror;
 mod misbehaving;
 mod other_languages;
