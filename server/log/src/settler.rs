@@ -553,10 +553,13 @@ impl Shared {
         })
     }
 
-    /// Opens sled again.
+    /// Opens sled again, and notes its snapshot: the checks of the files expect the noted one.
     fn reopen(&self) -> Result<(), LogError> {
         self.go_on()?;
-        self.recover()
+        self.recover()?;
+        let snapshot = snapshots::newest_number(&self.folder);
+        let snapshot = snapshot.map_err(LogError::io("read", &self.folder))?;
+        self.testify(|testimony| testimony.snapshot = snapshot)
     }
 
     /// Settles a chapter, and gives its file up; or opens sled again.
@@ -572,7 +575,10 @@ impl Shared {
                 if self.put_off.lock().take().is_some() {
                     info!("the journal can be settled again");
                 }
-                let Task::Settle(chapter) = task else { return };
+                let Task::Settle(chapter) = task else {
+                    // Readers wait for each of them, and the next read may fail again.
+                    return self.rest(REST_LEAST);
+                };
                 let file = Arc::clone(&chapter.file);
                 // The next chapter is likely to become as long.
                 let most = self.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
@@ -605,7 +611,11 @@ impl Shared {
         let rest = took
             .saturating_mul(REST_FACTOR)
             .clamp(REST_LEAST, REST_MOST);
-        self.change(|stage| *stage = Stage::Resting(Instant::now() + rest));
+        self.rest(rest);
+    }
+
+    fn rest(&self, time: Duration) {
+        self.change(|stage| *stage = Stage::Resting(Instant::now() + time));
     }
 
     /// Ends the log.

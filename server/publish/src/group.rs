@@ -398,6 +398,8 @@ impl<'w> Group<'w> {
             let error: &(dyn std::error::Error + 'static) = &error;
             if let Some(lack) = lack_in(error) {
                 self.reads.refusals.log("read the log", lack);
+                // The question makes the log look for what it lacks: no commit may come to do so.
+                let _known = self.reads.log.is_lacking();
                 return NotCommitted::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.

@@ -3,7 +3,8 @@
 //! Shell: a clock.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
+    collections::HashMap,
     io,
     time::{Duration, Instant},
 };
@@ -14,19 +15,19 @@ use tracing::warn;
 /// Time between two lines about one lack, which every request may meet.
 const LOGGED_AGAIN: Duration = Duration::from_mins(1);
 
-/// The last line, and when it was logged.
+/// When each lack was logged last.
 #[derive(Debug, Default)]
-pub(super) struct RefusalLog(Cell<Option<(io::ErrorKind, Instant)>>);
+pub(super) struct RefusalLog(RefCell<HashMap<io::ErrorKind, Instant>>);
 
 impl RefusalLog {
     /// Logs which limit to raise, unless that was logged a moment ago. `action` is what the server cannot do.
     pub(super) fn log(&self, action: &str, lack: &io::Error) {
-        let (kind, now) = (lack.kind(), Instant::now());
-        let is_logged = |(before, at)| before == kind && now - at < LOGGED_AGAIN;
-        if self.0.get().is_some_and(is_logged) {
+        let now = Instant::now();
+        let before = self.0.borrow_mut().insert(lack.kind(), now);
+        if let Some(before) = before.filter(|before| now - *before < LOGGED_AGAIN) {
+            self.0.borrow_mut().insert(lack.kind(), before);
             return;
         }
-        self.0.set(Some((kind, now)));
         warn!(
             error = %lack,
             advice = advice(lack),

@@ -655,13 +655,13 @@ fn a_settling_without_handles_is_put_off() {
         // The settings of one are in sled alone, but for the first round. If there were handles for a moment, sled may be closed.
         let settings = answer_to(Request::get("/feeds/b/settings.json"));
         assert!([200, 503].contains(&settings.status), "{}", settings.text());
-        let said = server.said().join("\n");
+        let said = server.said();
         // Sometimes the next file of the journal lacks its handle first.
         let is_told = |line: &&String| {
             let told = ["it is tried again", "cannot begin a file of the journal"];
             told.iter().any(|told| line.contains(told)) && line.contains("ulimit -n")
         };
-        assert!(server.said().iter().any(|line| is_told(&line)), "{said}");
+        assert!(said.iter().any(|line| is_told(&line)), "{said:#?}");
         match end {
             "stop" => server.stop_somehow(),
             "kill" => server.kill(),
