@@ -4,8 +4,12 @@
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use simplefeed_core::feed::FeedName;
-use simplefeed_http::{access::{Access, Right, Tokens}, coding::negotiate, conditional::{Validators, verdict}};
-use simplefeed_server::{endpoints::forms::{EntryMedia, conditions, idempotency_key, settings_body}};
+use simplefeed_http::{
+    access::{Access, Right, Tokens},
+    coding::negotiate,
+    conditional::{Validators, verdict},
+};
+use simplefeed_server::endpoints::forms::{EntryMedia, conditions, idempotency_key, settings_body};
 
 fuzz_target!(|lines: &[u8]| {
     let mut headers = HeaderMap::new();
