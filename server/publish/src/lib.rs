@@ -451,11 +451,12 @@ impl Writer {
                     error,
                     "the log failed; it takes no entries until the server is restarted"
                 );
+                // The disk filled up although the check found room; later publishers get this cause, too.
+                if is_full(error) {
+                    self.stopped = NotCommitted::NoSpace(self.space(0));
+                }
                 if self.log.is_displaced() {
                     self.stopped = NotCommitted::Displaced;
-                } else if is_full(error) {
-                    // The disk filled up although the check found room.
-                    return Err(NotCommitted::NoSpace(self.space(0)));
                 }
                 Err(self.stopped)
             }
