@@ -3,7 +3,7 @@
 //! **publish → commit → views → bytes → HTTP**, and no arrow points back. The rooms are crates of their own, internal to
 //! this one:
 //!
-//! - `simplefeed-process`: time, threads, and what the system keeps from a process.
+//! - `simplefeed-process`: time, threads, and the limits of the system.
 //! - `simplefeed-log`: the entry log, its contract and its two kinds.
 //! - `simplefeed-publish`: the single writer, with group commit. A publish begins there.
 //! - `simplefeed-resource`: representations that can be sent, between views and HTTP.

@@ -22,7 +22,7 @@ const MEASURED: [&str; 10] = [
     "queue/src",
 ];
 
-/// Copies what is measured, with the script and the ceilings.
+/// Copies the measured sources, the script and the ceilings.
 fn copy_to(folder: &Path) {
     let mut copied = vec!["tests/measures.py".into(), "tests/ceilings".into()];
     for measured in MEASURED {
@@ -59,7 +59,7 @@ fn a_measure_that_is_raised_fails() {
         .collect();
     let block = format!("fn planted() {{\n{block}}}\n");
     let long = format!("fn planted() {{\n{}}}\n", "    let it = 1;\n".repeat(81));
-    // Files with what is planted in them, and what is said then.
+    // Each with the message of the check, and the code that is planted in some files.
     let bugs: [(&str, Vec<(&str, String)>); 4] = [
         (
             "circles between modules",

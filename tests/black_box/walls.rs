@@ -19,7 +19,7 @@ use crate::harness::{files, workspace};
 /// Packages by name, each with those that it depends on.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Rooms of the server with the crates of ours that they may depend on, and what no dependency of theirs may be.
+/// Rooms of the server with the crates of ours that they may depend on, and packages that none of their dependencies may be.
 const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("core", &[], &["tokio", "hyper", "sled"]),
     ("process", &["core"], &["hyper", "sled"]),

@@ -189,7 +189,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Returns what makes a connection end soon, and the end as its handlers see it.
+    /// Returns the sender that makes a connection end soon, and the end as its handlers see it.
     fn begun() -> (watch::Sender<bool>, Self) {
         // Becomes true when the connection is to end, so that a stream can end with its last chunk.
         let (end, is_near) = watch::channel(false);
@@ -323,8 +323,8 @@ async fn answer_all<A: Answers>(
     drop(slot);
 }
 
-/// Lets an idle connection end, whose handle the next one may have. Logs why none can be accepted, unless that was told a
-/// moment ago. Returns what was told, and when.
+/// Lets an idle connection end, whose handle the next one may have. Logs the error, unless the
+/// same one was logged a moment ago. Returns the number of the last logged error, and its time.
 fn make_room(
     error: &io::Error,
     open: &OpenConnections,

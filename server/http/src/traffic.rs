@@ -1,6 +1,6 @@
 //! Counting of connections and answers.
 //!
-//! Pure: the seam to whoever shows the counts.
+//! Pure: the seam to the metrics.
 
 use std::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Commits for tests of a log, and of what is made of it.
+//! Commits for tests of a log and its views.
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
 use std::sync::Arc;

@@ -287,8 +287,8 @@ impl SledLog {
         self.begin_chapter(journal, head)
     }
 
-    /// Begins again what nothing else begins: a settling for which there was no thread, and sled, which refuses reads behind a
-    /// failure of its own.
+    /// Asks the settler for a settling that waits for a thread, or for a reopening of sled, which refuses reads behind a failure
+    /// of its own.
     fn go_on_settling(&self) {
         if self.settled.is_lacking() || self.settler.lacks_thread() {
             self.settler.begin();

@@ -1,4 +1,4 @@
-//! The process and its system, as all rooms of the server see them: time, threads, and what the system keeps from it.
+//! The process and its system, as all rooms of the server see them: time, threads, and the limits of the system.
 //!
 //! The modules, in the order to read them:
 //!

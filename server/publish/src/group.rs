@@ -398,7 +398,7 @@ impl<'w> Group<'w> {
             let error: &(dyn std::error::Error + 'static) = &error;
             if let Some(lack) = lack_in(error) {
                 self.reads.refusals.log("read the log", lack);
-                // The question makes the log look for what it lacks: no commit may come to do so.
+                // It asks for a reopening of sled, since perhaps no commit comes that would.
                 let _known = self.reads.log.is_lacking();
                 return NotCommitted::lacking(lack).into();
             }

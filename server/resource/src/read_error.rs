@@ -7,7 +7,7 @@ use std::error::Error;
 /// Cause of an error, in the room where it arose.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Reason why the bytes of a resource, or what they are made of, cannot be read.
+/// Reason why the bytes of a resource cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// They are being prepared, and another request may get them soon. Nothing is wrong.

@@ -1,4 +1,4 @@
-//! Logs with records that are gone, or half there: what comes out of them is what it was.
+//! Recovery of logs with records that are missing, or only partly written.
 
 use bytes::Bytes;
 use simplefeed_core::{commit::Commit, entry::Entry, feed::DocumentNumber};
@@ -120,7 +120,7 @@ fn is_same(found: &Entry, entry: &Entry) -> bool {
 }
 
 /// Goal: of a log without archive, too, nothing that was final comes out as something else, whichever record is gone;
-/// and what does not come out is named.
+/// and each loss is named.
 /// Method: each record is removed in turn.
 #[test]
 fn a_record_that_is_gone_changes_nothing_else() {
