@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use simplefeed_core::timestamp::Timestamp;
 use simplefeed_log::{EntryLog, moment::MomentNote};
 use simplefeed_process::{clock::Clock, stop::Stop};
-use simplefeed_views::Views;
+use simplefeed_views::{Views, shown::ShownLog};
 use tracing::{info, warn};
 
 use crate::{
@@ -74,7 +74,7 @@ pub struct Ground {
     /// The log.
     pub log: Arc<dyn EntryLog>,
     /// The log with its timelines.
-    pub shown: Arc<dyn EntryLog>,
+    pub shown: Arc<dyn ShownLog>,
     /// Views that upkeep looks after.
     pub views: Views,
     /// The accepted clock.

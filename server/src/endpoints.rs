@@ -112,6 +112,9 @@ pub struct Site {
     pub updates: Option<Arc<sup::Updates>>,
     /// Counts of entries.
     pub rates: Arc<Rates>,
+    /// Commits in a file.
+    #[cfg(test)]
+    pub counts: Arc<crate::views::counts::Counts>,
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
     /// Places for readers that wait.

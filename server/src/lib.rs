@@ -35,6 +35,7 @@
 pub mod metrics;
 pub mod endpoints;
 pub mod views;
+mod follows;
 pub mod config;
 pub mod error;
 pub mod listening;

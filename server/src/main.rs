@@ -44,7 +44,7 @@ use simplefeed_server::{
     serve::Server,
     stdout::print_line,
     upkeep::{self, Line, Task, recover},
-    views,
+    views::FileViews,
 };
 use simplefeed_views::{folders::Folders, timelines::merged::with_timelines};
 
@@ -600,7 +600,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
-    let views = views::of_upkeep(&folders);
+    let views = FileViews::of_upkeep(&folders).all();
     let shown = with_timelines(&shared).context("the log cannot be read")?;
     let mut output = Output::default();
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut |line| {

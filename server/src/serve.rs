@@ -14,7 +14,7 @@ use std::{
 use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
 use simplefeed_http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes};
 use simplefeed_log::{
-    EntryLog, LogError,
+    EntryLog, LogError, WritableLog,
     durable::{create_folders, sync_names},
     folder::{failed, keep_to_ourselves},
     held::visible_path,
@@ -38,15 +38,9 @@ use simplefeed_views::{
     folders::Folders,
     follower::follow,
     push::Push,
-    rates::Rates,
     scrub::scrub,
-    sup::{Sup, updates::TimelineUpdates},
-    timelines::{
-        Timelines,
-        fan_out::Keeping,
-        following::{self, Following},
-        merged::Merged,
-    },
+    shown::ShownLog,
+    timelines::{Timelines, fan_out::Keeping, following, merged::Merged},
 };
 use tracing::{info, warn};
 use url::Url;
@@ -56,10 +50,12 @@ use crate::{
     control::{self, Ground},
     endpoints::{self, Site, sup::Updates},
     error::ServeError,
+    follows::TimelineFollows,
     listening::{Gates, Listening},
     metrics::Metrics,
     socket,
     upkeep::restoration::begin_epoch,
+    views::{FileViews, ServedViews},
 };
 
 /// Time between two looks at a clock whose next second is waited for.
@@ -121,41 +117,40 @@ impl Server {
     ) -> Result<Self, ServeError> {
         // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
         let gates = Gates::new(config)?;
-        let own = format!("http://{}/", listening.address());
-        let own = Url::parse(&own).expect("an address makes a URL");
-        let public_url = config.public_url.clone().unwrap_or(own);
+        let public_url = public_url(config, &listening);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Folder)?);
-        let log = store.log();
+        let writable = store.log();
+        let log: Arc<dyn EntryLog> = Arc::<dyn WritableLog>::clone(&writable);
         let folders = folders_of(config, &store)?;
-        let (timelines, views) = views_of(config, &log, &folders)?;
-        let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
-        let clock = begin(&*log, &views, &store, &watermark, read)?;
+        let views = views_of(config, &log, &folders)?;
+        let followed = views.all();
+        let shown: Arc<dyn ShownLog> = Arc::new(Merged::new(Arc::clone(&views.timelines)));
+        let clock = begin(&*writable, &followed, &store, &watermark, read)?;
         let synced = |tree: &Path| sync_names(tree).map_err(failed("sync", tree));
         keep_to_ourselves(folders.data())
             .and_then(|()| folders.trees().into_iter().try_for_each(synced))
             .map_err(|error| ServeError::Folder(error.into()))?;
         let beside = Beside::default();
-        let mut followers = spawn_followers(&views, &shown, &beside)?;
-        let upkept = crate::views::of_upkeep_beside(&folders, &views);
+        let mut followers = spawn_followers(&followed, &shown, &beside)?;
         let ground = Ground {
             log: Arc::clone(&log),
             shown: Arc::clone(&shown),
-            views: upkept,
+            views: FileViews::of_upkeep_beside(&folders, &views.files).all(),
             clock: clock.clone(),
             moment: store.moment(),
         };
         let control = spawn_control(store.control_socket(), ground, &beside)?;
-        followers.push(spawn_clock(&clock, store.moment(), &log, &beside)?);
+        followers.push(spawn_clock(&clock, store.moment(), &beside)?);
         let metrics = Arc::new(Metrics::new(
             Arc::clone(&log),
-            views.clone(),
+            followed.clone(),
             folders.data().into(),
             clock.clone(),
             beside.threads.clone(),
         ));
         let (publisher, writer) = publish::start(
-            Arc::clone(&log),
-            Arc::<Timelines>::clone(&timelines),
+            writable,
+            Arc::new(TimelineFollows(Arc::clone(&views.timelines))),
             config.defaults(&public_url),
             clock.clone(),
             Arc::clone(&watermark),
@@ -166,9 +161,9 @@ impl Server {
             log: Arc::clone(&log),
             catalogue: Arc::clone(&catalogue),
             shown,
-            timelines,
             publisher: publisher.clone(),
             views,
+            followed,
             watermark,
             metrics: Arc::clone(&metrics),
             clock,
@@ -176,7 +171,7 @@ impl Server {
         };
         let pipeline = Arc::new(build_pipeline(config, &public_url, shared));
         // Behind the listener that keeps it current.
-        followers.push(spawn_catalogue(catalogue, &log, &beside)?);
+        followers.push(spawn_catalogue(catalogue, &beside)?);
         Ok(Self {
             pipeline,
             listening,
@@ -271,6 +266,13 @@ impl Server {
     }
 }
 
+/// Returns the URL at which clients see the server, with a slash at its end.
+fn public_url(config: &Config, listening: &Listening) -> Url {
+    let own = format!("http://{}/", listening.address());
+    let own = Url::parse(&own).expect("an address makes a URL");
+    config.public_url.clone().unwrap_or(own)
+}
+
 /// Returns the folders of a server, which no other one has.
 fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError> {
     let folders = store.folder().map_or_else(
@@ -288,10 +290,11 @@ struct Shared {
     log: Arc<dyn EntryLog>,
     catalogue: Arc<Catalogue>,
     /// The log with its timelines.
-    shown: Arc<dyn EntryLog>,
-    timelines: Arc<Timelines>,
+    shown: Arc<dyn ShownLog>,
     publisher: Publisher,
-    views: Views,
+    views: ServedViews,
+    /// The list of them, with their followers.
+    followed: Views,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -304,32 +307,31 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         log,
         catalogue,
         shown,
-        timelines,
         publisher,
         views,
+        followed,
         watermark,
         metrics,
         clock,
         threads,
     } = shared;
     let url = public_url.as_str().trim_end_matches('/');
-    let archive = views.get::<Archive>();
-    let archive = archive.expect("every list of views has the archive");
-    let archive = Archive::clone(&archive);
-    wake_with(&log, &archive);
+    let ServedViews {
+        files,
+        timelines,
+        updates,
+        push,
+    } = views;
+    wake_with(&log, &files.archive);
+    let archive = Archive::clone(&files.archive);
     let documents = Arc::new(Documents::new(shown.clone(), archive));
-    let push = views.get::<Push>();
-    let push = push.expect("every server has this view");
     prepare_with(&push, &documents);
-    let rates = views.get::<Rates>();
-    let rates = rates.expect("every list of views has the rates");
     invalidate_with(&log, &timelines, &documents, &catalogue);
-    // Behind what invalidates, since the follower reads.
+    // The listener comes behind those that invalidate what is kept: the follower that it urges reads documents.
     let urged = Arc::clone(&push);
     log.announcements()
         .listen(move |commit| urged.committed(commit));
-    let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());
-    let updates = followed.map(|views| {
+    let updates = files.sup.zip(updates).map(|views| {
         Arc::new(Updates::new(
             Arc::clone(&shown),
             views,
@@ -347,7 +349,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
             timelines,
         },
         publisher,
-        views,
+        views: followed,
         watermark,
         metrics: Arc::clone(&metrics),
         lifetimes: Lifetimes::new(config.recent_max_age),
@@ -357,7 +359,9 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         origin: public_url.origin().ascii_serialization(),
         public_url: url.into(),
         updates,
-        rates,
+        rates: files.rates,
+        #[cfg(test)]
+        counts: files.counts,
         push,
         parking: endpoints::waits::Parking::beside(config.limits().connections),
         past: Arc::default(),
@@ -421,7 +425,7 @@ fn invalidate_with(
 
 /// Lets a log be served, unless it is another one than was shown. Returns the clock that it goes by.
 fn begin(
-    log: &dyn EntryLog,
+    log: &dyn WritableLog,
     views: &Views,
     store: &dyn Store,
     watermark: &Watermark,
@@ -451,24 +455,20 @@ fn begin(
     Ok(clock)
 }
 
-/// Returns the timelines of a log, and the views that a server has.
+/// Returns the views of a server.
 fn views_of(
     config: &Config,
     log: &Arc<dyn EntryLog>,
     folders: &Folders,
-) -> Result<(Arc<Timelines>, Views), LogError> {
+) -> Result<ServedViews, LogError> {
     let graph = folders.of_view(following::NAME);
     let keeping = Keeping {
         fan_out: config.fan_out,
         memory: config.fan_out_memory,
     };
-    let timelines = Arc::new(Timelines::new(Arc::clone(log), Some(&graph), keeping)?);
+    let timelines = Timelines::new(Arc::clone(log), Some(&graph), keeping)?;
     let longest = config.sup_periods.iter().copied().max();
-    let mut views = crate::views::all(folders, longest).with(Following(Arc::clone(&timelines)));
-    if let Some(longest) = longest {
-        views = views.with(TimelineUpdates::new(longest));
-    }
-    Ok((timelines, views.with(Push::default())))
+    Ok(ServedViews::new(folders, timelines.into(), longest))
 }
 
 /// Returns the last moment that a store knows: that of its last commit, or a later one at which a server ran.
@@ -480,7 +480,7 @@ fn known_moment(log: &dyn EntryLog, store: &dyn Store) -> Option<Timestamp> {
 
 /// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
-    log: &dyn EntryLog,
+    log: &dyn WritableLog,
     store: &dyn Store,
     watermark: &Watermark,
     clock: &Clock,
@@ -519,19 +519,20 @@ struct Beside {
 /// Starts a thread for each view, and the scrubber.
 fn spawn_followers(
     views: &Views,
-    log: &Arc<dyn EntryLog>,
+    log: &Arc<dyn ShownLog>,
     beside: &Beside,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let mut threads = vec![];
     for (view, progress) in views.iter() {
         let (view, progress) = (Arc::clone(view), Arc::clone(progress));
-        threads.push(spawn_beside(view.name(), log, beside, move |log, stop| {
-            follow(&*view, &**log, &progress, stop);
+        let log = Arc::clone(log);
+        threads.push(spawn_beside(view.name(), beside, move |stop| {
+            follow(&*view, &*log, &progress, stop);
         })?);
     }
-    let views = views.clone();
-    threads.push(spawn_beside("scrub", log, beside, move |log, stop| {
-        scrub(&views, &**log, stop);
+    let (views, log) = (views.clone(), Arc::clone(log));
+    threads.push(spawn_beside("scrub", beside, move |stop| {
+        scrub(&views, &*log, stop);
     })?);
     Ok(threads)
 }
@@ -540,11 +541,10 @@ fn spawn_followers(
 fn spawn_clock(
     clock: &Clock,
     note: Option<MomentNote>,
-    log: &Arc<dyn EntryLog>,
     beside: &Beside,
 ) -> Result<JoinHandle<()>, ServeError> {
     let clock = clock.clone();
-    spawn_beside("clock", log, beside, move |_, stop| {
+    spawn_beside("clock", beside, move |stop| {
         moment::keep(&clock, note.as_ref(), stop);
     })
 }
@@ -552,10 +552,9 @@ fn spawn_clock(
 /// Starts the thread that reads the names of all feeds, before somebody waits for them.
 fn spawn_catalogue(
     catalogue: Arc<Catalogue>,
-    log: &Arc<dyn EntryLog>,
     beside: &Beside,
 ) -> Result<JoinHandle<()>, ServeError> {
-    spawn_beside("catalogue", log, beside, move |_, stop| {
+    spawn_beside("catalogue", beside, move |stop| {
         if let Err(error) = catalogue.read(|| !stop.is_requested()) {
             let error: &(dyn std::error::Error + 'static) = &error;
             warn!(
@@ -569,14 +568,11 @@ fn spawn_catalogue(
 /// Starts a thread beside the writer, which ends when the server stops, and begins again when it panics.
 fn spawn_beside(
     name: &str,
-    log: &Arc<dyn EntryLog>,
     beside: &Beside,
-    mut work: impl FnMut(&Arc<dyn EntryLog>, &Stop) + Send + 'static,
+    work: impl FnMut(&Stop) + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
-    let log = Arc::clone(log);
     let Beside { threads, stop } = beside;
-    let thread = threads.spawn(name, stop, move |stop| work(&log, stop));
-    thread.map_err(ServeError::Start)
+    threads.spawn(name, stop, work).map_err(ServeError::Start)
 }
 
 /// Starts the thread that carries out the tasks of the control socket. A server without that socket serves all the
@@ -590,13 +586,10 @@ fn spawn_control(
         return Ok(None);
     };
     match socket::bind(&path, 0o600) {
-        Ok(listener) => {
-            let log = Arc::clone(&ground.log);
-            spawn_beside("control", &log, beside, move |_, stop| {
-                control::serve(&listener, &ground, stop);
-            })
-            .map(Some)
-        }
+        Ok(listener) => spawn_beside("control", beside, move |stop| {
+            control::serve(&listener, &ground, stop);
+        })
+        .map(Some),
         Err(error) => {
             warn!(%error, path = %visible_path(&path).display(), "no control socket: upkeep needs the server stopped");
             Ok(None)

@@ -6,8 +6,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use simplefeed_log::{EntryLog, Series};
-use simplefeed_views::Views;
+use simplefeed_log::EntryLog;
+use simplefeed_views::{
+    Views,
+    shown::{ShownLog, ShownSeries},
+};
 
 use crate::exit;
 
@@ -62,7 +65,7 @@ pub enum Line {
 pub fn run(
     task: &Task,
     log: &Arc<dyn EntryLog>,
-    shown: &Arc<dyn EntryLog>,
+    shown: &Arc<dyn ShownLog>,
     views: &Views,
     tell: &mut dyn FnMut(Line),
 ) -> anyhow::Result<u8> {
@@ -109,7 +112,7 @@ pub fn run(
             Ok(exit::OK)
         }
         Task::Export { to, entries } => {
-            let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(shown);
+            let feeds: Arc<dyn ShownSeries> = Arc::<dyn ShownLog>::clone(shown);
             let files = export::export(&feeds, views, to, *entries)?;
             // The include is named, because nginx calls files final only with it.
             tell(Line::Note(format!(

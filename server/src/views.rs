@@ -1,41 +1,113 @@
 //! The views that a server has.
 //!
-//! Pure: a list.
+//! Pure: each by its type, for those who ask it, and all in a list, for those who treat them alike.
 
 use std::sync::Arc;
 
 use simplefeed_views::{
-    View, Views, documents::archive::Archive, folders::Folders, rates::Rates, sup::Sup,
+    View, Views,
+    documents::archive::Archive,
+    folders::Folders,
+    push::Push,
+    rates::Rates,
+    sup::{Sup, updates::TimelineUpdates},
+    timelines::{Timelines, following::Following},
 };
 
 #[cfg(test)]
 pub mod counts;
 
-/// Returns all views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may ask
-/// for, nothing follows the updates of feeds.
-pub fn all(folders: &Folders, sup_seconds: Option<u32>) -> Views {
-    let mut views: Vec<Arc<dyn View>> = vec![];
-    views.push(Arc::new(Archive::new(folders)));
-    if let Some(longest) = sup_seconds {
-        views.push(Arc::new(Sup::new(folders, longest)));
-    }
-    views.push(Arc::new(Rates::new(folders)));
+/// Views with files, which upkeep looks after.
+#[derive(Clone, Debug)]
+pub struct FileViews {
+    /// Archived documents.
+    pub archive: Arc<Archive>,
+    /// Updates of feeds; `None` if nothing follows them.
+    pub sup: Option<Arc<Sup>>,
+    /// Counts of entries.
+    pub rates: Arc<Rates>,
+    /// Commits in a file.
     #[cfg(test)]
-    views.push(Arc::new(counts::Counts::new(folders)));
-    Views::of(views)
+    pub counts: Arc<counts::Counts>,
 }
 
-/// Returns all views, for upkeep.
-pub fn of_upkeep(folders: &Folders) -> Views {
-    // Archived files do not depend on the periods offered.
-    all(folders, Some(0))
+impl FileViews {
+    /// Returns the views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may
+    /// ask for, nothing follows the updates of feeds.
+    fn new(folders: &Folders, sup_seconds: Option<u32>) -> Self {
+        Self {
+            archive: Arc::new(Archive::new(folders)),
+            sup: sup_seconds.map(|longest| Arc::new(Sup::new(folders, longest))),
+            rates: Arc::new(Rates::new(folders)),
+            #[cfg(test)]
+            counts: Arc::new(counts::Counts::new(folders)),
+        }
+    }
+
+    /// Returns the views of some folders, for upkeep.
+    pub fn of_upkeep(folders: &Folders) -> Self {
+        // Archived files do not depend on the periods offered.
+        Self::new(folders, Some(0))
+    }
+
+    /// Returns the views for upkeep beside a server: with its rates, since its follower goes on from what is made again.
+    pub fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
+        Self {
+            rates: Arc::clone(&served.rates),
+            ..Self::of_upkeep(folders)
+        }
+    }
+
+    /// Returns all of them. Nothing follows them yet.
+    pub fn all(&self) -> Views {
+        Views::of(self.list())
+    }
+
+    fn list(&self) -> Vec<Arc<dyn View>> {
+        let mut views: Vec<Arc<dyn View>> = vec![];
+        views.push(Arc::<Archive>::clone(&self.archive));
+        if let Some(sup) = &self.sup {
+            views.push(Arc::<Sup>::clone(sup));
+        }
+        views.push(Arc::<Rates>::clone(&self.rates));
+        #[cfg(test)]
+        views.push(Arc::<counts::Counts>::clone(&self.counts));
+        views
+    }
 }
 
-/// Returns all views for upkeep beside a server: with its own rates, since its follower goes on from what is made again.
-pub fn of_upkeep_beside(folders: &Folders, served: &Views) -> Views {
-    let views = of_upkeep(folders);
-    match served.get::<Rates>() {
-        Some(rates) => views.replacing(rates),
-        None => views,
+/// Views of a running server.
+#[derive(Clone, Debug)]
+pub struct ServedViews {
+    /// Those with files.
+    pub files: FileViews,
+    /// Feeds that are made of others.
+    pub timelines: Arc<Timelines>,
+    /// Their updates; `None` if nothing follows those.
+    pub updates: Option<Arc<TimelineUpdates>>,
+    /// Readers that wait.
+    pub push: Arc<Push>,
+}
+
+impl ServedViews {
+    /// Returns the views of some folders and timelines; `sup_seconds` is as for those with files.
+    pub fn new(folders: &Folders, timelines: Arc<Timelines>, sup_seconds: Option<u32>) -> Self {
+        Self {
+            files: FileViews::new(folders, sup_seconds),
+            timelines,
+            updates: sup_seconds.map(|longest| Arc::new(TimelineUpdates::new(longest))),
+            push: Arc::default(),
+        }
+    }
+
+    /// Returns all of them. Nothing follows them yet.
+    pub fn all(&self) -> Views {
+        let mut views = self.files.list();
+        views.push(Arc::new(Following(Arc::clone(&self.timelines))));
+        if let Some(updates) = &self.updates {
+            views.push(Arc::<TimelineUpdates>::clone(updates));
+        }
+        views.push(Arc::<Push>::clone(&self.push));
+        Views::of(views)
     }
 }

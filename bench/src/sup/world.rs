@@ -21,7 +21,7 @@ use simplefeed_core::{
     timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
 };
-use simplefeed_log::{Commits as _, memory::MemoryLog, watermark::Watermark};
+use simplefeed_log::{Append as _, memory::MemoryLog, watermark::Watermark};
 use simplefeed_resource::Visibility;
 use simplefeed_views::sup::windows::{Beginning, SupWindows, Window, file_name};
 use url::Url;

@@ -214,7 +214,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::memory::MemoryLog;
+    use crate::{Append as _, memory::MemoryLog};
 
     /// Goal: a follower that is far behind costs no memory.
     #[test]

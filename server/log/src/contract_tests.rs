@@ -18,9 +18,11 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
+use crate::Append as _;
+
 use super::fixtures::{entry, script, settings};
 use super::{
-    Commits as _, EntryLog, Ids as _, LogError, Room as _, Series as _,
+    Commits as _, Ids as _, LogError, Room as _, Series as _, WritableLog,
     barrier::{Barrier, DiskBarrier, Step},
     folder::copy_folder,
     memory::MemoryLog,
@@ -29,7 +31,7 @@ use super::{
 };
 
 /// Everything that can be looked up, as text.
-fn dump(log: &dyn EntryLog) -> String {
+fn dump(log: &dyn WritableLog) -> String {
     let mut seen = format!("{:?}\n", log.head());
     for number in 0..=log.head().number.0 + 1 {
         seen += &format!("{:?}\n", log.chain(CommitNumber(number)).unwrap());
@@ -130,7 +132,7 @@ fn a_commit_is_seen_in_one_step_with_what_it_invalidates() {
     let folder = tempfile::tempdir().unwrap();
     let memory = MemoryLog::default();
     let opened = open(folder.path()).unwrap();
-    let logs: [&dyn EntryLog; 2] = [&memory, &opened.log];
+    let logs: [&dyn WritableLog; 2] = [&memory, &opened.log];
     for log in logs {
         let counted = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&counted);

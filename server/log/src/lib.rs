@@ -31,11 +31,9 @@ use simplefeed_core::{
         CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
         Revision,
     },
-    follow::Item,
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
-    sup::SupId,
     timeline::Place,
     timestamp::Timestamp,
 };
@@ -189,8 +187,8 @@ pub enum LogError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The timelines lag far behind the log. The same read may succeed soon.
-    #[error("the commits that timelines follow from are still being read")]
+    /// A series that is computed from the commits lags far behind them. The same read may succeed soon.
+    #[error("the commits that the series follows from are still being read")]
     Behind,
     /// The data folder is not what the server has opened. The log takes no more commits until it is opened again.
     #[error("the data folder is not what the server has opened: {what}")]
@@ -243,37 +241,10 @@ impl LogError {
 /// Heads of some feeds, by their keys.
 pub type FeedHeads = HashMap<FeedKey, FeedHead>;
 
-/// A durable, append-only sequence of commits.
+/// A durable, append-only sequence of commits, as readers have it.
 ///
-/// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There is one writer.
+/// They never see beyond the last commit that [`append`](Append::append) has returned from.
 pub trait Commits: Send + Sync {
-    /// Appends commit `head + 1`, and returns once it would survive a power cut and is announced.
-    ///
-    /// # Errors
-    ///
-    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is final: the commit may or may
-    /// not be found after the next opening, and every later append returns [`LogError::Stopped`].
-    ///
-    /// # Panics
-    ///
-    /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
-    /// it changes.
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
-
-    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those that the log has, and need not be read.
-    /// They are not compared with it, except in debug builds: with another head, the log would be wrong from then on.
-    ///
-    /// # Errors
-    ///
-    /// As [`append`](Self::append).
-    ///
-    /// # Panics
-    ///
-    /// As [`append`](Self::append).
-    fn append_after(&self, commit: &Commit, _before: &FeedHeads) -> Result<ChainHash, LogError> {
-        self.append(commit)
-    }
-
     /// Returns the announcements of this log's commits.
     fn announcements(&self) -> &Announcements;
 
@@ -312,6 +283,36 @@ pub trait Commits: Send + Sync {
     /// Returns [`LogError::Replaced`] if it has not: what is beside it is another log's.
     fn check_seen(&self) -> Result<(), LogError> {
         Ok(())
+    }
+}
+
+/// The end of a log to which its one writer appends.
+pub trait Append: Send + Sync {
+    /// Appends commit `head + 1`, and returns once it would survive a power cut and is announced.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is final: the commit may or may
+    /// not be found after the next opening, and every later append returns [`LogError::Stopped`].
+    ///
+    /// # Panics
+    ///
+    /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
+    /// it changes.
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
+
+    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those that the log has, and need not be read.
+    /// They are not compared with it, except in debug builds: with another head, the log would be wrong from then on.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Panics
+    ///
+    /// As [`append`](Self::append).
+    fn append_after(&self, commit: &Commit, _before: &FeedHeads) -> Result<ChainHash, LogError> {
+        self.append(commit)
     }
 
     /// Notes, durably, that readers see the log as it is now.
@@ -386,49 +387,6 @@ pub trait Series: Send + Sync {
         pages::page_of(self, feed, anchor, limit)
     }
 
-    /// Returns whether a feed is a timeline, whose entries are those of other feeds.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn is_timeline(&self, _feed: FeedKey) -> Result<bool, LogError> {
-        Ok(false)
-    }
-
-    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed that is none.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn timeline_number(&self, _feed: FeedKey) -> Result<Option<u32>, LogError> {
-        Ok(None)
-    }
-
-    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn sources(&self, _feed: FeedKey) -> Result<Option<Sources>, LogError> {
-        Ok(None)
-    }
-
-    /// Passes the number of each timeline that a commit changes, or that has an entry of the commit, to `add`. Numbers begin
-    /// at 0, in the order of creation. A number may come several times. By default there are none.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn concerned(&self, _commit: &Outline, _add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
-        Ok(())
-    }
-
-    /// Returns the identity of each timeline in a list of numbers from [`concerned`](Self::concerned), in the same order;
-    /// `None` for an unknown number.
-    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
-        vec![None; timelines.len()]
-    }
-
     /// Returns at most `max` feeds in the order of their names, from behind `after` on.
     ///
     /// # Errors
@@ -462,38 +420,6 @@ pub trait Ids: Send + Sync {
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
         Ok(self.find_all(feed, &[id])?.remove(id))
     }
-}
-
-/// Identity of a timeline in SUP documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The timeline.
-    pub timeline: FeedKey,
-    /// Its id in SUP documents.
-    pub sup_id: SupId,
-    /// Whether only those with a right to it may see it.
-    pub is_closed: bool,
-}
-
-/// Feeds whose entries a timeline has, or may get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sources {
-    /// These feeds.
-    These(Vec<FeedKey>),
-    /// So many that any feed may be one of them.
-    Any,
-}
-
-/// Graph of follows, after every commit of the log.
-pub trait Follows: Send + Sync {
-    /// Returns the items that a timeline follows; `None` while the graph lags far behind.
-    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
-
-    /// Returns the end of a timeline as readers see it, or `None` if that is not known yet.
-    fn head(&self, timeline: FeedKey) -> Option<FeedHead>;
-
-    /// Returns the number of timelines, or `None` if that is not known yet.
-    fn timelines(&self) -> Option<u64>;
 }
 
 /// Capacity for more commits.
@@ -560,14 +486,25 @@ pub trait Room: Send + Sync {
     }
 }
 
-/// An entry log: the whole of it, for the writer and for upkeep. Everybody else asks for the part that they need.
+/// An entry log as readers have it: all but its [`Append`]. Whoever needs a part only asks for that.
 pub trait EntryLog: Commits + Series + Ids + Room {}
 
 impl<L: Commits + Series + Ids + Room + ?Sized> EntryLog for L {}
 
+/// An entry log with its end, for the writer and for upkeep.
+pub trait WritableLog: EntryLog + Append {}
+
+impl<L: EntryLog + Append + ?Sized> WritableLog for L {}
+
 impl fmt::Debug for dyn EntryLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EntryLog").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for dyn WritableLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WritableLog").finish_non_exhaustive()
     }
 }
 

@@ -20,7 +20,7 @@ use simplefeed_core::{
 use tracing::error;
 
 use super::{
-    Commits, FeedHeads, Ids, LogError, LogHead, Room, Series, Space,
+    Append, Commits, FeedHeads, Ids, LogError, LogHead, Room, Series, Space,
     announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
     held::visible_path,
@@ -287,38 +287,6 @@ fn take_entries(
 }
 
 impl Commits for SledLog {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
-        self.append_after(commit, &FeedHeads::new())
-    }
-
-    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
-        if !self.is_open() {
-            return Err(LogError::Stopped);
-        }
-        let chain = self.store(commit, before).map_err(|error| match error {
-            LogError::Lacking { .. } => error,
-            // A folder that was moved as a whole is named rather than the file in it.
-            LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
-            // A file that was cut fails in many ways.
-            error => self.check_others().err().unwrap_or(error),
-        });
-        let chain = chain.inspect_err(|error| {
-            // Nothing was written.
-            if matches!(error, LogError::Lacking { .. }) {
-                return;
-            }
-            if matches!(error, LogError::Displaced { .. }) {
-                self.displaced.store(true, Ordering::Release);
-            }
-            // The state of the disk is unknown now. Readers see the log before this commit.
-            self.failed.store(true, Ordering::Release);
-        })?;
-        // Behind the sync, so that no run covers a commit that a power cut can take away.
-        self.add_ids(commit, chain);
-        self.announcements.announce(commit);
-        Ok(chain)
-    }
-
     fn announcements(&self) -> &Announcements {
         &self.announcements
     }
@@ -385,6 +353,40 @@ impl Commits for SledLog {
 
     fn check_seen(&self) -> Result<(), LogError> {
         self.check_seen_before()
+    }
+}
+
+impl Append for SledLog {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        self.append_after(commit, &FeedHeads::new())
+    }
+
+    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
+        if !self.is_open() {
+            return Err(LogError::Stopped);
+        }
+        let chain = self.store(commit, before).map_err(|error| match error {
+            LogError::Lacking { .. } => error,
+            // A folder that was moved as a whole is named rather than the file in it.
+            LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
+            // A file that was cut fails in many ways.
+            error => self.check_others().err().unwrap_or(error),
+        });
+        let chain = chain.inspect_err(|error| {
+            // Nothing was written.
+            if matches!(error, LogError::Lacking { .. }) {
+                return;
+            }
+            if matches!(error, LogError::Displaced { .. }) {
+                self.displaced.store(true, Ordering::Release);
+            }
+            // The state of the disk is unknown now. Readers see the log before this commit.
+            self.failed.store(true, Ordering::Release);
+        })?;
+        // Behind the sync, so that no run covers a commit that a power cut can take away.
+        self.add_ids(commit, chain);
+        self.announcements.announce(commit);
+        Ok(chain)
     }
 
     fn note_seen(&self) -> Result<(), LogError> {

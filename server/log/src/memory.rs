@@ -22,7 +22,7 @@ use simplefeed_core::{
 };
 
 use super::{
-    Commits, EntryLog, Ids, LogError, LogHead, Room, Series,
+    Append, Commits, Ids, LogError, LogHead, Room, Series, WritableLog,
     announcements::Announcements,
     store::{Store, StoreError},
 };
@@ -166,7 +166,7 @@ impl MemoryLog {
 pub struct MemoryStore(pub Arc<MemoryLog>);
 
 impl Store for MemoryStore {
-    fn log(&self) -> Arc<dyn EntryLog> {
+    fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<MemoryLog>::clone(&self.0)
     }
 
@@ -194,17 +194,6 @@ impl Store for MemoryStore {
 }
 
 impl Commits for MemoryLog {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
-        // One lock for the whole commit, so that readers see all of it or nothing.
-        let mut state = self.state.write();
-        state.apply(commit);
-        self.announcements.invalidate(commit);
-        let chain = state.head().chain;
-        drop(state);
-        self.announcements.announce(commit);
-        Ok(chain)
-    }
-
     fn announcements(&self) -> &Announcements {
         &self.announcements
     }
@@ -232,6 +221,19 @@ impl Commits for MemoryLog {
             .iter()
             .find(|(commit, _)| commit.number == number)
             .map(|(_, head)| head.chain))
+    }
+}
+
+impl Append for MemoryLog {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        // One lock for the whole commit, so that readers see all of it or nothing.
+        let mut state = self.state.write();
+        state.apply(commit);
+        self.announcements.invalidate(commit);
+        let chain = state.head().chain;
+        drop(state);
+        self.announcements.announce(commit);
+        Ok(chain)
     }
 }
 

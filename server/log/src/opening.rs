@@ -15,7 +15,7 @@ use simplefeed_process::lack::lack_in;
 use tracing::info;
 
 use super::{
-    EntryLog, LogError, LogHead,
+    LogError, LogHead, WritableLog,
     barrier::{Barrier, DiskBarrier, Step, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     durable::create_private_folder,
@@ -719,7 +719,7 @@ impl From<OpenedLog> for SledStore {
 }
 
 impl Store for SledStore {
-    fn log(&self) -> Arc<dyn EntryLog> {
+    fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<SledLog>::clone(&self.log)
     }
 

@@ -5,7 +5,7 @@
 
 use std::{error::Error, path::PathBuf, sync::Arc};
 
-use super::{EntryLog, held::HeldFolder, moment::MomentNote};
+use super::{WritableLog, held::HeldFolder, moment::MomentNote};
 use crate::watermark::Watermark;
 
 /// Reason why a store cannot be closed, or its marks not be changed.
@@ -14,7 +14,7 @@ pub type StoreError = Box<dyn Error + Send + Sync>;
 /// An open log, with its state that is no commit.
 pub trait Store: Send {
     /// Returns the log. The store keeps the right to close it.
-    fn log(&self) -> Arc<dyn EntryLog>;
+    fn log(&self) -> Arc<dyn WritableLog>;
 
     /// Opens the watermark. It lives where the log lives: whoever appends next must stamp later commits than it allows.
     /// A log that other processes write needs one that they share; else a second counts as over while they still

@@ -21,13 +21,14 @@ use simplefeed_core::{
     sup::SupId,
     timestamp::Timestamp,
 };
-use simplefeed_log::{EntryLog, FeedHeads, Follows, LogError, LogHead, settings_of};
+use simplefeed_log::{EntryLog, FeedHeads, LogError, LogHead, settings_of};
 use simplefeed_process::lack::lack_in;
 use simplefeed_resource::head_tag::{HeadTag, SettingsTag};
 use tracing::error;
 use uuid::Uuid;
 
 use super::{
+    follows::Follows,
     refusal_log::RefusalLog,
     request::{
         Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,

@@ -33,7 +33,8 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_log::{
-    EntryLog, FeedHeads, Follows, LogError, LogHead, Space, space::is_full, watermark::Watermark,
+    EntryLog, FeedHeads, LogError, LogHead, Space, WritableLog, space::is_full,
+    watermark::Watermark,
 };
 use simplefeed_process::{clock::Clock, workers::block_alone};
 use tokio::sync::oneshot;
@@ -41,6 +42,7 @@ use tracing::{debug, error, info};
 
 mod alike;
 mod following;
+pub mod follows;
 mod group;
 pub mod observer;
 mod pulse;
@@ -48,6 +50,7 @@ mod refusal_log;
 mod request;
 
 use alike::Alike;
+use follows::Follows;
 use group::{Group, Reads, size};
 use observer::WriterObserver;
 pub use pulse::Stuck;
@@ -189,7 +192,7 @@ fn serve_or_abort(
 ///
 /// Returns why the log cannot be read, or the system starts no thread.
 pub fn start(
-    log: Arc<dyn EntryLog>,
+    log: Arc<dyn WritableLog>,
     follows: Arc<dyn Follows>,
     defaults: Defaults,
     clock: Clock,
@@ -254,7 +257,7 @@ fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &A
 }
 
 struct Writer {
-    log: Arc<dyn EntryLog>,
+    log: Arc<dyn WritableLog>,
     follows: Arc<dyn Follows>,
     defaults: Arc<Defaults>,
     /// Newest defaults that the log has for timelines; `None` if it has no timeline.

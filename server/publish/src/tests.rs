@@ -54,6 +54,24 @@ impl Gated {
 }
 
 impl Commits for Gated {
+    fn announcements(&self) -> &Announcements {
+        self.log.announcements()
+    }
+
+    fn head(&self) -> LogHead {
+        self.log.head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.log.commits(from, max)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        self.log.chain(number)
+    }
+}
+
+impl simplefeed_log::Append for Gated {
     fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
         unreachable!("the writer says which heads it knows")
     }
@@ -84,22 +102,6 @@ impl Commits for Gated {
             return Err(LogError::Stopped);
         }
         self.log.append(commit)
-    }
-
-    fn announcements(&self) -> &Announcements {
-        self.log.announcements()
-    }
-
-    fn head(&self) -> LogHead {
-        self.log.head()
-    }
-
-    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
-        self.log.commits(from, max)
-    }
-
-    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
-        self.log.chain(number)
     }
 }
 
@@ -216,7 +218,7 @@ impl WriterObserver for Unobserved {
 
 /// Starts a writer over a log.
 fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
-    let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(log);
+    let shared: Arc<dyn WritableLog> = Arc::<Gated>::clone(log);
     start(
         shared,
         Arc::new(NoTimelines),

@@ -41,7 +41,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 
 fn counted(site: &Site, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, u64)> {
     let head = site.log.named(exchange.params.feed()).ok()??;
-    let view = site.views.get::<Counts>()?;
+    let view = Arc::clone(&site.counts);
     let entries = view.entries(head.feed);
     Some((view, entries))
 }

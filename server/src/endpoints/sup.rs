@@ -24,11 +24,12 @@ use simplefeed_http::{
     problem::Problem,
     reply::Lifetimes,
 };
-use simplefeed_log::{EntryLog, LogError, watermark::Watermark};
+use simplefeed_log::{LogError, watermark::Watermark};
 use simplefeed_process::{clock::Clock, workers::idle};
 use simplefeed_resource::{Resource, Validity, Visibility};
 use simplefeed_views::{
     error::ViewError,
+    shown::ShownLog,
     sup::{
         PACE, Sup,
         updates::TimelineUpdates,
@@ -181,7 +182,7 @@ type Rendered = HashMap<u32, SupResource>;
 
 /// Source of SUP documents: one for each period, and the archived windows.
 pub struct Updates {
-    log: Arc<dyn EntryLog>,
+    log: Arc<dyn ShownLog>,
     view: Arc<Sup>,
     timelines: Arc<TimelineUpdates>,
     watermark: Arc<Watermark>,
@@ -204,7 +205,7 @@ impl std::fmt::Debug for Updates {
 impl Updates {
     /// Returns the documents of both views. `periods` are the offered ones, in seconds, the default one first.
     pub fn new(
-        log: Arc<dyn EntryLog>,
+        log: Arc<dyn ShownLog>,
         (view, timelines): (Arc<Sup>, Arc<TimelineUpdates>),
         watermark: Arc<Watermark>,
         periods: &[u32],

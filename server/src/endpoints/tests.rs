@@ -6,13 +6,13 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_http::{access::Access, pipeline::find};
-use simplefeed_log::{Commits as _, fixtures::create, memory::MemoryLog};
+use simplefeed_log::{Append as _, fixtures::create, memory::MemoryLog};
 use simplefeed_publish::Wanted;
 use simplefeed_views::{
     catalogue::Catalogue,
     documents::{archive::Archive, reading::Documents},
     folders::Folders,
-    timelines::fan_out::Keeping,
+    timelines::{fan_out::Keeping, merged::with_timelines},
 };
 
 use super::*;
@@ -141,11 +141,11 @@ async fn the_right_to_a_feed_is_asked_first() {
         log.append(&commit(closed)).unwrap();
         log
     };
-    let closed: Arc<dyn EntryLog> = log_of(true);
+    let (closed, open): (Arc<dyn EntryLog>, Arc<dyn EntryLog>) = (log_of(true), log_of(false));
     let shelf = shelf::Shelf {
         catalogue: Arc::new(Catalogue::new(Arc::clone(&closed))),
         documents: Arc::new(Documents::new(
-            log_of(false),
+            with_timelines(&open).unwrap(),
             Archive::new(&Folders::new(folder.path(), None)),
         )),
         timelines: Arc::new(Timelines::new(closed, None, Keeping::default()).unwrap()),

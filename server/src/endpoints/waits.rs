@@ -14,7 +14,6 @@ use simplefeed_http::{
     pipeline::is_known,
     problem::Problem,
 };
-use simplefeed_log::Series;
 use simplefeed_process::workers::idle;
 use simplefeed_resource::Coding;
 use simplefeed_views::{
@@ -141,8 +140,7 @@ pub(super) async fn watch(
     let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.shelf.documents));
     let name = exchange.params.feed().clone();
     off_thread(move || {
-        let log: &dyn Series = &**documents.log();
-        push.watch((feed, &name), interest, log)
+        push.watch((feed, &name), interest, &**documents.log())
             .map_err(ViewError::from)
     })
     .await

@@ -15,7 +15,7 @@ use simplefeed_core::{
     settings::{Defaults, Settings},
 };
 use simplefeed_log::{
-    Commits, Ids, LogHead, Room, Series,
+    Append as _, Commits, Ids, LogHead, Room, Series,
     announcements::Announcements,
     memory::{MemoryLog, MemoryStore},
     store::StoreError,
@@ -117,7 +117,7 @@ impl Running {
 }
 
 fn views_of(folder: &TempDir) -> Views {
-    crate::views::of_upkeep(&Folders::new(folder.path(), None))
+    FileViews::of_upkeep(&Folders::new(folder.path(), None)).all()
 }
 
 /// Goal: a server needs no more of a log than its contract.
@@ -152,7 +152,7 @@ fn a_server_runs_over_a_log_in_memory() {
 }
 
 fn verified(store: &MemoryStore, views: &Views) -> Result<Report, ViewError> {
-    let log = store.log();
+    let log: Arc<dyn EntryLog> = store.log();
     verify(&*log, &*with_timelines(&log)?, views)
 }
 
@@ -188,7 +188,8 @@ fn a_view_needs_its_files_and_a_line_in_each_list() {
     std::fs::write(&path, right.replace(" 3\n", " 4\n")).unwrap();
     let report = verified(&store, &views).unwrap();
     assert_eq!(report.findings.faults, ["the entries are counted wrong"]);
-    let rebuilt = rebuild(&*store.0, &views).unwrap();
+    let log: Arc<dyn EntryLog> = store.log();
+    let rebuilt = rebuild(&*with_timelines(&log).unwrap(), &views).unwrap();
     assert_eq!(rebuilt.different, ["counts/entries"]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), right);
 
@@ -243,10 +244,6 @@ impl Followed {
 }
 
 impl Commits for Followed {
-    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
-        Err(LogError::Stopped)
-    }
-
     fn announcements(&self) -> &Announcements {
         &self.announcements
     }
@@ -263,6 +260,12 @@ impl Commits for Followed {
 
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
         self.log.chain(number)
+    }
+}
+
+impl simplefeed_log::Append for Followed {
+    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
+        Err(LogError::Stopped)
     }
 }
 
@@ -325,7 +328,7 @@ impl Room for Followed {}
 struct FollowedStore(Arc<Followed>);
 
 impl Store for FollowedStore {
-    fn log(&self) -> Arc<dyn EntryLog> {
+    fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<Followed>::clone(&self.0)
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use simplefeed_core::feed::CommitNumber;
 use simplefeed_log::{
-    Commits as _, EntryLog, LogError,
+    Commits as _, EntryLog, LogError, WritableLog,
     barrier::{Barrier, sync_large_tree},
     durable::{self, parent_of},
     folder::{OpenError, keep_to_ourselves, mark_restored},
@@ -182,7 +182,7 @@ pub(crate) fn tell_left(to: &Path) {
     }
 }
 
-fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {
+fn copy_commits(log: &dyn EntryLog, copy: &dyn WritableLog) -> Result<(), BackupError> {
     let end = log.head().number;
     for number in (1..=end.0).map(CommitNumber) {
         // One at a time: a commit may be as large as a request.

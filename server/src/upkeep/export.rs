@@ -5,9 +5,9 @@
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
-use simplefeed_log::Series;
 use simplefeed_views::{
     Views,
+    shown::ShownSeries,
     tree::{ExportError, Tree},
 };
 
@@ -21,7 +21,7 @@ pub const INCLUDE: &str = "simplefeed-lifetimes.conf";
 ///
 /// See [`ExportError`].
 pub fn export(
-    log: &Arc<dyn Series>,
+    log: &Arc<dyn ShownSeries>,
     views: &Views,
     to: &Path,
     entries: bool,

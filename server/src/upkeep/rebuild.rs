@@ -2,15 +2,14 @@
 //!
 //! Shell over the log and the views. Each file comes out as it was, byte for byte, unless it had been damaged.
 
-use simplefeed_log::EntryLog;
-use simplefeed_views::{Views, error::ViewError, reports::Rebuilt};
+use simplefeed_views::{Views, error::ViewError, reports::Rebuilt, shown::ShownLog};
 
 /// Makes all files of every view again.
 ///
 /// # Errors
 ///
 /// Returns why a record cannot be read, or a file not be written.
-pub fn rebuild(log: &dyn EntryLog, views: &Views) -> Result<Rebuilt, ViewError> {
+pub fn rebuild(log: &dyn ShownLog, views: &Views) -> Result<Rebuilt, ViewError> {
     let mut rebuilt = Rebuilt::default();
     for (view, _) in views.iter() {
         view.rebuild(log, &mut rebuilt)?;

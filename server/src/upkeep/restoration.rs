@@ -10,7 +10,7 @@ use simplefeed_core::{
     limits::BATCH_ENTRIES_MAX,
     timestamp::Timestamp,
 };
-use simplefeed_log::{EntryLog, LogError, LogHead, settings_of};
+use simplefeed_log::{LogError, LogHead, WritableLog, settings_of};
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
@@ -20,12 +20,12 @@ use simplefeed_log::{EntryLog, LogError, LogHead, settings_of};
 /// # Errors
 ///
 /// Returns why the log cannot be read or written.
-pub fn begin_epoch(log: &dyn EntryLog, now: Timestamp) -> Result<Epoch, LogError> {
+pub fn begin_epoch(log: &dyn WritableLog, now: Timestamp) -> Result<Epoch, LogError> {
     begin(log, now, BATCH_ENTRIES_MAX)
 }
 
 /// Begins an epoch in commits of so many feeds.
-fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
+fn begin(log: &dyn WritableLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
     let LogHead { epoch, .. } = log.head();
     // Two restorations of the same log begin in different seconds, and so get different numbers.
     let epoch = epoch.next(now);
@@ -52,7 +52,7 @@ fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, 
     }
 }
 
-fn append(log: &dyn EntryLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
+fn append(log: &dyn WritableLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
     let head = log.head();
     log.append(&Commit {
         number: head.number.next(),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     /// Creates five feeds, one of them with an entry.
-    fn fill(log: &dyn EntryLog) {
+    fn fill(log: &dyn WritableLog) {
         let mut changes = vec![];
         for feed in 1..=FEEDS {
             let settings = Settings {

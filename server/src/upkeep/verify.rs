@@ -19,6 +19,7 @@ use simplefeed_views::{
     Views,
     error::ViewError,
     reports::{Findings, Replayed},
+    shown::ShownLog,
 };
 
 /// Counts of the checked records, and the faults.
@@ -41,7 +42,7 @@ pub struct Report {
 /// Returns an error only where checking cannot go on; faults are in the report.
 pub fn verify(
     log: &dyn EntryLog,
-    shown: &dyn EntryLog,
+    shown: &dyn ShownLog,
     views: &Views,
 ) -> Result<Report, ViewError> {
     let mut checking = Checking {
@@ -84,7 +85,7 @@ struct Checking<'l> {
 }
 
 impl Checking<'_> {
-    fn all(&mut self, shown: &dyn EntryLog, views: &Views) -> Result<(), ViewError> {
+    fn all(&mut self, shown: &dyn ShownLog, views: &Views) -> Result<(), ViewError> {
         let is_complete = self.commits()?;
         // Heads follow from all commits, so after a partial replay they cannot be compared.
         if is_complete {

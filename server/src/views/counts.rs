@@ -12,7 +12,7 @@ use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, FeedKey},
 };
-use simplefeed_log::{EntryLog, Series, durable::create_folder};
+use simplefeed_log::{EntryLog, durable::create_folder};
 use simplefeed_process::regular;
 use simplefeed_views::{
     Applied, View,
@@ -22,6 +22,7 @@ use simplefeed_views::{
     follower::Grace,
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
+    shown::{ShownLog, ShownSeries},
 };
 use uuid::Uuid;
 
@@ -123,7 +124,7 @@ impl View for Counts {
         "counts"
     }
 
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let stored = self
             .stored()
             .filter(|stored| stored.commit <= log.head().number);
@@ -131,17 +132,17 @@ impl View for Counts {
         Ok(self.counted().commit)
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         self.counted().apply(commit);
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
         let counted = self.counted().clone();
         self.write(&counted).map(|_| true)
     }
 
-    fn note(&self, _: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
+    fn note(&self, _: CommitNumber, _: &dyn ShownLog) -> Result<(), ViewError> {
         Ok(())
     }
 
@@ -151,7 +152,7 @@ impl View for Counts {
 
     fn verify(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn ShownLog,
         _: &Replayed,
         findings: &mut Findings,
     ) -> Result<(), ViewError> {
@@ -163,13 +164,13 @@ impl View for Counts {
         Ok(())
     }
 
-    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let remade = self.write(&Counted::of_log(log, log.head().number)?)?;
         rebuilt.add(remade, || "counts/entries".into());
         Ok(())
     }
 
-    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {
+    fn scrub(&self, _: &dyn ShownSeries, _: &Scrub<'_>) {
         if self.stored().is_none() {
             let path = self.folder.join("entries");
             scrub::report(&ViewError::Damaged { path });

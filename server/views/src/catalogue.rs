@@ -483,7 +483,7 @@ pub(crate) mod tests {
     };
 
     use super::*;
-    use simplefeed_log::{Commits as _, memory::MemoryLog};
+    use simplefeed_log::{Append as _, memory::MemoryLog};
 
     fn feed() -> FeedKey {
         FeedId::parse("urn:f").unwrap().key()

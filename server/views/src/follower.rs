@@ -10,11 +10,13 @@ use std::{
 };
 
 use simplefeed_core::feed::CommitNumber;
-use simplefeed_log::{EntryLog, announcements::Coming};
+use simplefeed_log::announcements::Coming;
 use simplefeed_process::stop::Stop;
 use tracing::error;
 
 use super::{Applied, View, error::ViewError};
+
+use crate::shown::ShownLog;
 
 /// Most commits that one round applies.
 const COMMITS_TOGETHER: usize = 1_000;
@@ -68,13 +70,13 @@ impl<'s> Grace<'s> {
 
 /// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panicked may be
 /// run again: it begins where its files end.
-pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &Stop) {
+pub fn follow(view: &dyn View, log: &dyn ShownLog, progress: &Progress, stop: &Stop) {
     follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
 }
 
 fn follow_within(
     view: &dyn View,
-    log: &dyn EntryLog,
+    log: &dyn ShownLog,
     progress: &Progress,
     stop: &Stop,
     grace: &Grace<'_>,
@@ -110,7 +112,7 @@ fn follow_within(
 
 struct Follower<'f> {
     view: &'f dyn View,
-    log: &'f dyn EntryLog,
+    log: &'f dyn ShownLog,
     progress: &'f Progress,
     stop: &'f Stop,
     grace: &'f Grace<'f>,

@@ -1,6 +1,6 @@
 //! Views: everything that readers see, computed from commits.
 //!
-//! The contract of a view, and the list of views. One [`follower`] runs any view, and upkeep asks each view for its
+//! The contract of a view, and a list of views. One [`follower`] runs any view, and upkeep asks each view for its
 //! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
 //! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
 #![cfg_attr(
@@ -15,10 +15,10 @@
 #[path = "../../../tests/planted.rs"]
 mod planted;
 
-use std::{any::Any, fmt, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use simplefeed_core::{commit::Outline, feed::CommitNumber};
-use simplefeed_log::{EntryLog, LogError, Series};
+use simplefeed_log::{EntryLog, LogError};
 use simplefeed_process::stop::Stop;
 
 pub mod error;
@@ -28,6 +28,7 @@ pub mod reports;
 pub mod tree;
 pub mod follower;
 pub mod scrub;
+pub mod shown;
 pub mod catalogue;
 pub mod documents;
 pub mod sup;
@@ -40,6 +41,7 @@ use folders::Folders;
 use follower::{Grace, Progress};
 use reports::{Findings, Rebuilt, Replayed};
 use scrub::Scrub;
+use shown::{ShownLog, ShownSeries};
 use tree::{ExportError, Tree};
 
 /// Answer of a view to a commit.
@@ -56,7 +58,7 @@ pub enum Applied {
 ///
 /// Work that follows from a commit is kept by the view until [`carry_out`](Self::carry_out) has done it. Doing it twice
 /// is as good as once, so a crash at any step costs time only.
-pub trait View: Any + fmt::Debug + Send + Sync {
+pub trait View: fmt::Debug + Send + Sync {
     /// Returns the view's name: that of its folder below `views`, and its label in metrics.
     fn name(&self) -> &'static str;
 
@@ -65,14 +67,14 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// See [`ViewError`]. The follower tries again.
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError>;
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError>;
 
     /// Applies the next commit.
     ///
     /// # Errors
     ///
     /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError>;
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError>;
 
     /// Whether a view that was [full](Applied::Full) takes commits again, although some of its work has failed.
     fn has_room(&self) -> bool {
@@ -85,14 +87,14 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// See [`ViewError`]. The follower tries again, even if no commit comes.
-    fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError>;
+    fn carry_out(&self, log: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError>;
 
     /// Notes for the next start that all work up to a commit is carried out. Losing the note costs time only.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
-    fn note(&self, _commit: CommitNumber, _log: &dyn EntryLog) -> Result<(), ViewError> {
+    fn note(&self, _commit: CommitNumber, _log: &dyn ShownLog) -> Result<(), ViewError> {
         Ok(())
     }
 
@@ -112,7 +114,7 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// Returns an error only where checking cannot go on.
     fn verify(
         &self,
-        _log: &dyn EntryLog,
+        _log: &dyn ShownLog,
         _replayed: &Replayed,
         _findings: &mut Findings,
     ) -> Result<(), ViewError> {
@@ -124,7 +126,7 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// See [`ViewError`].
-    fn rebuild(&self, _log: &dyn EntryLog, _rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn rebuild(&self, _log: &dyn ShownLog, _rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         Ok(())
     }
 
@@ -141,14 +143,14 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     fn note_replaced(&self, _log: &dyn EntryLog, _document: &Path) {}
 
     /// Compares all files of the view with their digests, a little at a time.
-    fn scrub(&self, _log: &dyn Series, _scrub: &Scrub<'_>) {}
+    fn scrub(&self, _log: &dyn ShownSeries, _scrub: &Scrub<'_>) {}
 
     /// Writes what the view has for static web servers. Views without such files write nothing.
     ///
     /// # Errors
     ///
     /// See [`ExportError`].
-    fn export(&self, _log: &Arc<dyn Series>, _tree: &mut Tree) -> Result<(), ExportError> {
+    fn export(&self, _log: &Arc<dyn ShownSeries>, _tree: &mut Tree) -> Result<(), ExportError> {
         Ok(())
     }
 
@@ -170,6 +172,7 @@ pub struct Views(Vec<(Arc<dyn View>, Arc<Progress>)>);
 impl Views {
     /// Returns some views, which nothing follows yet.
     pub fn of(views: Vec<Arc<dyn View>>) -> Self {
+        let not_followed = |view| (view, Arc::default());
         Self(views.into_iter().map(not_followed).collect())
     }
 
@@ -183,35 +186,8 @@ impl Views {
         views.try_for_each(|(view, _)| view.check_log(log))
     }
 
-    /// Adds a view that is made for one server.
-    #[must_use]
-    pub fn with(mut self, view: impl View) -> Self {
-        self.0.push((Arc::new(view), Arc::default()));
-        self
-    }
-
-    /// Returns the views with another one in the place of the one that has its name.
-    #[must_use]
-    pub fn replacing(mut self, view: Arc<dyn View>) -> Self {
-        self.0.retain(|(other, _)| other.name() != view.name());
-        self.0.push(not_followed(view));
-        self
-    }
-
     /// Returns the views, and how far the follower of each has come.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<Progress>)> {
         self.0.iter().map(|(view, progress)| (view, progress))
     }
-
-    /// Returns the view of a type, if it is one of these.
-    pub fn get<V: View>(&self) -> Option<Arc<V>> {
-        self.0.iter().find_map(|(view, _)| {
-            let view: Arc<dyn Any + Send + Sync> = Arc::<dyn View>::clone(view);
-            view.downcast().ok()
-        })
-    }
-}
-
-fn not_followed(view: Arc<dyn View>) -> (Arc<dyn View>, Arc<Progress>) {
-    (view, Arc::default())
 }

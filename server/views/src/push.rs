@@ -21,13 +21,18 @@ use simplefeed_core::{
     feed::{CommitNumber, FeedKey, FeedName, Position, Revision},
     push::PlaceId,
 };
-use simplefeed_log::{EntryLog, LogError, Series};
+use simplefeed_log::LogError;
 use simplefeed_process::stop::Stop;
 use simplefeed_resource::Coding;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::{Applied, View, error::ViewError, follower::Grace};
+use crate::{
+    Applied, View,
+    error::ViewError,
+    follower::Grace,
+    shown::{ShownLog, ShownSeries},
+};
 
 mod events;
 mod newest;
@@ -219,7 +224,7 @@ impl Push {
         &self,
         (feed, name): (FeedKey, &FeedName),
         interest: Interest,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<Watching, LogError> {
         // The number comes from the graph, which readers of feeds need not wait for.
         let number = if log.is_timeline(feed)? {
@@ -292,7 +297,7 @@ impl Push {
         feed: FeedKey,
         from: Position,
         begin: &Begin,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<Past, LogError> {
         let stretches = &self.0.stretches.0;
         if let Some(stretch) = stretches.get(&(feed, from)) {
@@ -316,7 +321,7 @@ impl Push {
         &self,
         feed: FeedKey,
         position: Position,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<Option<Begin>, LogError> {
         events::behind(log, feed, position)
     }
@@ -326,7 +331,11 @@ impl Push {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn beginning(&self, feed: FeedKey, log: &dyn Series) -> Result<Option<Begin>, LogError> {
+    pub fn beginning(
+        &self,
+        feed: FeedKey,
+        log: &dyn ShownSeries,
+    ) -> Result<Option<Begin>, LogError> {
         events::beginning(log, feed)
     }
 
@@ -338,7 +347,7 @@ impl Push {
     }
 
     /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
-    fn timelines(&self, commit: &Outline, log: &dyn Series) -> HashSet<FeedKey> {
+    fn timelines(&self, commit: &Outline, log: &dyn ShownSeries) -> HashSet<FeedKey> {
         let watched = Arc::clone(&self.0.hubs.lock().timelines);
         let mut concerned = HashSet::new();
         if watched.is_empty() {
@@ -356,7 +365,7 @@ impl Push {
 
     /// Looks at a feed that somebody watches, for a commit that has been announced; for none, in any case. One that cannot
     /// be read holds up no other: it is looked at again.
-    fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn Series) {
+    fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn ShownSeries) {
         let Some(hub) = self.hub(feed) else {
             return;
         };
@@ -404,7 +413,7 @@ impl Hub {
     fn look(
         &self,
         feed: FeedKey,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
         shared: &Shared,
         is_due: bool,
     ) -> Result<(), LogError> {
@@ -454,7 +463,7 @@ impl Hub {
         from: Position,
         begin: Begin,
         course: &Course,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<(), LogError> {
         match events::newest(log, course, from, begin, HUB_BYTES_MAX)? {
             Some(events) => self.newest.lock().add(events, HUB_BYTES_MAX),
@@ -523,7 +532,7 @@ impl View for Push {
         "push"
     }
 
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head().number;
         // After a panic, watchers may have missed commits.
         let watched: Vec<FeedKey> = self.0.hubs.lock().by_feed.keys().copied().collect();
@@ -533,7 +542,7 @@ impl View for Push {
         Ok(head)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
         if self.is_watched() {
             let timelines = self.timelines(commit, log);
             for feed in commit.feeds().into_iter().chain(timelines) {
@@ -543,7 +552,7 @@ impl View for Push {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, log: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, log: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
         let unseen = std::mem::take(&mut *self.0.unseen.lock());
         for feed in unseen {
             self.look(feed, None, log);

@@ -19,7 +19,7 @@ use simplefeed_core::{
     rates::Unit,
     timestamp::Timestamp,
 };
-use simplefeed_log::{EntryLog, Series, barrier::sync_folder};
+use simplefeed_log::{EntryLog, barrier::sync_folder};
 use simplefeed_process::{regular, stop::Stop};
 
 use super::{
@@ -41,6 +41,8 @@ use counting::{COUNTED, Counting, State};
 use files::{Files, KEPT, oldest_kept, span_of, within};
 use reading::{Reading, each_of};
 use table::Row;
+
+use crate::shown::{ShownLog, ShownSeries};
 
 /// Name of the view: of its folder, and in metrics.
 pub const NAME: &str = "rates";
@@ -227,7 +229,7 @@ impl View for Rates {
     }
 
     /// Begins where the file of the counts ends, or with the first commit.
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let files = &self.counting.files;
         let _writing = self.folders.writing();
         let found = State::of(files, log)?;
@@ -246,7 +248,7 @@ impl View for Rates {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         let has_work = self.counting.apply(commit);
         Ok(if has_work {
             Applied::Full
@@ -255,7 +257,7 @@ impl View for Rates {
         })
     }
 
-    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         let (has_work, unnoted) = match &*self.counting.state.read() {
             Some(state) => (
                 state.over.is_some() || state.is_full(),
@@ -286,7 +288,7 @@ impl View for Rates {
 
     fn verify(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn ShownLog,
         replayed: &Replayed,
         findings: &mut Findings,
     ) -> Result<(), ViewError> {
@@ -325,7 +327,7 @@ impl View for Rates {
         compared
     }
 
-    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let _alone = self.counting_again.lock();
         // Others write their files meanwhile: this takes as long as the log is.
         let again = self.count_again(log)?;
@@ -334,7 +336,7 @@ impl View for Rates {
         self.adopt(again, rebuilt)
     }
 
-    fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
+    fn scrub(&self, _: &dyn ShownSeries, scrub: &Scrub<'_>) {
         for unit in KEPT {
             let spans: Vec<i64> = match &*self.counting.state.read() {
                 Some(state) => state.present.of(unit).iter().copied().collect(),

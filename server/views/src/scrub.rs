@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
-use simplefeed_log::{LogError, Series};
+use simplefeed_log::LogError;
 use simplefeed_process::{lack::lack_in, stop::Stop};
 use tracing::error;
 
 use super::{Views, error::ViewError};
+
+use crate::shown::ShownSeries;
 
 /// Pause between two files, and between as many feeds as are listed together.
 const PACE: Duration = Duration::from_millis(100);
@@ -47,7 +49,7 @@ fn is_fault(error: &ViewError) -> bool {
 }
 
 /// Compares the files of all views with their digests, again and again, until the server stops.
-pub fn scrub(views: &Views, log: &dyn Series, stop: &Stop) {
+pub fn scrub(views: &Views, log: &dyn ShownSeries, stop: &Stop) {
     loop {
         for (view, _) in views.iter() {
             view.scrub(log, &Scrub(stop));

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::{
     commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
 };
-use simplefeed_log::{Commits, EntryLog, LogError, Series};
+use simplefeed_log::{Commits, LogError};
 use simplefeed_process::stop::Stop;
 use simplefeed_resource::Visibility;
 use tracing::info;
@@ -22,6 +22,7 @@ use crate::{
     follower::Grace,
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
+    shown::{ShownLog, ShownSeries},
 };
 
 pub mod files;
@@ -164,7 +165,7 @@ impl View for Sup {
     }
 
     /// Begins where the records of archived windows end.
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head();
         // The longest document may end one second before the newest commit, hence begin here.
         let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
@@ -188,7 +189,7 @@ impl View for Sup {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
         // Locked anew for each commit, so readers get in between.
         let mut state = self.state();
         let Some(state) = &mut *state else {
@@ -203,7 +204,7 @@ impl View for Sup {
         })
     }
 
-    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         while grace.lasts() {
             // Cloned, so readers need not wait for the disk.
             let next = match &*self.state() {
@@ -227,7 +228,7 @@ impl View for Sup {
         Ok(false)
     }
 
-    fn note(&self, commit: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
+    fn note(&self, commit: CommitNumber, _: &dyn ShownLog) -> Result<(), ViewError> {
         self.note_idle(commit)
     }
 
@@ -241,7 +242,7 @@ impl View for Sup {
 
     fn verify(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn ShownLog,
         replayed: &Replayed,
         findings: &mut Findings,
     ) -> Result<(), ViewError> {
@@ -257,7 +258,7 @@ impl View for Sup {
         })
     }
 
-    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         every_window(log, |visibility, window| {
             let remade = self.files.write(visibility, window)?;
             rebuilt.add(remade, || {
@@ -267,7 +268,7 @@ impl View for Sup {
         })
     }
 
-    fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
+    fn scrub(&self, _: &dyn ShownSeries, scrub: &Scrub<'_>) {
         for visibility in Visibility::ALL {
             for number in 1.. {
                 if !scrub.goes_on() {
@@ -295,7 +296,7 @@ fn recall_window(
     windows: &mut SupWindows,
     visibility: Visibility,
     after: CommitNumber,
-    log: &dyn EntryLog,
+    log: &dyn ShownLog,
 ) -> Result<(), LogError> {
     let mut next = after.next();
     loop {

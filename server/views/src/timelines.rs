@@ -32,13 +32,17 @@ use simplefeed_core::{
     },
 };
 use simplefeed_log::{
-    EntryLog, Follows, Identity, LogError, Sources,
+    EntryLog, LogError,
     durable::create_folder,
     pages::{Filling, PlacedEntry},
     settings_of,
 };
 
-use crate::{error::ViewError, files::failed};
+use crate::{
+    error::ViewError,
+    files::failed,
+    shown::{Identity, Sources},
+};
 
 mod entries;
 pub mod fan_out;
@@ -681,27 +685,27 @@ impl Timelines {
     }
 }
 
-impl Follows for Timelines {
-    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>> {
-        self.is_near()
-            .then(|| Self::items(self, timeline).ok())?
-            .flatten()
+/// What is known at once: `None` where the graph lags so far behind that a caller would have to wait.
+impl Timelines {
+    /// Returns the items that a timeline follows.
+    pub fn items_at_once(&self, timeline: FeedKey) -> Option<Vec<Item>> {
+        self.is_near().then(|| self.items(timeline).ok())?.flatten()
     }
 
-    fn head(&self, timeline: FeedKey) -> Option<FeedHead> {
-        self.is_near().then(|| Self::head(self, timeline).ok())??
+    /// Returns the end of a timeline as readers see it.
+    pub fn head_at_once(&self, timeline: FeedKey) -> Option<FeedHead> {
+        self.is_near().then(|| self.head(timeline).ok())??
     }
 
-    fn timelines(&self) -> Option<u64> {
+    /// Returns the number of timelines.
+    pub fn count_at_once(&self) -> Option<u64> {
         if !self.exist.load(Ordering::Acquire) {
             return Some(0);
         }
         let graph = self.is_near().then(|| self.graph().ok())??;
         u64::try_from(graph.timelines.len()).ok()
     }
-}
 
-impl Timelines {
     /// Returns whether catching up takes little time: every publisher waits for the writer.
     fn is_near(&self) -> bool {
         let head = self.log.head().number.0;

@@ -22,7 +22,7 @@ use simplefeed_process::lack::lack_in;
 
 use super::*;
 use crate::{
-    Commits as _, Series as _,
+    Append as _, Commits as _, Series as _,
     barrier::{Barrier, DiskBarrier, Step},
     fixtures::{create, entry, settings},
     memory::MemoryLog,

@@ -8,7 +8,7 @@ use simplefeed_http::{
     endpoint::{Exchange, Outcome},
     problem::Problem,
 };
-use simplefeed_log::{Closed, Follows};
+use simplefeed_log::Closed;
 use simplefeed_process::clock::Standing;
 
 use super::{Top, moment::Moment, rendered, shown};
@@ -76,7 +76,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         },
         url: site.public_url.clone(),
         feeds: head.feeds,
-        timelines: Follows::timelines(&*site.shelf.timelines),
+        timelines: site.shelf.timelines.count_at_once(),
         commits: head.number.0,
         newest: (head.number.0 > 0).then(|| Moment::of(head.last, site.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use simplefeed_core::{commit::Commit, entry::Entry, feed::DocumentNumber};
 use simplefeed_log::{
-    Commits, Series,
+    Append as _, Series,
     barrier::DiskBarrier,
     fixtures::{script, settings},
     memory::MemoryLog,

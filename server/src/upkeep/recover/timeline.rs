@@ -15,7 +15,9 @@ use simplefeed_core::{
     reader::Document,
     timestamp::Timestamp,
 };
-use simplefeed_log::{Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog};
+use simplefeed_log::{
+    Append as _, Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog,
+};
 use simplefeed_views::documents::{
     archive::{Archive, Salvaged},
     sidecar::Sidecar,

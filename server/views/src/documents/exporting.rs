@@ -10,7 +10,6 @@ use simplefeed_core::{
     limits::{CATALOGUE_FEEDS_MAX, INDEX_BLOCK_DOCUMENTS},
     plan::{FeedHead, Opening},
 };
-use simplefeed_log::Series;
 use simplefeed_resource::{Coding, Resource};
 
 use super::{
@@ -20,13 +19,15 @@ use super::{
 };
 use crate::tree::{ExportError, Tree};
 
+use crate::shown::ShownSeries;
+
 /// Writes all documents of the feeds that are not closed, and every entry if the tree has them.
 ///
 /// # Errors
 ///
 /// See [`ExportError`].
 pub(super) fn export(
-    log: &Arc<dyn Series>,
+    log: &Arc<dyn ShownSeries>,
     archive: &Archive,
     tree: &mut Tree,
 ) -> Result<(), ExportError> {

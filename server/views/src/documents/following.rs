@@ -25,6 +25,7 @@ use crate::{
     follower::Grace,
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
+    shown::{ShownLog, ShownSeries},
     tree::{ExportError, Tree},
 };
 
@@ -46,7 +47,7 @@ impl View for Archive {
         NAME
     }
 
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         // The log is as long, or it would not be served.
         Ok(self.cursor().commit.min(log.head().number))
     }
@@ -69,7 +70,7 @@ impl View for Archive {
         self.note_other_log(log, document);
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
         let wanted = closed_by(commit, log)?;
         let mut waiting = self.waiting.lock();
         // The newest closed document of a feed is enough: `archive` makes all before it.
@@ -88,7 +89,7 @@ impl View for Archive {
         self.waiting.lock().len() < WAITING_MAX
     }
 
-    fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, log: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         let (mut from, mut failed, mut is_logged) = (Bound::Unbounded, None, false);
         while grace.lasts() {
             let waiting = self.waiting.lock();
@@ -137,7 +138,7 @@ impl View for Archive {
         Ok(false)
     }
 
-    fn note(&self, commit: CommitNumber, log: &dyn EntryLog) -> Result<(), ViewError> {
+    fn note(&self, commit: CommitNumber, log: &dyn ShownLog) -> Result<(), ViewError> {
         match log.chain(commit)? {
             Some(chain) => self.save_cursor(Seen { commit, chain }),
             None => Ok(()),
@@ -154,7 +155,7 @@ impl View for Archive {
 
     fn verify(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn ShownLog,
         replayed: &Replayed,
         findings: &mut Findings,
     ) -> Result<(), ViewError> {
@@ -164,7 +165,7 @@ impl View for Archive {
         Ok(())
     }
 
-    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         every_feed(log, |name, feed, settings, open| {
             // Records of documents that are not closed are of another log.
             self.forget_open(log, feed, name)?;
@@ -179,7 +180,7 @@ impl View for Archive {
         Ok(())
     }
 
-    fn scrub(&self, log: &dyn Series, scrub: &Scrub<'_>) {
+    fn scrub(&self, log: &dyn ShownSeries, scrub: &Scrub<'_>) {
         let mut after: Option<FeedName> = None;
         loop {
             let names: Vec<FeedName> = match log.feeds(after.as_ref(), SCRUBBED_FEEDS) {
@@ -200,7 +201,11 @@ impl View for Archive {
         }
     }
 
-    fn export(&self, log: &std::sync::Arc<dyn Series>, tree: &mut Tree) -> Result<(), ExportError> {
+    fn export(
+        &self,
+        log: &std::sync::Arc<dyn ShownSeries>,
+        tree: &mut Tree,
+    ) -> Result<(), ExportError> {
         exporting::export(log, self, tree)
     }
 

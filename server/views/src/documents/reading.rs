@@ -23,7 +23,7 @@ use simplefeed_core::{
     plan::FeedHead,
     settings::Settings,
 };
-use simplefeed_log::{LogError, Series, Sources, settings_of};
+use simplefeed_log::{LogError, settings_of};
 use simplefeed_resource::{
     Coding, Content, Generation, Resource, Source, Tag, Validity,
     gzip::{SMALLEST, gzip},
@@ -36,6 +36,7 @@ use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manife
 use crate::{
     error::ViewError,
     files::{Coded, twin},
+    shown::{ShownSeries, Sources},
 };
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
@@ -108,7 +109,7 @@ impl Weighter<Growing, Body> for BodyWeight {
 
 /// Documents of all feeds, with the caches in front of log and archive.
 pub struct Documents {
-    log: Arc<dyn Series>,
+    log: Arc<dyn ShownSeries>,
     archive: Archive,
     stripes: Arc<[AtomicU64]>,
     snapshots: Cache<FeedName, Arc<Snapshot>>,
@@ -126,7 +127,7 @@ impl std::fmt::Debug for Documents {
 
 impl Documents {
     /// Returns the documents of a log and its archive.
-    pub fn new(log: Arc<dyn Series>, archive: Archive) -> Self {
+    pub fn new(log: Arc<dyn ShownSeries>, archive: Archive) -> Self {
         Self {
             log,
             archive,
@@ -141,7 +142,7 @@ impl Documents {
     }
 
     /// Returns the feeds that the documents are made from.
-    pub fn log(&self) -> &Arc<dyn Series> {
+    pub fn log(&self) -> &Arc<dyn ShownSeries> {
         &self.log
     }
 

@@ -6,10 +6,11 @@ use simplefeed_core::{
     feed::Epoch,
     timestamp::Timestamp,
 };
-use simplefeed_log::{Commits as _, Series, memory::MemoryLog};
+use simplefeed_log::{Append as _, Commits as _, memory::MemoryLog};
 use simplefeed_process::threads::Threads;
 
 use super::*;
+use crate::shown::ShownSeries;
 
 /// View that notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -34,14 +35,14 @@ impl View for Fragile {
         "fragile"
     }
 
-    fn begin(&self, _: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, _: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let mut state = self.state.lock();
         state.begun += 1;
         state.applied.clear();
         Ok(CommitNumber(state.noted))
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         let mut state = self.state.lock();
         state.applied.push(commit.number.0);
         let panics = commit.number.0 == self.panics_at && !state.has_panicked;
@@ -50,14 +51,14 @@ impl View for Fragile {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         while self.is_endless && grace.lasts() {
             std::thread::park_timeout(Duration::from_millis(1));
         }
         Ok(!self.is_endless)
     }
 
-    fn note(&self, commit: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
+    fn note(&self, commit: CommitNumber, _: &dyn ShownLog) -> Result<(), ViewError> {
         self.state.lock().noted = commit.0;
         Ok(())
     }
@@ -107,11 +108,11 @@ impl View for Failing {
         "failing"
     }
 
-    fn begin(&self, _: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, _: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         Ok(CommitNumber(0))
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         self.0.lock().push(commit.number.0);
         Ok(Applied::Full)
     }
@@ -120,7 +121,7 @@ impl View for Failing {
         true
     }
 
-    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
         Err(ViewError::Io {
             action: "write",
             path: "this is expected here".into(),

@@ -15,9 +15,11 @@ use simplefeed_core::{
     push::{Mark, PlaceId, event},
     settings::Settings,
 };
-use simplefeed_log::{LogError, Series, settings_of};
+use simplefeed_log::{LogError, settings_of};
 
 use super::News;
+
+use crate::shown::ShownSeries;
 
 /// Entries of a stretch: it ends before the next multiple of this number.
 const STRETCH_ENTRIES: u64 = 64;
@@ -85,7 +87,7 @@ pub(super) struct Course {
 
 impl Course {
     /// Returns a feed as it is now.
-    pub(super) fn of(feed: FeedKey, log: &dyn Series) -> Result<Option<Self>, LogError> {
+    pub(super) fn of(feed: FeedKey, log: &dyn ShownSeries) -> Result<Option<Self>, LogError> {
         let Some(head) = log.feed(feed)? else {
             return Ok(None);
         };
@@ -113,7 +115,7 @@ impl Course {
 
 /// Returns the events of a feed's newest entries, from a position on; `None` if they are many, or not all there.
 pub(super) fn newest(
-    log: &dyn Series,
+    log: &dyn ShownSeries,
     course: &Course,
     from: Position,
     mut begin: Begin,
@@ -137,7 +139,7 @@ pub(super) fn newest(
 
 /// Returns events from a position on, which has an entry.
 pub(super) fn read_on(
-    log: &dyn Series,
+    log: &dyn ShownSeries,
     feed: FeedKey,
     from: Position,
     begin: &Begin,
@@ -166,7 +168,7 @@ pub(super) fn read_on(
 }
 
 /// Returns the base of the marks of a feed's first entries.
-pub(super) fn beginning(log: &dyn Series, feed: FeedKey) -> Result<Option<Begin>, LogError> {
+pub(super) fn beginning(log: &dyn ShownSeries, feed: FeedKey) -> Result<Option<Begin>, LogError> {
     let Some(course) = Course::of(feed, log)? else {
         return Ok(None);
     };
@@ -179,7 +181,7 @@ pub(super) fn beginning(log: &dyn Series, feed: FeedKey) -> Result<Option<Begin>
 
 /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
 pub(super) fn behind(
-    log: &dyn Series,
+    log: &dyn ShownSeries,
     feed: FeedKey,
     position: Position,
 ) -> Result<Option<Begin>, LogError> {
@@ -210,7 +212,7 @@ pub(super) fn behind(
 /// Passes entries to `take` until it has enough. Returns the position behind the last one taken, which is before the
 /// end of the range also if an entry is missing.
 fn each(
-    log: &dyn Series,
+    log: &dyn ShownSeries,
     feed: FeedKey,
     range: Range<Position>,
     mut take: impl FnMut(Entry) -> Result<bool, LogError>,
@@ -244,7 +246,7 @@ fn each(
 
 /// Makes events of entries.
 struct Writer<'a> {
-    log: &'a dyn Series,
+    log: &'a dyn ShownSeries,
     feed: FeedKey,
     settings: Settings,
     /// Document of the last entry, and its URL.
@@ -252,7 +254,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(log: &'a dyn Series, course: &Course) -> Result<Self, LogError> {
+    fn new(log: &'a dyn ShownSeries, course: &Course) -> Result<Self, LogError> {
         let FeedHead { feed, revision, .. } = course.head;
         Ok(Self {
             log,

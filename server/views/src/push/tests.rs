@@ -6,7 +6,7 @@ use simplefeed_core::{
     settings::{Choices, Defaults, Settings},
     timestamp::Timestamp,
 };
-use simplefeed_log::{Commits as _, memory::MemoryLog};
+use simplefeed_log::{Append as _, Series as _, memory::MemoryLog};
 use uuid::Uuid;
 
 use super::*;

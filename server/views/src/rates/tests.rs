@@ -9,7 +9,7 @@ use simplefeed_core::{
     feed::{DocumentNumber, EntryId, FeedId, FeedName, Position, Revision},
     settings::{Choices, Defaults, Settings},
 };
-use simplefeed_log::{Commits as _, memory::MemoryLog};
+use simplefeed_log::{Append as _, Commits as _, memory::MemoryLog};
 use tempfile::TempDir;
 use uuid::Uuid;
 

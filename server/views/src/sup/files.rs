@@ -13,7 +13,6 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_log::{
-    EntryLog,
     barrier::sync_folder,
     codec::{Reader, Writer},
     durable::create_folder,
@@ -27,6 +26,7 @@ use crate::{
     error::ViewError,
     files::{Coded, FrozenFiles, Remade, failed, gunzip, replace_unsynced, twin_of},
     folders::Folders,
+    shown::ShownLog,
 };
 
 /// Most commits that one read of the log returns.
@@ -384,7 +384,7 @@ impl SupFiles {
 ///
 /// Returns why the log cannot be read, or the error of `each`.
 pub fn every_window(
-    log: &dyn EntryLog,
+    log: &dyn ShownLog,
     mut each: impl FnMut(Visibility, &Window) -> Result<(), ViewError>,
 ) -> Result<(), ViewError> {
     // Period 0, because archived windows do not depend on the periods offered.

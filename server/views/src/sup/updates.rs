@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use simplefeed_core::{
     commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
 };
-use simplefeed_log::{Commits, EntryLog, LogError, Series};
+use simplefeed_log::{Commits, EntryLog, LogError};
 use simplefeed_process::stop::Stop;
 use simplefeed_resource::Visibility;
 use tracing::error;
@@ -17,7 +17,12 @@ use super::{
     recent::{Recent, RecentWindow},
     windows::{Current, sort_updates},
 };
-use crate::{Applied, View, error::ViewError, follower::Grace};
+use crate::{
+    Applied, View,
+    error::ViewError,
+    follower::Grace,
+    shown::{ShownLog, ShownSeries},
+};
 
 /// Timelines that are looked up under one lock of the graph.
 const IDENTITIES_TOGETHER: usize = if cfg!(test) { 2 } else { 4_096 };
@@ -51,7 +56,7 @@ impl TimelineUpdates {
     /// start. `published` is as for documents about feeds. Without `has_updates` the window is told, and no update.
     pub fn current(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn ShownLog,
         visibility: Visibility,
         period: u32,
         has_updates: bool,
@@ -116,7 +121,7 @@ impl View for TimelineUpdates {
     }
 
     /// Begins where the longest document may begin, which may end one second before the newest commit.
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head();
         let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
         let applied = CommitNumber(first_since(oldest, log)?.0 - 1);
@@ -134,7 +139,7 @@ impl View for TimelineUpdates {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
         let mut timelines = vec![];
         match log.concerned(commit, &mut |timeline| timelines.push(timeline)) {
             Ok(()) => {}
@@ -153,7 +158,7 @@ impl View for TimelineUpdates {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
         Ok(true)
     }
 

@@ -17,9 +17,11 @@ use simplefeed_core::{
     limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
     sup::{Heading, SUP, SUP_CLOSED, SUP_TIMELINES, SUP_TIMELINES_CLOSED, SupId, last_digit},
 };
-use simplefeed_log::{LogError, Series, settings_of};
+use simplefeed_log::{LogError, settings_of};
 use simplefeed_resource::Visibility;
 use tracing::error;
+
+use crate::shown::ShownSeries;
 
 /// Kind of feeds in a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -335,7 +337,7 @@ impl SupWindows {
         &mut self,
         visibility: Visibility,
         outline: &Outline,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<bool, LogError> {
         let second = outline.instant.second();
         if self
@@ -396,7 +398,7 @@ impl SupWindows {
     pub fn take(
         &mut self,
         outline: &Outline,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<Vec<(Visibility, Window)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
@@ -433,7 +435,7 @@ impl SupWindows {
     fn place_of(
         &self,
         feed: FeedKey,
-        log: &dyn Series,
+        log: &dyn ShownSeries,
     ) -> Result<Option<(Visibility, SupId)>, LogError> {
         // A feed never changes its series, so the first lookup is good for ever.
         for visibility in Visibility::ALL {

@@ -5,11 +5,15 @@
 use std::{sync::Arc, time::Duration};
 
 use simplefeed_core::{commit::Outline, feed::CommitNumber};
-use simplefeed_log::{EntryLog, Series};
 use simplefeed_process::stop::Stop;
 
 use super::Timelines;
-use crate::{Applied, View, error::ViewError, follower::Grace};
+use crate::{
+    Applied, View,
+    error::ViewError,
+    follower::Grace,
+    shown::{ShownLog, ShownSeries},
+};
 
 /// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
 const PACE: Duration = Duration::from_millis(50);
@@ -25,17 +29,17 @@ impl View for Following {
         NAME
     }
 
-    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+    fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         // The graph and the lists have cursors of their own. The newest commit comes again, so that the work begins
         // without waiting for another one.
         Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 
-    fn apply(&self, _: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+    fn apply(&self, _: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+    fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         self.0.keep(|| grace.has_begun(), || grace.lasts())
     }
 

@@ -1,4 +1,4 @@
-//! The log with its timelines: a log to all who only read series.
+//! The log with its timelines: a log to all who read.
 //!
 //! Pure. Timelines are computed; all else is the log's own.
 
@@ -19,11 +19,12 @@ use simplefeed_core::{
     timeline::Place,
 };
 use simplefeed_log::{
-    Commits, EntryLog, Identity, Ids, LogError, LogHead, Room, Series, Sources, Space,
-    announcements::Announcements, pages::PlacedEntry,
+    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Space, announcements::Announcements,
+    pages::PlacedEntry,
 };
 
 use super::{Timelines, fan_out::Keeping};
+use crate::shown::{Identity, ShownLog, ShownSeries, Sources};
 
 /// A log in which timelines look like feeds.
 #[derive(Debug)]
@@ -53,16 +54,12 @@ impl Merged {
 /// # Errors
 ///
 /// Returns why the log cannot be read.
-pub fn with_timelines(log: &Arc<dyn EntryLog>) -> Result<Arc<dyn EntryLog>, LogError> {
+pub fn with_timelines(log: &Arc<dyn EntryLog>) -> Result<Arc<dyn ShownLog>, LogError> {
     let timelines = Timelines::new(Arc::clone(log), None, Keeping::default())?;
     Ok(Arc::new(Merged::new(Arc::new(timelines))))
 }
 
 impl Commits for Merged {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
-        self.log.append(commit)
-    }
-
     fn announcements(&self) -> &Announcements {
         self.log.announcements()
     }
@@ -85,10 +82,6 @@ impl Commits for Merged {
 
     fn check_seen(&self) -> Result<(), LogError> {
         self.log.check_seen()
-    }
-
-    fn note_seen(&self) -> Result<(), LogError> {
-        self.log.note_seen()
     }
 }
 
@@ -155,7 +148,9 @@ impl Series for Merged {
         }
         self.log.page(feed, anchor, limit)
     }
+}
 
+impl ShownSeries for Merged {
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         self.timelines.is_timeline(feed)
     }

@@ -13,7 +13,7 @@ use simplefeed_core::{
     timeline::showing::{Origin, shown},
     timestamp::Timestamp,
 };
-use simplefeed_log::{Commits as _, Series as _, memory::MemoryLog};
+use simplefeed_log::{Append as _, Commits as _, Series as _, memory::MemoryLog};
 use uuid::Uuid;
 
 use super::{

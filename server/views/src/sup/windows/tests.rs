@@ -7,7 +7,7 @@ use simplefeed_core::{
     settings::{Choices, Defaults, Settings},
     timestamp::Timestamp,
 };
-use simplefeed_log::{Commits as _, memory::MemoryLog, watermark::Watermark};
+use simplefeed_log::{Append as _, memory::MemoryLog, watermark::Watermark};
 use uuid::Uuid;
 
 use super::*;

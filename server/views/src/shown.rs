@@ -1,0 +1,98 @@
+//! The log as readers see it: with timelines among its feeds.
+//!
+//! Pure: the contract. Views ask it for what a log alone cannot know.
+
+use std::fmt;
+
+use simplefeed_core::{commit::Outline, feed::FeedKey, sup::SupId};
+use simplefeed_log::{EntryLog, LogError, Series, memory::MemoryLog};
+
+/// Feeds and timelines, whose entries are those of other feeds. By default there are no timelines.
+pub trait ShownSeries: Series {
+    /// Returns whether a feed is a timeline.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn is_timeline(&self, _feed: FeedKey) -> Result<bool, LogError> {
+        Ok(false)
+    }
+
+    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed that is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn timeline_number(&self, _feed: FeedKey) -> Result<Option<u32>, LogError> {
+        Ok(None)
+    }
+
+    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn sources(&self, _feed: FeedKey) -> Result<Option<Sources>, LogError> {
+        Ok(None)
+    }
+
+    /// Passes the number of each timeline that a commit changes, or that has an entry of the commit, to `add`. Numbers begin
+    /// at 0, in the order of creation. A number may come several times.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn concerned(&self, _commit: &Outline, _add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Returns the identity of each timeline in a list of numbers from [`concerned`](Self::concerned), in the same order;
+    /// `None` for an unknown number.
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
+        vec![None; timelines.len()]
+    }
+}
+
+/// An entry log with its timelines. Who has it can only read:
+///
+/// ```compile_fail,E0599
+/// # use simplefeed_core::commit::Commit;
+/// use simplefeed_log::Append as _;
+/// use simplefeed_views::shown::ShownLog;
+///
+/// fn append(log: &dyn ShownLog, commit: &Commit) {
+///     log.append(commit);
+/// }
+/// ```
+pub trait ShownLog: EntryLog + ShownSeries {}
+
+impl<L: EntryLog + ShownSeries + ?Sized> ShownLog for L {}
+
+impl fmt::Debug for dyn ShownLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShownLog").finish_non_exhaustive()
+    }
+}
+
+/// Identity of a timeline in SUP documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The timeline.
+    pub timeline: FeedKey,
+    /// Its id in SUP documents.
+    pub sup_id: SupId,
+    /// Whether only those with a right to it may see it.
+    pub is_closed: bool,
+}
+
+/// Feeds whose entries a timeline has, or may get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// These feeds.
+    These(Vec<FeedKey>),
+    /// So many that any feed may be one of them.
+    Any,
+}
+
+/// A log in memory, for tests and models, has feeds only.
+impl ShownSeries for MemoryLog {}
