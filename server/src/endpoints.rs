@@ -5,31 +5,32 @@
 
 use std::sync::Arc;
 
-use hyper::header::{HeaderName, HeaderValue};
 use simplefeed_core::{
     feed::{FeedKey, FeedName},
     settings::Settings,
     sight::Sight,
-    sup::SUP_HEADER,
 };
 use simplefeed_http::{
-    answers::header_value,
-    cookie::Cookie,
     endpoint::Endpoint,
     pipeline::{self, Table},
     problem::Problem,
-    reply::Lifetimes,
 };
 use simplefeed_log::{EntryLog, LogError, watermark::Watermark};
 use simplefeed_process::{clock::Clock, threads::Threads};
 use simplefeed_publish::Publisher;
 use simplefeed_resource::read_error::ReadError;
 use simplefeed_views::{
-    Views, catalogue::Row, error::ViewError, push::Push, rates::Rates, timelines::Timelines,
+    Views,
+    catalogue::{Catalogue, Row},
+    documents::reading::Documents,
+    error::ViewError,
+    shown::ShownLog,
+    timelines::Timelines,
 };
 use tokio::sync::Semaphore;
+use url::Url;
 
-use crate::metrics::Metrics;
+use crate::{config::Config, metrics::Metrics, views::ServedViews};
 
 pub mod catalogue;
 pub mod events;
@@ -50,6 +51,20 @@ pub mod timelines;
 pub mod waits;
 #[cfg(test)]
 pub mod counts;
+
+#[cfg(test)]
+use counts::CountParts;
+use documents::FeedParts;
+use events::EventParts;
+use health::HealthParts;
+use paged::PageRoom;
+use pages::PageParts;
+use publishing::PublishParts;
+use rates::RateParts;
+use shelf::Shelf;
+use sup::{SupParts, Updates};
+use timelines::TimelineParts;
+use waits::{Parking, WaitParts};
 
 /// Tables of all endpoints.
 pub const ALL: &[&[Endpoint<Site>]] = &[
@@ -81,73 +96,150 @@ pub fn table(has_pages: bool) -> Table<Site> {
     }
 }
 
-/// Parts of a server that its endpoints share.
+/// Handles of a server, of which each file of endpoints has those that it asks.
 #[derive(Debug)]
 pub struct Site {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Documents and pages of feeds.
+    pub feeds: FeedParts,
+    /// Readers that wait for a document.
+    pub waits: WaitParts,
+    /// Streams of events.
+    pub events: EventParts,
+    /// Publishers.
+    pub publishing: PublishParts,
+    /// Updates of feeds and timelines.
+    pub sup: SupParts,
+    /// What timelines follow.
+    pub timelines: TimelineParts,
+    /// Counts of entries.
+    pub rates: RateParts,
+    /// State of the server.
+    pub health: HealthParts,
+    /// Pages for people.
+    pub pages: PageParts,
+    /// The throw-away view.
+    #[cfg(test)]
+    pub counts: CountParts,
+}
+
+/// Handles of a server before they are handed out.
+#[derive(Debug)]
+pub struct Handles {
     /// The log.
     pub log: Arc<dyn EntryLog>,
-    /// Feeds, and the rights to them.
-    pub shelf: shelf::Shelf,
+    /// The log with its timelines.
+    pub shown: Arc<dyn ShownLog>,
+    /// The feeds and timelines as lists show them.
+    pub catalogue: Arc<Catalogue>,
+    /// Documents of all feeds.
+    pub documents: Arc<Documents>,
     /// Way to the writer.
     pub publisher: Publisher,
-    /// Views that follow the log.
-    pub views: Views,
+    /// Views, by their types.
+    pub views: ServedViews,
+    /// The list of them, with their followers.
+    pub followed: Views,
     /// Seconds that are over.
     pub watermark: Arc<Watermark>,
-    /// Counters of what was published.
+    /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Cache policies of growing resources.
-    pub lifetimes: Lifetimes,
-    /// Whether there are pages for people.
-    pub has_pages: bool,
-    /// Cookie of readers who have signed in.
-    pub cookie: Cookie,
-    /// Path of the public URL, without a slash at its end.
-    pub prefix: String,
-    /// Origin of the public URL, as browsers write it.
-    pub origin: String,
-    /// URL at which clients see the server, without a slash at its end.
-    pub public_url: String,
-    /// SUP documents; `None` if the server offers none.
-    pub updates: Option<Arc<sup::Updates>>,
-    /// Counts of entries.
-    pub rates: Arc<Rates>,
-    /// Commits in a file.
-    #[cfg(test)]
-    pub counts: Arc<crate::views::counts::Counts>,
-    /// Hubs of readers that wait.
-    pub push: Arc<Push>,
-    /// Places for readers that wait.
-    pub parking: waits::Parking,
-    /// Bounds on streams of events that read the past.
-    pub past: Arc<events::PastRoom>,
-    /// Memory of pages, which nobody shares.
-    pub pages: paged::PageRoom,
-    /// Feeds in the order of their entries.
-    pub ranking: Arc<pages::Ranking>,
-    /// One permit for each search through all names at the same time.
-    pub searches: Arc<Semaphore>,
     /// The accepted clock.
     pub clock: Clock,
     /// Threads beside the writer.
     pub threads: Threads,
 }
 
-impl Site {
-    /// Returns the last second that the writer has left behind.
-    ///
-    /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
-    pub fn left_behind(&self) -> i64 {
-        let newest = self.log.head().last;
-        self.watermark.leave(self.clock.now(), newest)
-    }
+/// Bounds that several files of endpoints share.
+#[derive(Debug)]
+struct Shared {
+    /// Memory of pages, which nobody shares.
+    pages: PageRoom,
+    /// One permit for each search through all names at the same time.
+    searches: Arc<Semaphore>,
+}
 
-    /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
-    pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
-        self.updates.as_ref()?;
-        let address = header_value(&settings.sup_address_at(&self.public_url));
-        Some((HeaderName::from_static(SUP_HEADER), address))
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            pages: PageRoom::default(),
+            searches: Arc::new(Semaphore::new(pages::SEARCHES_MAX)),
+        }
     }
+}
+
+impl Site {
+    /// Hands out the handles of a server whose public URL is `public_url`.
+    pub fn new(config: &Config, public_url: &Url, handles: Handles) -> Self {
+        let updates = Updates::of(config, public_url, &handles);
+        let shelf = Arc::new(Shelf::of(config, public_url, &handles, updates.is_some()));
+        let shared = Shared::default();
+        let pages = PageParts::of(config, public_url, &handles, &shelf, &shared);
+        let Handles {
+            views,
+            publisher,
+            metrics,
+            ..
+        } = handles;
+        let parking = Parking::beside(config.limits().connections);
+        let held = || Arc::clone(&shelf);
+        Self {
+            feeds: FeedParts {
+                shelf: held(),
+                pages: shared.pages,
+                has_pages: pages.is_on,
+            },
+            waits: WaitParts {
+                shelf: held(),
+                push: Arc::clone(&views.push),
+                parking: parking.clone(),
+            },
+            events: EventParts {
+                shelf: held(),
+                push: views.push,
+                parking: parking.clone(),
+                past: Arc::default(),
+            },
+            publishing: PublishParts {
+                shelf: held(),
+                publisher: publisher.clone(),
+                metrics,
+            },
+            sup: SupParts {
+                shelf: held(),
+                updates,
+                parking,
+            },
+            timelines: TimelineParts {
+                shelf: held(),
+                publisher: publisher.clone(),
+                searches: shared.searches,
+            },
+            rates: RateParts {
+                shelf: held(),
+                rates: views.files.rates,
+            },
+            health: HealthParts {
+                log: handles.log,
+                publisher,
+                clock: handles.clock,
+                threads: handles.threads,
+            },
+            pages,
+            #[cfg(test)]
+            counts: CountParts {
+                shelf: held(),
+                counts: views.files.counts,
+            },
+            shelf,
+        }
+    }
+}
+
+/// Returns a URL or path without a slash at its end.
+fn without_slash(url: &str) -> String {
+    url.trim_end_matches('/').into()
 }
 
 /// Runs work that may read from the disk on a thread where it holds up no connection.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
-use simplefeed_http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes};
+use simplefeed_http::pipeline::Pipeline;
 use simplefeed_log::{
     EntryLog, LogError, WritableLog,
     durable::{create_folders, sync_names},
@@ -48,7 +48,7 @@ use url::Url;
 use crate::{
     config::{Config, Ui},
     control::{self, Ground},
-    endpoints::{self, Site, sup::Updates},
+    endpoints::{self, Handles, Site},
     error::ServeError,
     follows::TimelineFollows,
     listening::{Gates, Listening},
@@ -157,8 +157,9 @@ impl Server {
             Arc::<Metrics>::clone(&metrics),
         )?;
         let catalogue = Arc::new(Catalogue::new(Arc::clone(&log)));
-        let shared = Shared {
-            log: Arc::clone(&log),
+        let handles = Handles {
+            documents: documents_of(&log, &shown, &views, &catalogue),
+            log,
             catalogue: Arc::clone(&catalogue),
             shown,
             publisher: publisher.clone(),
@@ -169,7 +170,7 @@ impl Server {
             clock,
             threads: beside.threads.clone(),
         };
-        let pipeline = Arc::new(build_pipeline(config, &public_url, shared));
+        let pipeline = Arc::new(build_pipeline(config, &public_url, handles));
         // Behind the listener that keeps it current.
         followers.push(spawn_catalogue(catalogue, &beside)?);
         Ok(Self {
@@ -285,94 +286,31 @@ fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError
     locked.map_err(|error| ServeError::Folder(error.into()))
 }
 
-/// Parts of a server that are put together before its endpoints.
-struct Shared {
-    log: Arc<dyn EntryLog>,
-    catalogue: Arc<Catalogue>,
-    /// The log with its timelines.
-    shown: Arc<dyn ShownLog>,
-    publisher: Publisher,
-    views: ServedViews,
-    /// The list of them, with their followers.
-    followed: Views,
-    watermark: Arc<Watermark>,
-    metrics: Arc<Metrics>,
-    clock: Clock,
-    threads: Threads,
-}
-
 /// Returns the pipeline over all endpoints.
-fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
-    let Shared {
-        log,
-        catalogue,
-        shown,
-        publisher,
-        views,
-        followed,
-        watermark,
-        metrics,
-        clock,
-        threads,
-    } = shared;
-    let url = public_url.as_str().trim_end_matches('/');
-    let ServedViews {
-        files,
-        timelines,
-        updates,
-        push,
-    } = views;
-    wake_with(&log, &files.archive);
-    let archive = Archive::clone(&files.archive);
-    let documents = Arc::new(Documents::new(shown.clone(), archive));
-    prepare_with(&push, &documents);
-    invalidate_with(&log, &timelines, &documents, &catalogue);
-    // The listener comes behind those that invalidate what is kept: the follower that it urges reads documents.
-    let urged = Arc::clone(&push);
-    log.announcements()
-        .listen(move |commit| urged.committed(commit));
-    let updates = files.sup.zip(updates).map(|views| {
-        Arc::new(Updates::new(
-            Arc::clone(&shown),
-            views,
-            Arc::clone(&watermark),
-            &config.sup_periods,
-            url,
-            clock.clone(),
-        ))
-    });
-    let site = Site {
-        log,
-        shelf: endpoints::shelf::Shelf {
-            catalogue,
-            documents,
-            timelines,
-        },
-        publisher,
-        views: followed,
-        watermark,
-        metrics: Arc::clone(&metrics),
-        lifetimes: Lifetimes::new(config.recent_max_age),
-        has_pages: config.ui == Ui::On,
-        cookie: Cookie::of(public_url),
-        prefix: public_url.path().trim_end_matches('/').into(),
-        origin: public_url.origin().ascii_serialization(),
-        public_url: url.into(),
-        updates,
-        rates: files.rates,
-        #[cfg(test)]
-        counts: files.counts,
-        push,
-        parking: endpoints::waits::Parking::beside(config.limits().connections),
-        past: Arc::default(),
-        pages: endpoints::paged::PageRoom::default(),
-        ranking: Arc::default(),
-        searches: Arc::new(tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX)),
-        clock: clock.clone(),
-        threads,
-    };
+fn build_pipeline(config: &Config, public_url: &Url, handles: Handles) -> Pipeline<Site> {
+    let (metrics, clock) = (Arc::clone(&handles.metrics), handles.clock.clone());
+    let site = Site::new(config, public_url, handles);
     let table = endpoints::table(config.ui == Ui::On);
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
+}
+
+/// Returns the documents of all feeds, which each commit of the log invalidates, and which wake whom they concern.
+fn documents_of(
+    log: &Arc<dyn EntryLog>,
+    shown: &Arc<dyn ShownLog>,
+    views: &ServedViews,
+    catalogue: &Arc<Catalogue>,
+) -> Arc<Documents> {
+    wake_with(log, &views.files.archive);
+    let archive = Archive::clone(&views.files.archive);
+    let documents = Arc::new(Documents::new(Arc::<dyn ShownLog>::clone(shown), archive));
+    prepare_with(&views.push, &documents);
+    invalidate_with(log, &views.timelines, &documents, catalogue);
+    // The listener comes behind those that invalidate what is kept: the follower that it urges reads documents.
+    let urged = Arc::clone(&views.push);
+    log.announcements()
+        .listen(move |commit| urged.committed(commit));
+    documents
 }
 
 /// Lets readers of timelines wake the follower that archives.

@@ -21,7 +21,7 @@ use simplefeed_views::{
     timelines::Timelines,
 };
 
-use super::{Site, may_see_row, off_thread};
+use super::{Site, may_see_row, off_thread, shelf::Shelf};
 
 /// Path of the catalogue.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
@@ -31,7 +31,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(catalogue(site, exchange)),
+        handle: |site, exchange| Box::pin(catalogue(&site.shelf, exchange)),
     }],
 }];
 
@@ -81,19 +81,16 @@ impl Serialize for Href<'_> {
 }
 
 /// Lists the feeds that the caller may see.
-async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let after = after(exchange.query())?;
     // A request with a token may list closed feeds, so no shared cache may keep its answer.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let sight = exchange.access.sight(exchange.headers);
-    let over = site.left_behind();
-    let (catalogue, timelines) = (
-        Arc::clone(&site.shelf.catalogue),
-        Arc::clone(&site.shelf.timelines),
-    );
-    let public_url = site.public_url.clone();
+    let over = shelf.left_behind();
+    let (catalogue, timelines) = (Arc::clone(&shelf.catalogue), Arc::clone(&shelf.timelines));
+    let public_url = shelf.public_url.clone();
     // Before the lookup, which may find more than the generation has.
-    let validity = Validity::Generation(site.shelf.catalogue.generation());
+    let validity = Validity::Generation(shelf.catalogue.generation());
     let listing = off_thread(move || {
         let wanted = Search {
             after: after.as_ref(),
@@ -112,7 +109,7 @@ async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Probl
     };
     let resource = Resource::of_bytes("application/json", None, validity, listing.into());
     Ok(Outcome::Shown(Box::new(Shown {
-        policy: site.lifetimes.of(&resource, visibility),
+        policy: shelf.lifetimes.of(&resource, visibility),
         resource,
         visibility,
         headers: vec![],

@@ -13,7 +13,16 @@ use simplefeed_http::{
 };
 use simplefeed_resource::{Resource, Visibility};
 
-use super::Site;
+use super::{Site, shelf::Shelf};
+
+/// Handles for the throw-away view.
+#[derive(Debug)]
+pub struct CountParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// The view.
+    pub counts: Arc<Counts>,
+}
 
 /// Paths of the throw-away view.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -24,7 +33,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(ready(count(site, &exchange))),
+            handle: |site, exchange| Box::pin(ready(count(&site.counts, &exchange))),
         }],
     },
     Endpoint {
@@ -34,35 +43,36 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(ready(Ok(counts(site, &exchange)))),
+            handle: |site, exchange| Box::pin(ready(Ok(counts(&site.counts, &exchange)))),
         }],
     },
 ];
 
-fn counted(site: &Site, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, u64)> {
-    let head = site.log.named(exchange.params.feed()).ok()??;
-    let view = Arc::clone(&site.counts);
+fn counted(parts: &CountParts, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, u64)> {
+    let head = parts.shelf.log.named(exchange.params.feed()).ok()??;
+    let view = Arc::clone(&parts.counts);
     let entries = view.entries(head.feed);
     Some((view, entries))
 }
 
-fn count(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
-    let (_, entries) = counted(site, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
+fn count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+    let (_, entries) =
+        counted(parts, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
     let lasts = Duration::ZERO;
     let resource = Resource::renewed("text/plain", entries.to_string().into(), lasts);
     Ok(Outcome::Shown(Box::new(Shown {
-        policy: site.lifetimes.of(&resource, Visibility::Public),
+        policy: parts.shelf.lifetimes.of(&resource, Visibility::Public),
         resource,
         visibility: Visibility::Public,
         headers: vec![],
-        over: site.left_behind(),
+        over: parts.shelf.left_behind(),
         depends_on_reader: false,
     })))
 }
 
 /// Sends a line with each commit, and ends when the server stops.
-fn counts(site: &Site, exchange: &Exchange<'_>) -> Outcome {
-    let newest = site.log.announcements().newest();
+fn counts(parts: &CountParts, exchange: &Exchange<'_>) -> Outcome {
+    let newest = parts.shelf.log.announcements().newest();
     let stopping = exchange.ending.is_near.clone();
     let lines = stream::unfold((newest, stopping), |(mut newest, mut stopping)| async {
         let commit = tokio::select! {

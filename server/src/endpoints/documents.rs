@@ -24,9 +24,22 @@ use simplefeed_views::documents::reading::Address;
 use url::Url;
 
 use super::{
-    Site, off_thread,
+    off_thread,
+    paged::PageRoom,
+    shelf::Shelf,
     shelf::{Seen, absent, look_again, seen, seen_now},
 };
+
+/// Handles for documents and pages of feeds.
+#[derive(Debug)]
+pub struct FeedParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Memory of pages, which nobody shares.
+    pub pages: PageRoom,
+    /// Whether there are pages for people.
+    pub has_pages: bool,
+}
 
 /// Links of a recent document for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
@@ -35,8 +48,8 @@ pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefe
 pub(super) const RATES_LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
 
 /// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
-pub(super) async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
+pub(super) async fn redirect(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(shelf, &exchange).await?;
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
     // Relative, so that the redirect leads on wherever a proxy shows us.
     let location = format!("{}/{RECENT}", exchange.params.feed());
@@ -48,7 +61,7 @@ pub(super) async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outc
 }
 
 /// Redirects to the page of an entry, or to its document where there are no pages.
-pub(super) async fn entry(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn entry(parts: &FeedParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed();
     let number = exchange.params.number().ok_or_else(|| absent(feed))?;
     // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
@@ -59,49 +72,49 @@ pub(super) async fn entry(site: &Site, exchange: Exchange<'_>) -> Result<Outcome
         headers.extend(for_sites(visibility));
         Ok(Outcome::Answer(answer))
     };
-    if site.has_pages {
+    if parts.has_pages {
         // Of any feed: a browser sends its cookie to the page alone, which says what there is and to whom.
         let page = format!("../../../ui/feeds/{feed}/{number}");
         return redirect(page, Visibility::Public);
     }
-    let seen = seen(site, &exchange).await?;
+    let seen = seen(&parts.shelf, &exchange).await?;
     redirect(format!("{number}.atom"), seen.visibility)
 }
 
 /// Shows the resource at an address below a feed.
 pub(super) async fn read(
-    site: &Site,
+    shelf: &Shelf,
     exchange: Exchange<'_>,
     address: fn(Option<Numbered>) -> Option<Address>,
 ) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
+    let seen = seen(shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
     let Some(address) = address(exchange.params.number()) else {
         return Err(absent(&feed));
     };
     // Only a lookup that may read from the disk leaves this thread.
-    if let Some(resource) = site.shelf.documents.at_once(&feed, &address) {
-        let seen = look_again(site, &exchange, seen).await?;
-        return Ok(show(site, resource, seen, &address));
+    if let Some(resource) = shelf.documents.at_once(&feed, &address) {
+        let seen = look_again(shelf, &exchange, seen).await?;
+        return Ok(show(shelf, resource, seen, &address));
     }
-    let documents = Arc::clone(&site.shelf.documents);
+    let documents = Arc::clone(&shelf.documents);
     let wanted = (feed.clone(), address.clone());
     let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
-    let seen = look_again(site, &exchange, seen).await?;
+    let seen = look_again(shelf, &exchange, seen).await?;
     match (found, address) {
-        (Some(resource), address) => Ok(show(site, resource, seen, &address)),
-        (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
+        (Some(resource), address) => Ok(show(shelf, resource, seen, &address)),
+        (None, Address::Document(name)) => renamed(shelf, feed, name, seen).await,
         (None, _) => Err(absent(&feed)),
     }
 }
 
 /// Shows a document as JSON Feed.
 pub(super) async fn json(
-    site: &Site,
+    shelf: &Shelf,
     exchange: Exchange<'_>,
     address: fn(Option<Numbered>) -> Option<Address>,
 ) -> Result<Outcome, Problem> {
-    match read(site, exchange, address).await? {
+    match read(shelf, exchange, address).await? {
         Outcome::Shown(shown) => {
             let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
             // Its links for push lead to Atom.
@@ -139,9 +152,9 @@ fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
 }
 
 /// Returns the recent document as a reader that waits sees it now.
-pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
-    let seen = seen_now(site, exchange).await?;
-    let (documents, feed) = (&site.shelf.documents, exchange.params.feed());
+pub(super) async fn recent_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
+    let seen = seen_now(shelf, exchange).await?;
+    let (documents, feed) = (&shelf.documents, exchange.params.feed());
     let mut resource = documents.at_once(feed, &Address::Recent);
     if resource.is_none() {
         let (documents, feed) = (Arc::clone(documents), feed.clone());
@@ -151,17 +164,17 @@ pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<S
     let seen = match seen.visibility {
         Visibility::Public => seen,
         // As in `look_again`.
-        Visibility::Private => seen_now(site, exchange).await?,
+        Visibility::Private => seen_now(shelf, exchange).await?,
     };
     let is_timeline = seen.is_timeline;
-    let mut shown = shown(site, resource, seen);
+    let mut shown = shown(shelf, resource, seen);
     link(&mut shown, is_timeline);
     Ok(shown)
 }
 
-fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outcome {
+fn show(shelf: &Shelf, resource: Resource, seen: Seen, address: &Address) -> Outcome {
     let is_timeline = seen.is_timeline;
-    let mut shown = shown(site, resource, seen);
+    let mut shown = shown(shelf, resource, seen);
     if *address == Address::Recent {
         link(&mut shown, is_timeline);
     }
@@ -181,9 +194,9 @@ fn link(shown: &mut Shown, is_timeline: bool) {
     }
 }
 
-pub(super) fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {
+pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: Seen) -> Shown {
     Shown {
-        policy: site.lifetimes.of(&resource, seen.visibility),
+        policy: shelf.lifetimes.of(&resource, seen.visibility),
         resource,
         visibility: seen.visibility,
         headers: seen.announcement.into_iter().collect(),
@@ -195,12 +208,12 @@ pub(super) fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {
 /// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches
 /// keep the redirect as long as the document, or they would lack it while the server is away.
 async fn renamed(
-    site: &Site,
+    shelf: &Shelf,
     feed: FeedName,
     name: DocumentName,
     seen: Seen,
 ) -> Result<Outcome, Problem> {
-    let documents = Arc::clone(&site.shelf.documents);
+    let documents = Arc::clone(&shelf.documents);
     let absent = absent(&feed);
     let found = off_thread(move || {
         let Some(renamed) = documents.renamed(&feed, name)? else {
@@ -211,7 +224,7 @@ async fn renamed(
     });
     let (renamed, resource) = found.await?.ok_or(absent)?;
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
-    let policy = site.lifetimes.of(&resource, seen.visibility);
+    let policy = shelf.lifetimes.of(&resource, seen.visibility);
     let headers = answer.headers_mut();
     // Relative, because both names are in the same folder, wherever a proxy shows it.
     headers.insert(LOCATION, header_value(&renamed.to_string()));

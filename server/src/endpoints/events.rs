@@ -47,6 +47,7 @@ use tokio::{
 use super::{
     Site, off_thread,
     shelf::{Seen, Shelf, seen, state_for},
+    waits::Parking,
     waits::watch,
 };
 
@@ -60,7 +61,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(open(site, exchange)),
+        handle: |site, exchange| Box::pin(open(&site.events, exchange)),
     }],
 }];
 
@@ -74,6 +75,19 @@ const ROOM_WAIT: Duration = Duration::from_secs(10);
 const LATER_MILLIS: u32 = 10_000;
 /// Comment that shows a proxy, and the reader, that the stream lives.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Handles for streams of events.
+#[derive(Debug)]
+pub struct EventParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Hubs of readers that wait.
+    pub push: Arc<Push>,
+    /// Places for them.
+    pub parking: Parking,
+    /// Bounds on streams that read the past.
+    pub past: Arc<PastRoom>,
+}
 
 /// Bounds on streams that read the past.
 #[derive(Debug)]
@@ -174,14 +188,14 @@ fn after_id(id: &str) -> Option<From> {
 }
 
 /// Opens a stream.
-async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let (mut wanted, in_query) = wanted(exchange.query())?;
     let field = exchange.headers.get("last-event-id");
     let field = field.map(HeaderValue::as_bytes);
     match field.or(in_query.map(str::as_bytes)) {
         Some(id) if id == END.as_bytes() => {
             // For readers without the right, the feed does not exist.
-            let seen = seen(site, &exchange).await?;
+            let seen = seen(&parts.shelf, &exchange).await?;
             let mut answer = plain(StatusCode::NO_CONTENT, "");
             answer.headers_mut().extend(seen.announcement);
             answer.headers_mut().extend(for_sites(seen.visibility));
@@ -195,8 +209,8 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
             wanted.from = from.ok_or_else(wrong)?;
         }
     }
-    let seen = seen(site, &exchange).await?;
-    let Some(place) = site.parking.place() else {
+    let seen = seen(&parts.shelf, &exchange).await?;
+    let Some(place) = parts.parking.place() else {
         // No error: after one, a browser never comes back.
         let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
         return Ok(Outcome::Answer(answer(&seen, later)));
@@ -205,8 +219,8 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
         Content::Entries => Interest::Entries,
         Content::None => Interest::Place,
     };
-    let watching = watch(site, &exchange, seen.feed, interest).await?;
-    let stream = Stream::new(site, &exchange, &seen, watching, wanted, place);
+    let watching = watch((&parts.push, &parts.shelf), &exchange, seen.feed, interest).await?;
+    let stream = Stream::new(parts, &exchange, &seen, watching, wanted, place);
     Ok(Outcome::Answer(answer(&seen, body_of(stream))))
 }
 
@@ -249,7 +263,7 @@ struct Holder {
 
 /// A stream on its way.
 struct Stream {
-    shelf: Shelf,
+    shelf: Arc<Shelf>,
     push: Arc<Push>,
     past: Arc<PastRoom>,
     name: FeedName,
@@ -286,7 +300,7 @@ enum Step {
 
 impl Stream {
     fn new(
-        site: &Site,
+        parts: &EventParts,
         exchange: &Exchange<'_>,
         seen: &Seen,
         watching: Watching,
@@ -301,9 +315,9 @@ impl Stream {
         // First of all, so that a proxy passes the head on; and not all come back at once.
         let hello = format!("retry: {}\n\n", 1_000 + chance(2_000));
         Self {
-            shelf: site.shelf.clone(),
-            push: Arc::clone(&site.push),
-            past: Arc::clone(&site.past),
+            shelf: Arc::clone(&parts.shelf),
+            push: Arc::clone(&parts.push),
+            past: Arc::clone(&parts.past),
             name: exchange.params.feed().clone(),
             feed: seen.feed,
             content: wanted.content,

@@ -26,17 +26,19 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             Verb {
                 method: Method::GET,
                 needs: Needs::Sight,
-                handle: |site, exchange| Box::pin(redirect(site, exchange)),
+                handle: |site, exchange| Box::pin(redirect(&site.shelf, exchange)),
             },
             Verb {
                 method: Method::POST,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(publishing::append(site, exchange)),
+                handle: |site, exchange| Box::pin(publishing::append(&site.publishing, exchange)),
             },
             Verb {
                 method: Method::PUT,
                 needs: Needs::Right(Right::Admin),
-                handle: |site, exchange| Box::pin(publishing::configure(site, exchange)),
+                handle: |site, exchange| {
+                    Box::pin(publishing::configure(&site.publishing, exchange))
+                },
             },
         ],
     },
@@ -48,12 +50,14 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             Verb {
                 method: Method::GET,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(publishing::settings(site, exchange)),
+                handle: |site, exchange| Box::pin(publishing::settings(&site.shelf, exchange)),
             },
             Verb {
                 method: Method::PUT,
                 needs: Needs::Right(Right::Admin),
-                handle: |site, exchange| Box::pin(publishing::change_settings(site, exchange)),
+                handle: |site, exchange| {
+                    Box::pin(publishing::change_settings(&site.publishing, exchange))
+                },
             },
         ],
     },
@@ -65,8 +69,8 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| match waits::seconds(exchange.query()) {
-                Ok(None) => Box::pin(read(site, exchange, |_| Some(Address::Recent))),
-                Ok(Some(seconds)) => Box::pin(waits::recent(site, exchange, seconds)),
+                Ok(None) => Box::pin(read(&site.shelf, exchange, |_| Some(Address::Recent))),
+                Ok(Some(seconds)) => Box::pin(waits::recent(&site.waits, exchange, seconds)),
                 Err(problem) => Box::pin(async { Err(problem) }),
             },
         }],
@@ -80,7 +84,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             needs: Needs::Sight,
             handle: |site, exchange| {
                 let address = |number| document(number).map(Address::Document);
-                Box::pin(read(site, exchange, address))
+                Box::pin(read(&site.shelf, exchange, address))
             },
         }],
     },
@@ -91,7 +95,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(json(site, exchange, |_| Some(Address::Recent))),
+            handle: |site, exchange| {
+                Box::pin(json(&site.shelf, exchange, |_| Some(Address::Recent)))
+            },
         }],
     },
     Endpoint {
@@ -103,7 +109,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             needs: Needs::Sight,
             handle: |site, exchange| {
                 let address = |number| document(number).map(Address::Document);
-                Box::pin(json(site, exchange, address))
+                Box::pin(json(&site.shelf, exchange, address))
             },
         }],
     },
@@ -116,7 +122,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             needs: Needs::Sight,
             handle: |site, exchange| {
                 let address = |number: Option<Numbered>| number.map(Address::Entry);
-                Box::pin(read(site, exchange, address))
+                Box::pin(read(&site.shelf, exchange, address))
             },
         }],
     },
@@ -127,7 +133,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(entry(site, exchange)),
+            handle: |site, exchange| Box::pin(entry(&site.feeds, exchange)),
         }],
     },
     Endpoint {
@@ -137,7 +143,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(page(site, exchange, Form::Atom)),
+            handle: |site, exchange| Box::pin(page(&site.feeds, exchange, Form::Atom)),
         }],
     },
     Endpoint {
@@ -147,7 +153,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(page(site, exchange, Form::Json)),
+            handle: |site, exchange| Box::pin(page(&site.feeds, exchange, Form::Json)),
         }],
     },
     Endpoint {
@@ -157,7 +163,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(read(site, exchange, |_| Some(Address::Index))),
+            handle: |site, exchange| {
+                Box::pin(read(&site.shelf, exchange, |_| Some(Address::Index)))
+            },
         }],
     },
     Endpoint {
@@ -169,7 +177,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             needs: Needs::Sight,
             handle: |site, exchange| {
                 let address = |number: Option<Numbered>| number.map(Address::IndexBlock);
-                Box::pin(read(site, exchange, address))
+                Box::pin(read(&site.shelf, exchange, address))
             },
         }],
     },

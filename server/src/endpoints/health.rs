@@ -8,18 +8,31 @@ use simplefeed_http::{
     endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
     problem::Problem,
 };
-use simplefeed_log::Closed;
-use simplefeed_process::clock::Standing;
+use simplefeed_log::{Closed, EntryLog};
+use simplefeed_process::{clock::Clock, clock::Standing, threads::Threads};
+use simplefeed_publish::Publisher;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::Site;
-use super::off_thread;
+use super::{Site, off_thread};
 
 /// Longest look at the disk. A server that needs longer takes no entries either.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Looks at the log at the same time.
 static LOOKS: Semaphore = Semaphore::const_new(1);
+
+/// Handles for the state of a server.
+#[derive(Debug)]
+pub struct HealthParts {
+    /// The log.
+    pub log: Arc<dyn EntryLog>,
+    /// Way to the writer.
+    pub publisher: Publisher,
+    /// The accepted clock.
+    pub clock: Clock,
+    /// Threads beside the writer.
+    pub threads: Threads,
+}
 
 /// Paths of health checks.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -43,24 +56,24 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,
-            handle: |site, exchange| Box::pin(ready(site, exchange)),
+            handle: |site, exchange| Box::pin(ready(&site.health, exchange)),
         }],
     },
 ];
 
 /// Tells whether the log takes entries, and all threads are well. A clock that is behind or ahead does not matter, unless
 /// it is refused.
-async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn ready(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     // First, since a look at the log may wait for its writer.
-    if let Some(stuck) = site.publisher.stuck() {
+    if let Some(stuck) = parts.publisher.stuck() {
         return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
     }
     // Off the thread, because the room on the disk is looked up. One at a time: a look at a disk that hangs keeps its thread.
     let looked = async {
         let turn = LOOKS.acquire().await.ok();
-        let log = Arc::clone(&site.log);
+        let log = Arc::clone(&parts.log);
         off_thread(move || {
             let _turn = turn;
             Ok(log.takes_entries())
@@ -87,10 +100,10 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
             "the log waits for something that the system lacks: the messages of the server say what\n",
         ),
         Err(Closed::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
-        Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
+        Ok(()) if matches!(parts.clock.standing(), Standing::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",
         ),
-        Ok(()) => match site.threads.panicked() {
+        Ok(()) => match parts.threads.panicked() {
             Some(name) => unwell_by(format!(
                 "the thread {name} failed a short time ago and began again; the log says why\n"
             )),

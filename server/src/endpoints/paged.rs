@@ -17,7 +17,7 @@ use simplefeed_views::documents::pages::{self, Form, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    Site,
+    documents::FeedParts,
     documents::shown,
     off_thread,
     shelf::{absent, look_again, seen},
@@ -31,15 +31,15 @@ const PAGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Shows a stretch of a feed by place.
 pub(super) async fn page(
-    site: &Site,
+    parts: &FeedParts,
     exchange: Exchange<'_>,
     form: Form,
 ) -> Result<Outcome, Problem> {
     let wanted = wanted_page(exchange.query())?;
-    let seen = seen(site, &exchange).await?;
+    let seen = seen(&parts.shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
-    let mut room = site.pages.one().await?;
-    let documents = Arc::clone(&site.shelf.documents);
+    let mut room = parts.pages.one().await?;
+    let documents = Arc::clone(&parts.shelf.documents);
     let name = feed.clone();
     let found = off_thread(move || {
         let Some(state) = documents.snapshot(&name)? else {
@@ -49,7 +49,7 @@ pub(super) async fn page(
         Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
-    let seen = look_again(site, &exchange, seen).await?;
+    let seen = look_again(&parts.shelf, &exchange, seen).await?;
     room.shrink_to(bytes.len());
     // A slow reader holds a page for long.
     let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
@@ -58,12 +58,16 @@ pub(super) async fn page(
         Form::Json => "application/json",
     };
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
-    Ok(Outcome::Shown(Box::new(shown(site, resource, seen))))
+    Ok(Outcome::Shown(Box::new(shown(
+        &parts.shelf,
+        resource,
+        seen,
+    ))))
 }
 
 /// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of
 /// their own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PageRoom(Arc<Semaphore>);
 
 impl Default for PageRoom {

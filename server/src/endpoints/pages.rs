@@ -19,14 +19,21 @@ use hyper::{
 use simplefeed_core::timestamp::Timestamp;
 use simplefeed_http::{
     answers::{Answer, header_value, plain, whole},
+    cookie::Cookie,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
     problem::Problem,
     reply::NO_STORE,
 };
 use simplefeed_resource::{Resource, Validity, Visibility};
-use simplefeed_views::{error::ViewError, rates::Rates};
+use simplefeed_views::{Views, error::ViewError, rates::Rates};
+use tokio::sync::Semaphore;
+use url::Url;
 
-use super::{Site, shelf::Shelf};
+use super::{Handles, Shared, Site, paged::PageRoom, shelf::Shelf, without_slash};
+use crate::{
+    config::{Config, Ui},
+    metrics::Metrics,
+};
 
 mod content;
 mod documents;
@@ -76,22 +83,74 @@ macro_rules! page {
     };
 }
 
+/// Handles for pages.
+#[derive(Debug)]
+pub struct PageParts {
+    /// Whether there are any.
+    pub is_on: bool,
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Counts of entries.
+    pub rates: Arc<Rates>,
+    /// Memory of pages, which nobody shares.
+    pub pages: PageRoom,
+    /// Feeds in the order of their entries.
+    pub ranking: Arc<Ranking>,
+    /// One permit for each search through all names at the same time.
+    pub searches: Arc<Semaphore>,
+    /// Cookie of readers who have signed in.
+    pub cookie: Cookie,
+    /// Path of the public URL, without a slash at its end.
+    pub prefix: String,
+    /// Origin of the public URL, as browsers write it.
+    pub origin: String,
+    /// Views, and how far each has come.
+    pub views: Views,
+    /// Counters of connections.
+    pub metrics: Arc<Metrics>,
+}
+
+impl PageParts {
+    /// Returns the handles of a server whose public URL is `public_url`.
+    pub(super) fn of(
+        config: &Config,
+        public_url: &Url,
+        handles: &Handles,
+        shelf: &Arc<Shelf>,
+        shared: &Shared,
+    ) -> Self {
+        Self {
+            is_on: config.ui == Ui::On,
+            shelf: Arc::clone(shelf),
+            rates: Arc::clone(&handles.views.files.rates),
+            pages: shared.pages.clone(),
+            ranking: Arc::default(),
+            searches: Arc::clone(&shared.searches),
+            cookie: Cookie::of(public_url),
+            prefix: without_slash(public_url.path()),
+            origin: public_url.origin().ascii_serialization(),
+            views: handles.followed.clone(),
+            metrics: Arc::clone(&handles.metrics),
+        }
+    }
+}
+
 /// Paths of pages.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
     page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
     page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
-    page!("/ui/", Named, GET => |site, exchange| Box::pin(feeds::show(site, exchange))),
-    page!("/ui/feeds/{feed}", Named, GET => |site, exchange| Box::pin(feed::show(site, exchange))),
+    page!("/ui/", Named, GET => |site, exchange| Box::pin(feeds::show(&site.pages, exchange))),
+    page!("/ui/feeds/{feed}", Named, GET => |site, exchange| Box::pin(feed::show(&site.pages, exchange))),
     page!("/ui/feeds/{feed}/documents", Named,
-        GET => |site, exchange| Box::pin(documents::show(site, exchange))),
+        GET => |site, exchange| Box::pin(documents::show(&site.pages, exchange))),
     page!("/ui/feeds/{feed}/{position}", Ignored,
-        GET => |site, exchange| Box::pin(entry::show(site, exchange))),
-    page!("/ui/server", Ignored, GET => |site, exchange| Box::pin(server::show(site, exchange))),
+        GET => |site, exchange| Box::pin(entry::show(&site.pages, exchange))),
+    page!("/ui/server", Ignored, GET => |site, exchange| Box::pin(server::show(&site.pages, exchange))),
     page!("/ui/sign-in", Ignored,
         GET => |_, exchange| { let form = signing::form(&exchange); Box::pin(async { form }) },
-        POST => |site, exchange| Box::pin(signing::sign_in(site, exchange))),
+        POST => |site, exchange| Box::pin(signing::sign_in(&site.pages, exchange))),
     page!("/ui/sign-out", Ignored,
-        POST => |site, exchange| { let out = signing::sign_out(site, &exchange); Box::pin(async { out }) }),
+        POST => |site, exchange| { let out = signing::sign_out(&site.pages, &exchange); Box::pin(async { out }) }),
     page!("/ui/style-{version}.css", Ignored, GET => |_, exchange| {
         let asset = asset(&exchange, *STYLE_NUMBER, "text/css;charset=utf-8", STYLE);
         Box::pin(async { asset })
@@ -245,15 +304,15 @@ struct ProblemPage {
 /// Returns a problem as a page, if the request was for one.
 pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> Option<Answer> {
     let path = request.uri().path();
-    let below = path.strip_prefix(&site.prefix);
+    let below = path.strip_prefix(&site.pages.prefix);
     let path = below.filter(|path| is_below(path)).unwrap_or(path);
-    let rest = path.strip_prefix("/ui/").filter(|_| site.has_pages)?;
+    let rest = path.strip_prefix("/ui/").filter(|_| site.pages.is_on)?;
     let status = problem.status();
     let feed = rest
         .strip_prefix("feeds/")
         .and_then(|rest| rest.split('/').next());
     let near = match feed {
-        Some(feed) if status == StatusCode::NOT_FOUND => site.shelf.catalogue.near(feed),
+        Some(feed) if status == StatusCode::NOT_FOUND => site.pages.shelf.catalogue.near(feed),
         _ => vec![],
     };
     let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
@@ -291,17 +350,17 @@ fn value(query: &str, name: &str) -> Option<String> {
 /// Log, timelines, counts and clock that pages read.
 #[derive(Clone, Debug)]
 struct Reading {
-    shelf: Shelf,
+    shelf: Arc<Shelf>,
     rates: Arc<Rates>,
     now: Timestamp,
 }
 
 impl Reading {
-    fn of(site: &Site) -> Self {
+    fn of(parts: &PageParts) -> Self {
         Self {
-            shelf: site.shelf.clone(),
-            rates: Arc::clone(&site.rates),
-            now: site.clock.now(),
+            shelf: Arc::clone(&parts.shelf),
+            rates: Arc::clone(&parts.rates),
+            now: parts.shelf.clock.now(),
         }
     }
 }

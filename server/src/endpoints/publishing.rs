@@ -14,25 +14,41 @@ use simplefeed_http::{
 };
 use simplefeed_log::settings_of;
 use simplefeed_process::workers;
-use simplefeed_publish::{Append, Asked, Configure, Configured, Expected, PublishError, Wanted};
+use simplefeed_publish::{
+    Append, Asked, Configure, Configured, Expected, PublishError, Publisher, Wanted,
+};
 use simplefeed_resource::{Resource, Validity, Visibility, head_tag::SettingsTag};
 use tracing::error;
 
 use super::{
-    Site,
     forms::{self, EntryMedia, SettingsForm},
     off_thread,
     refusals::publish_error,
+    shelf::Shelf,
     shelf::is_hidden,
     timelines::hide,
 };
-use crate::metrics::Fate;
+use crate::{metrics::Fate, metrics::Metrics};
+
+/// Handles for publishers.
+#[derive(Debug)]
+pub struct PublishParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Way to the writer.
+    pub publisher: Publisher,
+    /// Counters of what was published.
+    pub metrics: Arc<Metrics>,
+}
 
 /// Largest body that is parsed on the thread of its connection, in bytes.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
 /// Appends the entries of a request to a feed.
-pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn append(
+    parts: &PublishParts,
+    exchange: Exchange<'_>,
+) -> Result<Outcome, Problem> {
     // All headers are checked before a byte of the body is read.
     let media = EntryMedia::of(exchange.headers)?;
     let key = forms::idempotency_key(exchange.headers)?;
@@ -58,18 +74,21 @@ pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcom
         room,
     };
     let offered = append.drafts.len();
-    let appended = match site.publisher.append(append).await {
+    let appended = match parts.publisher.append(append).await {
         Ok(appended) => appended,
         Err(error) => {
-            site.metrics.published(Fate::Refused, offered);
+            parts.metrics.published(Fate::Refused, offered);
             return Ok(Outcome::Answer(publish_error(&error)));
         }
     };
     let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
-    site.metrics.published(Fate::Duplicate, duplicates);
-    site.metrics.published(Fate::Appended, offered - duplicates);
+    parts.metrics.published(Fate::Duplicate, duplicates);
+    parts
+        .metrics
+        .published(Fate::Appended, offered - duplicates);
     // An empty batch makes no feed, so there is nothing to announce.
-    let announcement = site
+    let announcement = parts
+        .shelf
         .announcement(&appended.settings)
         .filter(|_| appended.exists);
     let new = appended.results.iter().any(|outcome| !outcome.duplicate);
@@ -91,12 +110,12 @@ pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcom
 }
 
 /// Returns whether the sender of a request may see the owner of a timeline, which is a feed.
-async fn sees_owner(site: &Site, settings: &Settings, sight: Sight) -> Result<bool, Problem> {
+async fn sees_owner(shelf: &Shelf, settings: &Settings, sight: Sight) -> Result<bool, Problem> {
     let owner = settings.timeline.as_ref();
     let Some(owner) = owner.and_then(|kind| kind.owner.clone()) else {
         return Ok(true);
     };
-    let timelines = Arc::clone(&site.shelf.timelines);
+    let timelines = Arc::clone(&shelf.timelines);
     let found = off_thread(move || {
         let owner_now = timelines.settings_now(&owner)?;
         Ok(owner_now.is_some_and(|(_, now)| !now.is_closed() || sight.shows(&owner)))
@@ -108,9 +127,12 @@ async fn sees_owner(site: &Site, settings: &Settings, sight: Sight) -> Result<bo
 const ASKED_AGAIN: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Creates a feed, or changes its settings.
-pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn configure(
+    parts: &PublishParts,
+    exchange: Exchange<'_>,
+) -> Result<Outcome, Problem> {
     let expected = forms::expected_of_feed(exchange.headers)?;
-    let (configured, body) = match change(site, exchange, expected).await? {
+    let (configured, body) = match change(parts, exchange, expected).await? {
         Ok(changed) => changed,
         Err(answer) => return Ok(Outcome::Answer(answer)),
     };
@@ -120,19 +142,19 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
         StatusCode::OK
     };
     let mut answer = json(status, body, configured.tag.as_ref());
-    let announcement = site.announcement(&configured.settings);
+    let announcement = parts.shelf.announcement(&configured.settings);
     answer.headers_mut().extend(announcement);
     Ok(Outcome::Answer(answer))
 }
 
 /// Changes the settings of a feed at their own URL, which creates nothing.
 pub(super) async fn change_settings(
-    site: &Site,
+    parts: &PublishParts,
     exchange: Exchange<'_>,
 ) -> Result<Outcome, Problem> {
     let expected = forms::expected_of_settings(exchange.headers)?;
     Ok(Outcome::Answer(
-        match change(site, exchange, expected).await? {
+        match change(parts, exchange, expected).await? {
             Ok((configured, body)) => {
                 let mut answer = document(StatusCode::OK, body);
                 // The tag of the identity coding; conditions ignore the letter.
@@ -147,7 +169,7 @@ pub(super) async fn change_settings(
 
 /// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a refused request.
 async fn change(
-    site: &Site,
+    parts: &PublishParts,
     exchange: Exchange<'_>,
     expected: Expected,
 ) -> Result<Result<(Configured, Vec<u8>), Answer>, Problem> {
@@ -166,11 +188,11 @@ async fn change(
         sight: sight.clone(),
         ..Wanted::default()
     };
-    let mut hidden = hide(&site.shelf, &mut wanted).await?;
+    let mut hidden = hide(&parts.shelf, &mut wanted).await?;
     if let Asked::Timeline {
         owner: Some(owner), ..
     } = &kind
-        && is_hidden(&site.shelf, owner, &sight).await?
+        && is_hidden(&parts.shelf, owner, &sight).await?
     {
         hidden.get_or_insert_with(|| owner.clone());
     }
@@ -185,20 +207,20 @@ async fn change(
         kind,
         wanted,
     };
-    let configured = match site.publisher.configure(configure).await {
+    let configured = match parts.publisher.configure(configure).await {
         Ok(configured) => configured,
         Err(error) => return Ok(Err(publish_error(&error))),
     };
-    let shows_owner = sees_owner(site, &configured.settings, sight).await?;
+    let shows_owner = sees_owner(&parts.shelf, &configured.settings, sight).await?;
     let body = forms::settings_answer(&configured.settings, |_| shows_owner);
     Ok(Ok((configured, body)))
 }
 
 /// Shows the settings of a feed, under a tag of their own.
-pub(super) async fn settings(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn settings(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
-    let over = site.left_behind();
-    let (log, name) = (Arc::clone(&site.log), feed.clone());
+    let over = shelf.left_behind();
+    let (log, name) = (Arc::clone(&shelf.log), feed.clone());
     let look = move || {
         let Some(head) = log.named(&name)? else {
             return Ok(None);
@@ -211,7 +233,7 @@ pub(super) async fn settings(site: &Site, exchange: Exchange<'_>) -> Result<Outc
     let (settings, tag) =
         found.ok_or_else(|| Problem::not_found(format!("there is no feed {feed}")))?;
     let sight = exchange.access.sight(exchange.headers);
-    let shows_owner = sees_owner(site, &settings, sight).await?;
+    let shows_owner = sees_owner(shelf, &settings, sight).await?;
     let body = forms::settings_answer(&settings, |_| shows_owner);
     let resource = Resource::of_bytes("application/json", None, Validity::Once, body.into());
     Ok(Outcome::Shown(Box::new(Shown {

@@ -12,12 +12,22 @@ use simplefeed_http::{
     problem::Problem,
 };
 use simplefeed_resource::{Resource, Validity};
-use simplefeed_views::rates::Read;
+use simplefeed_views::{rates::Rates as RatesView, rates::Read};
 
 use super::{
     Site, off_thread,
+    shelf::Shelf,
     shelf::{look_again, seen},
 };
+
+/// Handles for counts of entries.
+#[derive(Debug)]
+pub struct RateParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// The counts.
+    pub rates: Arc<RatesView>,
+}
 
 /// Path of rates.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
@@ -27,7 +37,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(show(site, exchange)),
+        handle: |site, exchange| Box::pin(show(&site.rates, exchange)),
     }],
 }];
 
@@ -81,18 +91,22 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
 }
 
 /// Shows the rates of a feed.
-async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let wanted = wanted(exchange.query())?;
-    let seen = seen(site, &exchange).await?;
+    let seen = seen(&parts.shelf, &exchange).await?;
     if seen.is_timeline {
         return Err(Problem::not_found(format!(
             "{} is a timeline: its entries are counted in the feeds that it follows",
             exchange.params.feed()
         )));
     }
-    let (view, log, feed) = (Arc::clone(&site.rates), Arc::clone(&site.log), seen.feed);
+    let (view, log, feed) = (
+        Arc::clone(&parts.rates),
+        Arc::clone(&parts.shelf.log),
+        seen.feed,
+    );
     // Before the look: a commit that it misses is of a later second.
-    let (over, now) = (seen.over, site.clock.now());
+    let (over, now) = (seen.over, parts.shelf.clock.now());
     let read = off_thread(move || {
         let head = log.head().number;
         let last = log.feed(feed)?.map(|head| head.updated.second());
@@ -111,11 +125,11 @@ async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     });
     let behind = || Problem::busy_with("entries are being counted");
     let rates = read.await?.ok_or_else(behind)?;
-    let seen = look_again(site, &exchange, seen).await?;
+    let seen = look_again(&parts.shelf, &exchange, seen).await?;
     let bytes = serde_json::to_vec(&rates).expect("rates have a JSON form");
     let resource = Resource::of_bytes(RATES_TYPE, None, Validity::Once, bytes.into());
     Ok(Outcome::Shown(Box::new(Shown {
-        policy: site.lifetimes.of(&resource, seen.visibility),
+        policy: parts.shelf.lifetimes.of(&resource, seen.visibility),
         resource,
         visibility: seen.visibility,
         headers: seen.announcement.into_iter().collect(),

@@ -5,27 +5,79 @@ use std::sync::Arc;
 use hyper::header::{HeaderName, HeaderValue};
 use simplefeed_core::{
     feed::{FeedKey, FeedName},
+    settings::Settings,
     sight::Sight,
+    sup::SUP_HEADER,
 };
-use simplefeed_http::{endpoint::Exchange, problem::Problem};
+use simplefeed_http::{
+    answers::header_value, endpoint::Exchange, problem::Problem, reply::Lifetimes,
+};
+use simplefeed_log::{EntryLog, watermark::Watermark};
+use simplefeed_process::clock::Clock;
 use simplefeed_resource::Visibility;
 use simplefeed_views::{
     catalogue::Catalogue,
     documents::reading::{Documents, Snapshot},
     timelines::Timelines,
 };
+use url::Url;
 
-use super::{Site, may_see, off_thread};
+use super::{Handles, may_see, off_thread, without_slash};
+use crate::config::Config;
 
-/// Feeds, and the rights to them.
-#[derive(Clone, Debug)]
+/// Feeds, the rights to them, and what answers about any of them say.
+#[derive(Debug)]
 pub struct Shelf {
+    /// The log.
+    pub log: Arc<dyn EntryLog>,
     /// The feeds and timelines as lists show them.
     pub catalogue: Arc<Catalogue>,
     /// Documents of all feeds.
     pub documents: Arc<Documents>,
     /// What timelines follow.
     pub timelines: Arc<Timelines>,
+    /// Seconds that are over.
+    pub watermark: Arc<Watermark>,
+    /// The accepted clock.
+    pub clock: Clock,
+    /// Cache policies of growing resources.
+    pub lifetimes: Lifetimes,
+    /// URL at which clients see the server, without a slash at its end.
+    pub public_url: String,
+    /// Whether there are SUP documents to announce.
+    pub has_sup: bool,
+}
+
+impl Shelf {
+    /// Returns the feeds of a server whose public URL is `public_url`.
+    pub(super) fn of(config: &Config, public_url: &Url, handles: &Handles, has_sup: bool) -> Self {
+        Self {
+            log: Arc::clone(&handles.log),
+            catalogue: Arc::clone(&handles.catalogue),
+            documents: Arc::clone(&handles.documents),
+            timelines: Arc::clone(&handles.views.timelines),
+            watermark: Arc::clone(&handles.watermark),
+            clock: handles.clock.clone(),
+            lifetimes: Lifetimes::new(config.recent_max_age),
+            public_url: without_slash(public_url.as_str()),
+            has_sup,
+        }
+    }
+
+    /// Returns the last second that the writer has left behind.
+    ///
+    /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
+    pub fn left_behind(&self) -> i64 {
+        let newest = self.log.head().last;
+        self.watermark.leave(self.clock.now(), newest)
+    }
+
+    /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
+    pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
+        let address = || header_value(&settings.sup_address_at(&self.public_url));
+        self.has_sup
+            .then(|| (HeaderName::from_static(SUP_HEADER), address()))
+    }
 }
 
 /// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
@@ -39,27 +91,27 @@ pub(super) struct Seen {
 }
 
 /// Looks a feed up. For readers that may not see it, the feed does not exist.
-pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+pub(super) async fn seen(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let sight = || exchange.access.sight(exchange.headers);
-    seen_with(site, exchange, sight).await
+    seen_with(shelf, exchange, sight).await
 }
 
 /// Looks a feed up for a reader that waits, with the rights that it has now.
-pub(super) async fn seen_now(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+pub(super) async fn seen_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let sight = || exchange.rules.now().sight(exchange.headers);
-    seen_with(site, exchange, sight).await
+    seen_with(shelf, exchange, sight).await
 }
 
 /// Looks a feed up for a reader with these rights.
 pub(super) async fn seen_with(
-    site: &Site,
+    shelf: &Shelf,
     exchange: &Exchange<'_>,
     sight: impl Fn() -> Sight,
 ) -> Result<Seen, Problem> {
-    let over = site.left_behind();
+    let over = shelf.left_behind();
     let feed = exchange.params.feed();
-    let (state, visibility) = state_for(&site.shelf, feed, sight).await?;
-    let announcement = site.announcement(&state.settings);
+    let (state, visibility) = state_for(shelf, feed, sight).await?;
+    let announcement = shelf.announcement(&state.settings);
     Ok(Seen {
         visibility,
         announcement,
@@ -72,13 +124,13 @@ pub(super) async fn seen_with(
 /// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
 /// closed feed.
 pub(super) async fn look_again(
-    site: &Site,
+    shelf: &Shelf,
     exchange: &Exchange<'_>,
     before: Seen,
 ) -> Result<Seen, Problem> {
     match before.visibility {
         Visibility::Public => Ok(before),
-        Visibility::Private => seen(site, exchange).await,
+        Visibility::Private => seen(shelf, exchange).await,
     }
 }
 

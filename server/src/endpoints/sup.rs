@@ -40,8 +40,12 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, sleep_until},
 };
+use url::Url;
 
-use super::{Site, may_see_row, off_thread, waits};
+use super::{
+    Handles, Site, may_see_row, off_thread, shelf::Shelf, waits, waits::Parking, without_slash,
+};
+use crate::config::Config;
 
 /// Subject of a document, and its readers.
 type Told = (Subject, Visibility);
@@ -50,6 +54,17 @@ const FEEDS: Told = (Subject::Feeds, Visibility::Public);
 const CLOSED_FEEDS: Told = (Subject::Feeds, Visibility::Private);
 const TIMELINES: Told = (Subject::Timelines, Visibility::Public);
 const CLOSED_TIMELINES: Told = (Subject::Timelines, Visibility::Private);
+
+/// Handles for updates of feeds and timelines.
+#[derive(Debug)]
+pub struct SupParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Documents; `None` if the server offers none.
+    pub updates: Option<Arc<Updates>>,
+    /// Places for readers that wait.
+    pub parking: Parking,
+}
 
 /// Paths of SUP documents: the current ones, and archived windows.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -60,7 +75,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(site, exchange, FEEDS)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -70,7 +85,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(site, exchange, FEEDS)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -80,7 +95,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_FEEDS)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_FEEDS)),
         }],
     },
     Endpoint {
@@ -90,7 +105,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(site, exchange, TIMELINES)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, TIMELINES)),
         }],
     },
     Endpoint {
@@ -100,7 +115,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_TIMELINES)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_TIMELINES)),
         }],
     },
     Endpoint {
@@ -110,7 +125,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_FEEDS)),
+            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_FEEDS)),
         }],
     },
 ];
@@ -203,26 +218,21 @@ impl std::fmt::Debug for Updates {
 }
 
 impl Updates {
-    /// Returns the documents of both views. `periods` are the offered ones, in seconds, the default one first.
-    pub fn new(
-        log: Arc<dyn ShownLog>,
-        (view, timelines): (Arc<Sup>, Arc<TimelineUpdates>),
-        watermark: Arc<Watermark>,
-        periods: &[u32],
-        public_url: &str,
-        clock: Clock,
-    ) -> Self {
-        Self {
-            log,
-            view,
-            timelines,
-            watermark,
-            periods: periods.to_vec(),
-            public_url: public_url.into(),
-            clock,
+    /// Returns the documents of both views of a server, if it offers any.
+    pub(super) fn of(config: &Config, public_url: &Url, handles: &Handles) -> Option<Arc<Self>> {
+        let view = handles.views.files.sup.as_ref()?;
+        let timelines = handles.views.updates.as_ref()?;
+        Some(Arc::new(Self {
+            log: Arc::clone(&handles.shown),
+            view: Arc::clone(view),
+            timelines: Arc::clone(timelines),
+            watermark: Arc::clone(&handles.watermark),
+            periods: config.sup_periods.to_vec(),
+            public_url: without_slash(public_url.as_str()),
+            clock: handles.clock.clone(),
             rendered: Default::default(),
             turn: Arc::new(Semaphore::new(1)),
-        }
+        }))
     }
 
     /// Returns the offered periods, in seconds, the default one first.
@@ -404,9 +414,9 @@ impl Updates {
 }
 
 /// Shows a SUP document: the current one of a period, or an archived window.
-async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outcome, Problem> {
+async fn updates(parts: &SupParts, exchange: Exchange<'_>, told: Told) -> Result<Outcome, Problem> {
     let nothing = || nothing_at(exchange.uri.path());
-    let updates = site.updates.as_ref().ok_or_else(nothing)?;
+    let updates = parts.updates.as_ref().ok_or_else(nothing)?;
     let periods = updates.periods();
     // A window has no query. The default period sets the lifetime of one that is made for its reader.
     let asked = match exchange.params.number() {
@@ -414,14 +424,14 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
         Some(_) => asked("", periods)?,
     };
     let Some(wait) = asked.wait else {
-        let (shown, _) = look(site, updates, &exchange, told, asked.period).await?;
+        let (shown, _) = look(parts, updates, &exchange, told, asked.period).await?;
         return Ok(Outcome::Shown(Box::new(shown)));
     };
-    let place = site.parking.place();
+    let place = parts.parking.place();
     let deadline = Instant::now() + Duration::from_secs(wait.seconds);
     let mut stopping = exchange.ending.is_near.clone();
     // Before the look: a commit that it misses is announced.
-    let mut commits = site.log.announcements().newest();
+    let mut commits = parts.shelf.log.announcements().newest();
     loop {
         commits.mark_unchanged();
         // The token may have been revoked since.
@@ -430,13 +440,13 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
         {
             return Ok(Outcome::Answer(denied_answer(denied)));
         }
-        let (shown, span) = look(site, updates, &exchange, told, asked.period).await?;
+        let (shown, span) = look(parts, updates, &exchange, told, asked.period).await?;
         let is_answer = span.is_none_or(|span| span.tells_after(wait.since));
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
             return Ok(Outcome::Waited(Box::new(shown)));
         }
         // A commit is in the document once its second is over; until then, others may come.
-        let is_untold = span.is_some_and(|span| site.log.head().last.second() > span.until);
+        let is_untold = span.is_some_and(|span| parts.shelf.log.head().last.second() > span.until);
         let next = async {
             if !is_untold {
                 let _ended = commits.changed().await;
@@ -456,7 +466,7 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
 
 /// Returns the SUP document as it is now, with its links, and the seconds that it tells of.
 async fn look(
-    site: &Site,
+    parts: &SupParts,
     updates: &Arc<Updates>,
     exchange: &Exchange<'_>,
     told: Told,
@@ -464,8 +474,8 @@ async fn look(
 ) -> Result<(Shown, Option<Span>), Problem> {
     let (_, visibility) = told;
     let window = exchange.params.number();
-    let over = site.left_behind();
-    let found = document_for(site, updates, exchange, told, period).await?;
+    let over = parts.shelf.left_behind();
+    let found = document_for(parts, updates, exchange, told, period).await?;
     let SupResource {
         resource,
         previous,
@@ -477,7 +487,7 @@ async fn look(
         ),
     })?;
     let policy = if resource.is_final() {
-        site.lifetimes.of(&resource, visibility)
+        parts.shelf.lifetimes.of(&resource, visibility)
     } else {
         Lifetimes::polled(period, visibility)
     };
@@ -507,7 +517,7 @@ async fn look(
 
 /// Returns the SUP document that a request asks for, if there is one.
 async fn document_for(
-    site: &Site,
+    parts: &SupParts,
     updates: &Arc<Updates>,
     exchange: &Exchange<'_>,
     (subject, visibility): Told,
@@ -528,8 +538,8 @@ async fn document_for(
         None
     };
     let updates = Arc::clone(updates);
-    let timelines = Arc::clone(&site.shelf.timelines);
-    let catalogue = Arc::clone(&site.shelf.catalogue);
+    let timelines = Arc::clone(&parts.shelf.timelines);
+    let catalogue = Arc::clone(&parts.shelf.catalogue);
     off_thread(move || {
         // Held by the work and not by the request: the work goes on when its reader is gone.
         let _turn = turn;

@@ -5,12 +5,12 @@ use simplefeed_core::{
     settings::Choices,
     timestamp::Timestamp,
 };
-use simplefeed_http::{access::Access, pipeline::find};
+use simplefeed_http::{access::Access, pipeline::find, reply::Lifetimes};
 use simplefeed_log::{Append as _, fixtures::create, memory::MemoryLog};
+use simplefeed_process::clock;
 use simplefeed_publish::Wanted;
 use simplefeed_views::{
-    catalogue::Catalogue,
-    documents::{archive::Archive, reading::Documents},
+    documents::archive::Archive,
     folders::Folders,
     timelines::{fan_out::Keeping, merged::with_timelines},
 };
@@ -142,13 +142,19 @@ async fn the_right_to_a_feed_is_asked_first() {
         log
     };
     let (closed, open): (Arc<dyn EntryLog>, Arc<dyn EntryLog>) = (log_of(true), log_of(false));
-    let shelf = shelf::Shelf {
+    let shelf = Shelf {
+        log: Arc::clone(&closed),
         catalogue: Arc::new(Catalogue::new(Arc::clone(&closed))),
         documents: Arc::new(Documents::new(
             with_timelines(&open).unwrap(),
             Archive::new(&Folders::new(folder.path(), None)),
         )),
         timelines: Arc::new(Timelines::new(closed, None, Keeping::default()).unwrap()),
+        watermark: Arc::new(Watermark::in_memory()),
+        clock: Clock::new(clock::system, None),
+        lifetimes: Lifetimes::new(1),
+        public_url: "http://h".into(),
+        has_sup: false,
     };
     let name = FeedName::parse("feed1").unwrap();
     for catalogue_is_read in [false, true] {

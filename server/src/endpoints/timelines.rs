@@ -24,7 +24,7 @@ use simplefeed_http::{
     problem::Problem,
 };
 use simplefeed_log::LogError;
-use simplefeed_publish::{Follow, Followed, PublishError, Wanted};
+use simplefeed_publish::{Follow, Followed, PublishError, Publisher, Wanted};
 use simplefeed_resource::{Resource, Validity, Visibility};
 use simplefeed_views::{
     catalogue::{Catalogue, Row},
@@ -33,6 +33,7 @@ use simplefeed_views::{
         lists::{Part, SeenClosed, Stretch},
     },
 };
+use tokio::sync::Semaphore;
 
 use super::{
     Site,
@@ -45,6 +46,17 @@ use super::{
     shelf::{Shelf, is_hidden, look_again, seen},
 };
 
+/// Handles for what timelines follow.
+#[derive(Debug)]
+pub struct TimelineParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Way to the writer.
+    pub publisher: Publisher,
+    /// One permit for each search through all names at the same time.
+    pub searches: Arc<Semaphore>,
+}
+
 /// Paths of follows and followers.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
@@ -54,7 +66,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::POST,
             needs: Needs::Right(Right::Publish),
-            handle: |site, exchange| Box::pin(change(site, exchange)),
+            handle: |site, exchange| Box::pin(change(&site.timelines, exchange)),
         }],
     },
     Endpoint {
@@ -65,12 +77,12 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             Verb {
                 method: Method::PUT,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(follow(site, exchange)),
+                handle: |site, exchange| Box::pin(follow(&site.timelines, exchange)),
             },
             Verb {
                 method: Method::DELETE,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(unfollow(site, exchange)),
+                handle: |site, exchange| Box::pin(unfollow(&site.timelines, exchange)),
             },
         ],
     },
@@ -81,7 +93,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(site, exchange, Subject::Following)),
+            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Following)),
         }],
     },
     Endpoint {
@@ -91,7 +103,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(site, exchange, Subject::Opml)),
+            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Opml)),
         }],
     },
     Endpoint {
@@ -101,7 +113,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(site, exchange, Subject::Followers)),
+            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Followers)),
         }],
     },
     Endpoint {
@@ -111,7 +123,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(site, exchange, Subject::FriendsOfFriends)),
+            handle: |site, exchange| {
+                Box::pin(show(&site.timelines, exchange, Subject::FriendsOfFriends))
+            },
         }],
     },
 ];
@@ -171,7 +185,7 @@ struct ChangeAnswer<'a> {
 }
 
 /// Follows one item.
-async fn follow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();
     let (body, _room) = exchange.body.read().await?;
@@ -187,11 +201,11 @@ async fn follow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
         sight: exchange.access.sight(exchange.headers),
         ..Wanted::default()
     };
-    change_one(site, exchange.params.feed(), item, true, wanted).await
+    change_one(parts, exchange.params.feed(), item, true, wanted).await
 }
 
 /// Follows one item no longer.
-async fn unfollow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn unfollow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     // It says nothing, and once it is read the request is complete.
     let (_nothing, _room) = exchange.body.read().await?;
@@ -201,18 +215,18 @@ async fn unfollow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Proble
         sight: exchange.access.sight(exchange.headers),
         ..Wanted::default()
     };
-    change_one(site, exchange.params.feed(), item, false, wanted).await
+    change_one(parts, exchange.params.feed(), item, false, wanted).await
 }
 
 async fn change_one(
-    site: &Site,
+    parts: &TimelineParts,
     timeline: &FeedName,
     item: FeedPattern,
     followed: bool,
     wanted: Wanted,
 ) -> Result<Outcome, Problem> {
     Ok(Outcome::Answer(
-        match changed(site, timeline, wanted).await? {
+        match changed(parts, timeline, wanted).await? {
             Ok(outcome) => told(&ItemAnswer {
                 timeline: timeline.as_str(),
                 item: item.to_string(),
@@ -227,15 +241,15 @@ async fn change_one(
 
 /// Changes the follows of a timeline.
 async fn changed(
-    site: &Site,
+    parts: &TimelineParts,
     timeline: &FeedName,
     mut wanted: Wanted,
 ) -> Result<Result<Followed, PublishError>, Problem> {
-    if let Some(hidden) = hide(&site.shelf, &mut wanted).await? {
+    if let Some(hidden) = hide(&parts.shelf, &mut wanted).await? {
         return Ok(Err(PublishError::UnknownFeed(hidden)));
     }
     let feed = timeline.clone();
-    Ok(site.publisher.follow(Follow { feed, wanted }).await)
+    Ok(parts.publisher.follow(Follow { feed, wanted }).await)
 }
 
 /// Returns the first name to follow that is hidden from the sender, because there is no such feed or a closed one. Takes
@@ -260,7 +274,7 @@ pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<Fe
 }
 
 /// Changes many items at once.
-async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     check_uncoded(exchange.headers)?;
     let kind = essence(media_type(exchange.headers));
@@ -271,7 +285,7 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
     let timeline = exchange.params.feed().clone();
     let (body, _room) = exchange.body.read().await?;
     let mut wanted = if is_opml {
-        of_opml(&body, &site.public_url)?
+        of_opml(&body, &parts.shelf.public_url)?
     } else {
         let body: ChangeBody = parse(&body)?;
         Wanted {
@@ -283,7 +297,7 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
     };
     wanted.sight = exchange.access.sight(exchange.headers);
     Ok(Outcome::Answer(
-        match changed(site, &timeline, wanted).await? {
+        match changed(parts, &timeline, wanted).await? {
             Ok(outcome) => told(&ChangeAnswer {
                 timeline: timeline.as_str(),
                 followed: outcome.followed,
@@ -402,14 +416,18 @@ struct List<'l> {
 }
 
 /// Handles a GET of a list of follows or followers.
-async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<Outcome, Problem> {
+async fn show(
+    parts: &TimelineParts,
+    exchange: Exchange<'_>,
+    subject: Subject,
+) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
     let after = match subject {
         Subject::Following | Subject::Followers => after(exchange.query())?,
         // They are whole. A query that was refused would get 200 where the answer is kept ready.
         Subject::Opml | Subject::FriendsOfFriends => None,
     };
-    let seen = seen(site, &exchange).await?;
+    let seen = seen(&parts.shelf, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
     // Follows of friends, and closed followers for a reader of some, may be many to look at.
     let takes_long = match subject {
@@ -418,17 +436,17 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
         Subject::Following | Subject::Opml => false,
     };
     let turn = if takes_long {
-        Arc::clone(&site.searches).acquire_owned().await.ok()
+        Arc::clone(&parts.searches).acquire_owned().await.ok()
     } else {
         None
     };
     // Before the lookup, which may find more than the generation has.
-    let validity = Validity::Generation(site.shelf.catalogue.generation_of_names());
+    let validity = Validity::Generation(parts.shelf.catalogue.generation_of_names());
     let lists = Lists {
-        catalogue: Arc::clone(&site.shelf.catalogue),
-        timelines: Arc::clone(&site.shelf.timelines),
+        catalogue: Arc::clone(&parts.shelf.catalogue),
+        timelines: Arc::clone(&parts.shelf.timelines),
         sight,
-        public_url: site.public_url.clone(),
+        public_url: parts.shelf.public_url.clone(),
         name: feed.clone(),
         feed: seen.feed,
     };
@@ -446,7 +464,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
             return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
-    let seen = look_again(site, &exchange, seen).await?;
+    let seen = look_again(&parts.shelf, &exchange, seen).await?;
     // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();
@@ -461,7 +479,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     };
     let resource = Resource::of_bytes(media_type, None, validity, body.into());
     Ok(Outcome::Shown(Box::new(Shown {
-        policy: site.lifetimes.of(&resource, visibility),
+        policy: parts.shelf.lifetimes.of(&resource, visibility),
         resource,
         visibility,
         headers: vec![],

@@ -18,6 +18,7 @@ use simplefeed_process::workers::idle;
 use simplefeed_resource::Coding;
 use simplefeed_views::{
     error::ViewError,
+    push::Push,
     push::{Interest, Watching},
 };
 use tokio::{
@@ -25,10 +26,25 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Site, documents::recent_now, off_thread, shelf::seen_now};
+use super::{
+    documents::recent_now,
+    off_thread,
+    shelf::{Shelf, seen_now},
+};
+
+/// Handles for readers that wait for a document.
+#[derive(Debug)]
+pub struct WaitParts {
+    /// Feeds, and the rights to them.
+    pub shelf: Arc<Shelf>,
+    /// Hubs of readers that wait.
+    pub push: Arc<Push>,
+    /// Places for them.
+    pub parking: Parking,
+}
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Parking(Arc<Semaphore>);
 
 impl Parking {
@@ -71,29 +87,34 @@ pub fn seconds(query: &str) -> Result<Option<u64>, Problem> {
 
 /// Shows the recent document once it is another one than the reader has, or after `seconds`.
 pub(super) async fn recent(
-    site: &Site,
+    parts: &WaitParts,
     exchange: Exchange<'_>,
     seconds: u64,
 ) -> Result<Outcome, Problem> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let (outcome, is_known) = look(site, &exchange).await?;
+    let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
     if !is_known {
         return Ok(outcome);
     }
     // Without a free place, this is a poll.
-    let Some(_place) = site.parking.place() else {
+    let Some(_place) = parts.parking.place() else {
         return Ok(outcome);
     };
     drop(outcome);
     // A request without an acceptable coding is refused by the answer.
     let coding = negotiate(exchange.headers).unwrap_or(Coding::Identity);
-    let feed = Box::pin(seen_now(site, &exchange)).await?.feed;
-    let watched = watch(site, &exchange, feed, Interest::Document(coding));
+    let feed = Box::pin(seen_now(&parts.shelf, &exchange)).await?.feed;
+    let watched = watch(
+        (&parts.push, &parts.shelf),
+        &exchange,
+        feed,
+        Interest::Document(coding),
+    );
     let mut watching = Box::pin(watched).await?;
     let mut stopping = exchange.ending.is_near.clone();
     let mut is_over = false;
     loop {
-        let (outcome, is_known) = look(site, &exchange).await?;
+        let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
         if !is_known || is_over {
             return Ok(outcome);
         }
@@ -111,7 +132,7 @@ pub(super) async fn recent(
 }
 
 /// Returns the answer of now, and whether it is that the reader has the document.
-async fn look(site: &Site, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
+async fn look(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
     // The first of those that are woken together makes it ready for the others.
     if let Some((_, answer)) = exchange
         .ready
@@ -121,23 +142,23 @@ async fn look(site: &Site, exchange: &Exchange<'_>) -> Result<(Outcome, bool), P
         return Ok((Outcome::Answer(for_once(answer)), is_known));
     }
     // Boxed: each reader that waits would keep room for it.
-    let shown = Box::pin(recent_now(site, exchange)).await?;
-    let is_known = is_known(&shown, exchange.headers, site.clock.now());
+    let shown = Box::pin(recent_now(shelf, exchange)).await?;
+    let is_known = is_known(&shown, exchange.headers, shelf.clock.now());
     Ok((Outcome::Waited(Box::new(shown)), is_known))
 }
 
 /// Begins to watch a feed.
 pub(super) async fn watch(
-    site: &Site,
+    (push, shelf): (&Arc<Push>, &Shelf),
     exchange: &Exchange<'_>,
     feed: FeedKey,
     interest: Interest,
 ) -> Result<Watching, Problem> {
     // A feed that others watch is looked at already.
-    if let Some(watching) = site.push.join(feed, interest) {
+    if let Some(watching) = push.join(feed, interest) {
         return Ok(watching);
     }
-    let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.shelf.documents));
+    let (push, documents) = (Arc::clone(push), Arc::clone(&shelf.documents));
     let name = exchange.params.feed().clone();
     off_thread(move || {
         push.watch((feed, &name), interest, &**documents.log())

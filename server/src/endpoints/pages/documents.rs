@@ -11,9 +11,9 @@ use simplefeed_http::{
 };
 use simplefeed_views::error::ViewError;
 
-use super::{Reading, Top, moment::Moment, rendered, shown, value};
+use super::{PageParts, Reading, Top, moment::Moment, rendered, shown, value};
 use crate::endpoints::{
-    Site, off_thread,
+    off_thread,
     shelf::{look_again, seen},
 };
 
@@ -47,11 +47,11 @@ struct Row {
 }
 
 /// Shows the documents of a feed, newest first.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
+pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(&parts.shelf, &exchange).await?;
     let name = exchange.params.feed().clone();
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
-    let (reading, wanted, top) = (Reading::of(site), name.clone(), Top::of(&exchange, 2));
+    let (reading, wanted, top) = (Reading::of(parts), name.clone(), Top::of(&exchange, 2));
     let made = off_thread(move || {
         let state = reading.shelf.documents.snapshot(&wanted)?;
         let page = state.map(|state| make(&reading, &wanted, &state.head, before, top));
@@ -59,7 +59,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let html = made.await?.ok_or_else(absent)??;
-    look_again(site, &exchange, seen).await?;
+    look_again(&parts.shelf, &exchange, seen).await?;
     Ok(shown(html))
 }
 

@@ -14,14 +14,14 @@ use simplefeed_http::{
 use simplefeed_log::LogError;
 
 use super::{
-    Reading, Top,
+    PageParts, Reading, Top,
     content::{beginning, shown as shown_content},
     feed::numbered,
     moment::Moment,
     rendered, shown,
 };
 use crate::endpoints::{
-    Site, off_thread,
+    off_thread,
     shelf::{look_again, seen},
 };
 
@@ -65,12 +65,12 @@ struct LinkRow {
 }
 
 /// Shows an entry.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
-    let room = site.pages.one().await?;
+pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(&parts.shelf, &exchange).await?;
+    let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
     let number = exchange.params.number();
-    let reading = Reading::of(site);
+    let reading = Reading::of(parts);
     let (wanted, top) = (name.clone(), Top::of(&exchange, 2));
     let made = off_thread(move || {
         let Some(state) = reading.shelf.documents.snapshot(&wanted)? else {
@@ -84,7 +84,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let absent = || Problem::not_found(format!("feed {name} has no such entry"));
     let html = made.await?.ok_or_else(absent)??;
     drop(room);
-    look_again(site, &exchange, seen).await?;
+    look_again(&parts.shelf, &exchange, seen).await?;
     Ok(shown(html))
 }
 

@@ -28,13 +28,13 @@ use simplefeed_views::{
 };
 
 use super::{
-    Reading, Top,
+    PageParts, Reading, Top,
     moment::{self, Moment},
     plot::{Plot, Window},
     rendered, shown, told, value,
 };
 use crate::endpoints::{
-    Site, off_thread,
+    off_thread,
     shelf::{look_again, seen},
     timelines::seen_followers,
 };
@@ -139,9 +139,9 @@ pub(super) fn short(title: &str) -> String {
 }
 
 /// Shows a feed: its newest entries, or those before a position.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
-    let room = site.pages.one().await?;
+pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(&parts.shelf, &exchange).await?;
+    let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
     let go = value(exchange.query(), "go").unwrap_or_default();
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
@@ -150,10 +150,10 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         || Problem::malformed("in= names no time, such as 2026-11, or 2026-11-25T14..2026-11-26");
     let window = window.map(|text| Window::parse(&text).ok_or_else(no_time));
     let window = window.transpose()?;
-    let (reading, sight) = (Reading::of(site), exchange.access.sight(exchange.headers));
+    let (reading, sight) = (Reading::of(parts), exchange.access.sight(exchange.headers));
     let (log, url) = (
-        Arc::clone(&site.log),
-        format!("{}/feeds/{name}", site.public_url),
+        Arc::clone(&parts.shelf.log),
+        format!("{}/feeds/{name}", parts.shelf.public_url),
     );
     let top = Top::of(&exchange, 1);
     let goal = (!go.is_empty()).then(|| Goal::of(&go));
@@ -194,7 +194,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
     drop(room);
-    look_again(site, &exchange, seen).await?;
+    look_again(&parts.shelf, &exchange, seen).await?;
     match made {
         Ok(html) => Ok(shown(html?)),
         Err(location) => {

@@ -17,10 +17,10 @@ use simplefeed_log::{LogError, settings_of};
 use simplefeed_views::catalogue::Row as Listed;
 
 use super::{
-    Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told, value,
+    PageParts, Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told,
+    value,
 };
 use crate::endpoints::{
-    Site,
     catalogue::{Search, search},
     off_thread,
 };
@@ -92,7 +92,7 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
 }
 
 /// Shows the feeds that the reader may see.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let Wanted {
         text,
         order,
@@ -101,10 +101,10 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     } = wanted(exchange.query())?;
     let sight = exchange.access.sight(exchange.headers);
     let is_limited = !sight.covers(&FeedPattern::all());
-    let reading = Reading::of(site);
+    let reading = Reading::of(parts);
     let (lower, behind) = (text.to_lowercase(), after.clone());
-    let turn = Arc::clone(&site.searches).acquire_owned().await;
-    let (ranking, log) = (Arc::clone(&site.ranking), Arc::clone(&site.log));
+    let turn = Arc::clone(&parts.searches).acquire_owned().await;
+    let (ranking, log) = (Arc::clone(&parts.ranking), Arc::clone(&parts.shelf.log));
     let found = off_thread(move || {
         // Held by the work, which goes on after its reader has gone.
         let _turn = turn;
@@ -139,11 +139,12 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             .map(|after| ("after", after)),
         _ => last.map(|_| ("skip", (skip + ROWS_MAX).to_string())),
     };
-    let head = site.log.head();
+    let head = parts.shelf.log.head();
     let page = FeedsPage {
         top: Top::of(&exchange, 0),
         count: Some(head.feeds).filter(|_| !is_limited),
-        newest: (head.number.0 > 0 && !is_limited).then(|| Moment::of(head.last, site.clock.now())),
+        newest: (head.number.0 > 0 && !is_limited)
+            .then(|| Moment::of(head.last, parts.shelf.clock.now())),
         first: query(&text, None, order),
         is_first: after.is_none() && skip == 0,
         next: next.map(|(name, value)| query(&text, Some((name, &value)), order)),
@@ -152,7 +153,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         rows,
         text,
         is_limited,
-        url: site.public_url.clone(),
+        url: parts.shelf.public_url.clone(),
     };
     Ok(shown(rendered(&page)?))
 }

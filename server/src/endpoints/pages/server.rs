@@ -11,8 +11,8 @@ use simplefeed_http::{
 use simplefeed_log::Closed;
 use simplefeed_process::clock::Standing;
 
-use super::{Top, moment::Moment, rendered, shown};
-use crate::endpoints::{Site, off_thread};
+use super::{PageParts, Top, moment::Moment, rendered, shown};
+use crate::endpoints::off_thread;
 
 #[derive(Template)]
 #[template(path = "server.html")]
@@ -34,14 +34,14 @@ struct ServerPage {
 }
 
 /// Shows the state of the server, to its administrators.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     exchange
         .access
         .administers_all(exchange.headers)
         .map_err(Problem::from)?;
-    let log = Arc::clone(&site.log);
+    let log = Arc::clone(&parts.shelf.log);
     let takes = off_thread(move || Ok(log.takes_entries())).await?;
-    let clock = site.clock.standing();
+    let clock = parts.shelf.clock.standing();
     let takes = match (takes, clock) {
         (Ok(()), Standing::Refused { .. }) => {
             Err("the system clock is more than five years ahead of the last entry".into())
@@ -55,8 +55,8 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         (Err(Closed::Replaced), _) => Err("a document beside its log is of another one".into()),
         (Err(Closed::Displaced), _) => Err("its data folder is not what it opened".into()),
     };
-    let head = site.log.head();
-    let views = site.views.iter().map(|(view, progress)| {
+    let head = parts.shelf.log.head();
+    let views = parts.views.iter().map(|(view, progress)| {
         let behind = head.number.0.saturating_sub(progress.reached().0);
         (view.name(), behind)
     });
@@ -74,16 +74,16 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
                 "it has leapt ahead by more than a month; it is followed after simplefeed-server clock accept"
             }
         },
-        url: site.public_url.clone(),
+        url: parts.shelf.public_url.clone(),
         feeds: head.feeds,
-        timelines: site.shelf.timelines.count_at_once(),
+        timelines: parts.shelf.timelines.count_at_once(),
         commits: head.number.0,
-        newest: (head.number.0 > 0).then(|| Moment::of(head.last, site.clock.now())),
+        newest: (head.number.0 > 0).then(|| Moment::of(head.last, parts.shelf.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {
             let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
-            Moment::of(began, site.clock.now())
+            Moment::of(began, parts.shelf.clock.now())
         }),
-        connections: site.metrics.open_connections(),
+        connections: parts.metrics.open_connections(),
         views: views.collect(),
     };
     Ok(shown(rendered(&page)?))

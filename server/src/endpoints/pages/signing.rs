@@ -11,8 +11,7 @@ use simplefeed_http::{
     problem::Problem,
 };
 
-use super::{Top, answered, rendered, shown, value};
-use crate::endpoints::Site;
+use super::{PageParts, Top, answered, rendered, shown, value};
 
 /// Bytes of a form.
 const FORM_BYTES_MAX: usize = 4 * 1024;
@@ -34,8 +33,8 @@ pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
 }
 
 /// Keeps a token of ours in the cookie of the browser.
-pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    check_origin(site, exchange.headers)?;
+pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    check_origin(parts, exchange.headers)?;
     let (access, top) = (exchange.access, Top::of(&exchange, 0));
     let (body, _room) = exchange.body.read_at_most(FORM_BYTES_MAX).await?;
     let form = String::from_utf8_lossy(&body);
@@ -47,7 +46,7 @@ pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outco
     let is_ours = !headers.is_empty() && access.knows_caller(&headers).is_ok();
     if is_ours
         && !token.is_empty()
-        && let Some(field) = site.cookie.field(Some(&token))
+        && let Some(field) = parts.cookie.field(Some(&token))
     {
         return Ok(to_feeds(Some(field)));
     }
@@ -59,9 +58,9 @@ pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outco
 }
 
 /// Removes the cookie.
-pub(super) fn sign_out(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
-    check_origin(site, exchange.headers)?;
-    Ok(to_feeds(site.cookie.field(None)))
+pub(super) fn sign_out(parts: &PageParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+    check_origin(parts, exchange.headers)?;
+    Ok(to_feeds(parts.cookie.field(None)))
 }
 
 /// Leads to the page of all feeds.
@@ -74,7 +73,7 @@ fn to_feeds(cookie: Option<HeaderValue>) -> Outcome {
 }
 
 /// Refuses a form that a page of another site has sent.
-fn check_origin(site: &Site, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_origin(parts: &PageParts, headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let fetched = text(&HeaderName::from_static("sec-fetch-site"));
     let is_own = match (fetched, text(&ORIGIN)) {
@@ -82,7 +81,7 @@ fn check_origin(site: &Site, headers: &HeaderMap) -> Result<(), Problem> {
         (Some(fetched), _) => fetched == "same-origin",
         (None, Some(origin)) => {
             let host = text(&HOST).map(|host| format!("http://{host}"));
-            origin == site.origin || host.is_some_and(|host| host == origin)
+            origin == parts.origin || host.is_some_and(|host| host == origin)
         }
         // Every browser sends one of them with a form.
         (None, None) => false,
