@@ -44,7 +44,9 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     // Before `damaged`, because an `OpenError` is more exact.
     match open_error(error) {
         Some(OpenError::Locked { .. }) => LOCKED,
-        Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
+        Some(OpenError::Damaged { .. } | OpenError::Newer { .. } | OpenError::Older { .. }) => {
+            INTEGRITY
+        }
         Some(OpenError::Absent { .. }) => NOT_FOUND,
         Some(OpenError::Foreign { .. }) => USAGE,
         _ if is_displaced(error) => DISPLACED,

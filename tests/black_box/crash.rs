@@ -237,7 +237,6 @@ pub(crate) const STEPS: [(&str, Step); 5] = [
 ];
 /// Steps of a start.
 pub(crate) const OPENING: Step = (1, b'p');
-pub(crate) const UPGRADING: Step = (1, b'u');
 
 /// Whether a slow disk is at a step.
 pub(crate) fn is_at(marker: &Path, (place, mark): Step) -> bool {

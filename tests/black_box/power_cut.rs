@@ -17,12 +17,10 @@ use std::{
 };
 
 use crate::{
-    crash::{OPENING, STEPS, Step, UPGRADING, await_step, is_at},
+    crash::{OPENING, STEPS, Step, await_step, is_at},
     dice::Dice,
     faults::library,
-    harness::{
-        Server, check_folder, copy_folder, ids, is_long, pause, program, simplefeed, workspace,
-    },
+    harness::{Server, check_folder, ids, is_long, pause, program, simplefeed},
     http::Request,
     visibility::{Seen, crowd},
 };
@@ -63,16 +61,13 @@ enum Aim {
     Step(Step),
     /// While the log is opened after a kill.
     Opening,
-    /// While a log of this storage version is opened, with or without the mark of a clean stop.
-    Upgrade(u32, bool),
 }
 
 impl Aim {
     fn of_run(run: usize) -> Self {
         match (run % 8, STEPS.get(run % 8)) {
             (_, Some((_, step))) => Self::Step(*step),
-            (5, _) => Self::Opening,
-            (6, _) => Self::Upgrade([2, 1][run / 8 % 2], (run / 16).is_multiple_of(2)),
+            (5 | 6, _) => Self::Opening,
             _ => Self::Time,
         }
     }
@@ -319,18 +314,7 @@ fn power_cut(base: &Base, run: usize, start: impl Fn(&Path) -> Server) -> Cut {
         Dice::new(u64::try_from(run).unwrap()),
     );
     let aim = Aim::of_run(run);
-    let disk = match aim {
-        Aim::Upgrade(version, is_clean) => {
-            let disk = Disk::create(folder.path()).unwrap();
-            let data = disk.mount.join("data");
-            copy_folder(&workspace().join(format!("fixtures/log-{version}")), &data);
-            if !is_clean {
-                fs::remove_file(data.join("clean")).unwrap();
-            }
-            disk
-        }
-        _ => base.disk(folder.path()),
-    };
+    let disk = base.disk(folder.path());
     let data = disk.mount.join("data");
     let mut within = |micros| {
         let micros = u64::try_from(dice.below(micros)).unwrap();
@@ -370,14 +354,6 @@ fn power_cut(base: &Base, run: usize, start: impl Fn(&Path) -> Server) -> Cut {
             });
             Some(OPENING)
         }
-        Aim::Upgrade(..) => {
-            promised.clear();
-            Server::start_and_kill(&data, &marker, || {
-                await_step(&marker, UPGRADING);
-                within(40_000);
-            });
-            Some(UPGRADING)
-        }
     };
     let copy = disk.copy();
     let is_hit = aimed.is_none_or(|step| is_at(&marker, step));
@@ -385,7 +361,7 @@ fn power_cut(base: &Base, run: usize, start: impl Fn(&Path) -> Server) -> Cut {
 
     let disk = Disk::of_image(copy, folder.path().join("after"));
     let data = disk.mount.join("data");
-    let found = std::panic::catch_unwind(|| found_in(&data, aim));
+    let found = std::panic::catch_unwind(|| found_in(&data));
     let lost = match found {
         Ok(found) => promised.iter().filter(|id| !found.contains(*id)).count(),
         Err(_) => promised.len().max(1),
@@ -404,7 +380,7 @@ fn sync_mount(mount: &Path) {
 }
 
 /// Returns the ids in a log, which must be sound.
-fn found_in(data: &Path, aim: Aim) -> HashSet<String> {
+fn found_in(data: &Path) -> HashSet<String> {
     let server = Server::start(data, &[]);
     let mut found = HashSet::new();
     for feed in FEEDS {
@@ -416,19 +392,13 @@ fn found_in(data: &Path, aim: Aim) -> HashSet<String> {
         }
     }
     server.stop();
-    let said = check_folder("verify", data);
-    if let Aim::Upgrade(..) = aim {
-        assert!(
-            said.contains("11 entries, 2 archived documents: 0 faults"),
-            "{said}"
-        );
-    }
+    check_folder("verify", data);
     found
 }
 
 /// Goal: a power cut at any instant loses nothing acknowledged.
 /// Method: see the head of this file. The log is one that was settled often. Of eight cuts, five are aimed at the steps
-/// of a server that is written to, one at an opening, one at an upgrade, and one comes at any instant.
+/// of a server that is written to, two at an opening, and one comes at any instant.
 #[test]
 #[ignore = "needs root, loop devices and mkfs.ext4"]
 fn acknowledged_means_on_the_disk() {
@@ -684,7 +654,7 @@ fn what_a_failed_sync_has_left_is_not_believed() {
     let copy = disk.copy();
     drop(server);
     let after = Disk::of_image(copy, folder.path().join("after"));
-    let found = found_in(&after.mount.join("data"), Aim::Time);
+    let found = found_in(&after.mount.join("data"));
     assert!(!promised.is_empty() && promised.iter().all(|id| found.contains(id)));
 }
 

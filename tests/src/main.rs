@@ -102,7 +102,6 @@ impl Barrier for MarkedBarrier {
     fn begins(&self, step: Step) {
         let mark = match step {
             Step::Opening => b"p",
-            Step::Upgrading => b"u",
             Step::Rotating => b"r",
             Step::Settling => b"s",
             Step::Reopening => b"o",

@@ -25,8 +25,6 @@ const FEW_FILES: usize = 4;
 pub enum Step {
     /// The log is opened.
     Opening,
-    /// A log of an older storage version is brought to this one.
-    Upgrading,
     /// A new file of the journal is begun.
     Rotating,
     /// A chapter is written to sled.

@@ -14,8 +14,6 @@
 //! <data>/clock         the last moment that a server knew
 //! <data>/restored      exists until a restored log is served for the first time
 //! ```
-//!
-//! A log of storage version 1 or 2 had no journal. It may have `clean`, `sled.opening` and `sled.before` beside sled.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -83,15 +81,16 @@ pub enum OpenError {
         /// Storage version found in the log.
         version: u32,
     },
-    /// The upgrade of a log needs a copy of it (version 1, or version 2 and not closed), and the disk is too full.
-    #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
-    NoRoom {
-        /// Data folder whose disk is too full.
+    /// An older version of this program wrote it, of before its first release.
+    #[error(
+        "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}: export it with the \
+         program that wrote it, and import that into a new log"
+    )]
+    Older {
+        /// Data folder of the older log.
         folder: PathBuf,
-        /// Bytes of the log, which its copy needs.
-        needed: u64,
-        /// Bytes that are free now.
-        free: u64,
+        /// Storage version found in the log; 1 stands for 2, too.
+        version: u32,
     },
     /// There is no log in the folder, and something else is.
     #[error(
@@ -109,6 +108,18 @@ pub enum OpenError {
         /// Folder that was to hold a log.
         folder: PathBuf,
     },
+}
+
+impl OpenError {
+    /// Returns that a log has a storage version that this program does not know.
+    pub(super) fn of_version(folder: &Path, version: u32) -> Self {
+        let folder = folder.into();
+        if version > STORAGE_VERSION {
+            Self::Newer { folder, version }
+        } else {
+            Self::Older { folder, version }
+        }
+    }
 }
 
 /// The data folder of a log, locked.
@@ -350,10 +361,6 @@ impl DataFolder {
             }
             error => error,
         }
-    }
-
-    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        durable::rename(&self.path(from), &self.path(to)).map_err(self.io("move to", to))
     }
 
     pub(super) fn remove_file(&self, name: &str) -> Result<(), OpenError> {

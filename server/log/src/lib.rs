@@ -68,7 +68,6 @@ pub mod sled_log;
 mod lookups;
 pub mod folder;
 mod rehearsal;
-mod legacy;
 pub mod opening;
 pub mod space;
 pub mod salvage;

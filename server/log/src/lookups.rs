@@ -210,13 +210,7 @@ impl Settled {
             let index = number.0.checked_sub(record::commit_of_key(key)?.0)?;
             Some(record::facts_in(&Bytes::copy_from_slice(body), index))
         });
-        match found.filter(|found| !found.is_empty()) {
-            Some(facts) => Ok(facts),
-            // Versions 1 and 2 stored each commit by itself.
-            None => Ok(Vec::from_iter(
-                self.joined("commit", &record::commit_key(number))?,
-            )),
-        }
+        Ok(found.unwrap_or_default())
     }
 
     /// Adds the settled entries of a feed at the given positions to a list that has none yet.

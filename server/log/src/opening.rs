@@ -23,7 +23,6 @@ use super::{
     held::{FoundFile, HeldFolder},
     ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
-    legacy,
     moment::MomentNote,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{Refusal, rehearse},
@@ -113,7 +112,7 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         items.filter_map(|item| Some(item.ok()?.file_name().to_string_lossy().into_owned()));
     let names: Vec<String> = names.collect();
     let has = |name: &str| names.iter().any(|found| found == name);
-    if has("witness") || has("journal") || has("sled") || has("sled.before") {
+    if has("witness") || has("journal") || has("sled") {
         return Ok(false);
     }
     // Files that a server makes beside or before a log, and `lost+found` at the root of a file system.
@@ -127,7 +126,6 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         "watermark",
         "clock",
         "restored",
-        "clean",
         CONTROL_SOCKET,
         "lost+found",
     ];
@@ -220,31 +218,27 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         Err(OpenError::Io { .. }) => None,
         lock => lock?,
     };
-    if let Some(Said::Newer(version)) = witness::read(&folder.join("witness")) {
-        // Records of a newer layout would be misread.
-        let folder = folder.into();
-        return Err(OpenError::Newer { folder, version });
+    if let Some(Said::Other(version)) = witness::read(&folder.join("witness")) {
+        // Records of another layout would be misread.
+        return Err(OpenError::of_version(folder, version));
     }
     let copied = DataFolder::lock(scratch)?;
     let journal = folder.join("journal");
     let mut remains = Remains::of_journal(&journal).map_err(failed("read", &journal))?;
-    // An old log that was not closed may have two; the one that reaches further counts.
-    for name in ["sled", "sled.before"] {
-        let from = folder.join(name);
-        if !from.join("db").exists() {
-            continue;
-        }
-        copy_folder(&from, &copied.path(name)).map_err(copied.io("copy to", name))?;
-        snapshots::remove_unfinished(&copied.path(name))
-            .and_then(|()| snapshots::put_back(&copied.path(name)))
-            .map_err(copied.io("write to", name))?;
-        // By its own path, since the handle is closed before.
-        match Settled::open(&scratch.join(name)) {
-            Ok(settled) => remains.add_settled(settled),
-            // Its entries would count as lost.
-            Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
-            Err(_damaged) => {}
-        }
+    let sled = folder.join("sled");
+    if !sled.join("db").exists() {
+        return Ok(remains);
+    }
+    copy_folder(&sled, &copied.path("sled")).map_err(copied.io("copy to", "sled"))?;
+    snapshots::remove_unfinished(&copied.path("sled"))
+        .and_then(|()| snapshots::put_back(&copied.path("sled")))
+        .map_err(copied.io("write to", "sled"))?;
+    // By its own path, since the handle is closed before.
+    match Settled::open(&scratch.join("sled")) {
+        Ok(settled) => remains.add_settled(settled),
+        // Its entries would count as lost.
+        Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
+        Err(_damaged) => {}
     }
     Ok(remains)
 }
@@ -301,25 +295,15 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     if is_new {
         info!(folder = %folder.display(), "a new log");
     }
-    let (mut witness, said) = find_witness(&data, disk)?;
+    let (witness, said) = find_witness(&data, disk)?;
     let testimony = match said {
         Said::Current(testimony) => testimony,
-        Said::Old(old) if is_unbegun(&data, &old) => begin(&data, disk, &mut witness)?,
-        Said::Old(old) => {
-            let testimony = legacy::upgrade(&data, &disk.barrier, &mut witness, &old)?;
-            disk.barrier.begins(Step::Opening);
-            testimony
-        }
-        Said::Newer(version) => {
-            let folder = data.held().name().into();
-            return Err(OpenError::Newer { folder, version });
-        }
+        Said::Other(version) => return Err(OpenError::of_version(data.held().name(), version)),
     };
     let data = Arc::new(data);
     let log = open_log(&data, disk, witness, testimony)?;
     log.index_ids(&data.path("ids"))
         .map_err(|error| data.open_error(error))?;
-    legacy::remove_rest(&data)?;
     data.write_process_id()?;
     disk.barrier.begins(Step::Done);
     Ok(OpenedLog { log, folder: data })
@@ -369,14 +353,6 @@ fn begin(data: &DataFolder, disk: &Disk, witness: &mut Witness) -> Result<Testim
     Ok(Testimony::NOTHING)
 }
 
-/// Returns whether a first start of an older version broke off before anything was stored.
-fn is_unbegun(data: &DataFolder, old: &Testimony) -> bool {
-    let db = fs::metadata(data.path("sled").join("db"));
-    old.commit == CommitNumber(0)
-        && !data.path("sled.before").exists()
-        && db.map_or(true, |db| db.len() == 0)
-}
-
 /// Returns whether the folder has anything that commits may be in.
 fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
     let in_journal = match journal::open_files(&data.path("journal")) {
@@ -393,8 +369,7 @@ fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
         || crate::planted::is("begun-is-damaged")
             && journal::open_files(&data.path("journal")).is_ok_and(|files| !files.is_empty());
     let sled = fs::metadata(data.path("sled").join("db")).is_ok_and(|db| db.len() > 0);
-    let names = ["sled.before", "clean"];
-    Ok(in_journal || sled || names.iter().any(|name| data.path(name).exists()))
+    Ok(in_journal || sled)
 }
 
 /// Opens a log of this storage version.
@@ -824,27 +799,37 @@ mod tests {
         }
     }
 
-    /// Goal: a program that is older than its log touches nothing.
+    /// Goal: a log of another storage version is named, and left untouched.
     #[test]
-    fn a_newer_storage_version_is_refused_untouched() {
-        let folder = tempfile::tempdir().unwrap();
-        open(folder.path()).unwrap().close().unwrap();
-        let path = folder.path().join("witness");
-        let mut slots = fs::read(&path).unwrap();
-        for slot in [0, 512] {
-            let newer = slots.get_mut(slot..slot + 76).unwrap();
-            newer[3] += 1;
-            let sealed = crate::codec::seal(newer.to_vec());
-            slots[slot..slot + 80].copy_from_slice(&sealed);
+    fn another_storage_version_is_refused_untouched() {
+        for version in [1, STORAGE_VERSION - 1, STORAGE_VERSION + 1] {
+            let folder = tempfile::tempdir().unwrap();
+            open(folder.path()).unwrap().close().unwrap();
+            let path = folder.path().join("witness");
+            let mut slots = fs::read(&path).unwrap();
+            // The oldest versions had shorter slots.
+            let length = if version == 1 { 60 } else { 76 };
+            for slot in [0, 512] {
+                let other = slots.get_mut(slot..slot + length).unwrap();
+                other[3] = char::from_digit(version, 10).unwrap().try_into().unwrap();
+                let sealed = crate::codec::seal(other.to_vec());
+                slots[slot..slot + length + 4].copy_from_slice(&sealed);
+            }
+            fs::write(&path, slots).unwrap();
+            let before = files(folder.path());
+            let scratch = tempfile::tempdir().unwrap();
+            for refused in [
+                open(folder.path()).unwrap_err(),
+                salvage(folder.path(), scratch.path()).unwrap_err(),
+            ] {
+                let found = match refused {
+                    OpenError::Newer { version, .. } if version > STORAGE_VERSION => version,
+                    OpenError::Older { version, .. } if version < STORAGE_VERSION => version,
+                    refused => panic!("{refused}"),
+                };
+                assert_eq!(found, version);
+            }
+            assert!(before == files(folder.path()), "the refusal changed a file");
         }
-        fs::write(&path, slots).unwrap();
-        let before = files(folder.path());
-        let refused = open(folder.path()).unwrap_err();
-        let newer = STORAGE_VERSION + 1;
-        assert!(
-            matches!(refused, OpenError::Newer { version, .. } if version == newer),
-            "{refused}"
-        );
-        assert!(before == files(folder.path()), "the refusal changed a file");
     }
 }

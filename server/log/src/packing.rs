@@ -29,7 +29,7 @@ pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns a record that was [packed](pack), or that was never, as those of versions 1 and 2.
+/// Returns a record that was [packed](pack).
 pub(super) fn unpack(stored: &Bytes) -> Option<Bytes> {
     let mut from = Reader(stored);
     if from.number()? != 0 {

@@ -8,20 +8,16 @@
 //! p commit part                facts of consecutive commits: instant, chain, epoch, feeds, changes
 //! e feed position part         consecutive entries: groups of one commit and one document, oldest first
 //! f feed                       head of the feed, and its newest entries
-//! h feed                       head of the feed
 //! d feed document              opening of a document
 //! s feed revision part         settings, as JSON
 //! g revision part              defaults, as JSON
 //! n name                       feed that has the name
-//! c commit part                facts of one commit
 //! ```
 //!
-//! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
-//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). A packed record
-//! is compressed, if that makes it shorter. A record of entries that was a feed's tail consists of several such blocks.
-//!
-//! Older versions had heads by themselves in sled (`h`), which lose their values once their feeds have records (`f`).
-//! Versions 1 and 2 had `c` there, and one group in each record of entries. These records stay as they are.
+//! In the journal, a commit is its facts (`c`), its heads of feeds (`h`) and its items (`e d s g n`), without parts. sled
+//! holds facts and entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]).
+//! A packed record is compressed, if that makes it shorter. A record of entries that was a feed's tail consists of several
+//! such blocks.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
@@ -52,8 +48,7 @@ use super::{
 };
 use crate::codec::{Reader, Writer, seal, unseal};
 
-/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded at its first opening. One of
-/// version 3 keeps its records: the head of a feed becomes its record once the feed is settled again.
+/// Version of this layout. A log of another one is refused.
 pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";

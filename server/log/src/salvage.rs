@@ -22,7 +22,6 @@ use simplefeed_core::{
 use super::{
     LogError, LogHead,
     journal::{self, JournalFile, Place},
-    legacy,
     record::{self, CommitFacts, SETTLED_KEY},
     settled::{Settled, quietly},
     tail::{FeedRecord, Tail},
@@ -93,19 +92,16 @@ impl Remains {
             .insert(item.key.to_vec(), (Arc::clone(file), item.place));
     }
 
-    /// Adds an opened copy of sled, unless an earlier one reaches further.
+    /// Adds an opened copy of sled.
     pub(super) fn add_settled(&mut self, settled: Settled) {
         let told = quietly(|| {
             let told = settled.raw_value(SETTLED_KEY).ok().flatten();
-            let told = told.and_then(|end| record::decode_end(&end));
-            told.or_else(|| legacy::end_of(&settled).ok())
+            told.and_then(|end| record::decode_end(&end))
         });
         // An unreadable end counts as an empty log: records are found by their keys.
         let end = told.flatten().unwrap_or(LogHead::START);
-        if self.settled.is_none() || end.number > self.head.number {
-            self.settled = Some(settled);
-        }
-        self.settled_end = self.settled_end.max(end.number);
+        self.settled = Some(settled);
+        self.settled_end = end.number;
         if end.number > self.head.number {
             self.head = end;
         }
@@ -196,7 +192,7 @@ impl Remains {
 
     /// Returns the feeds that have a record in sled, or entries in the journal.
     pub fn feeds(&self) -> BTreeSet<FeedKey> {
-        let of_sled = self.of_sled(b"f").chain(self.of_sled(b"h"));
+        let of_sled = self.of_sled(b"f");
         let of_sled = of_sled.filter_map(|(key, _)| record::feed_of_key(&key));
         let of_journal = self.journal.keys();
         let of_journal = of_journal.filter_map(|key| Some(record::entry_of_key(key)?.0));
@@ -210,11 +206,7 @@ impl Remains {
         if let Some((_, body)) = unsettled {
             return record::decode_head(&body);
         }
-        if let Some(record) = self.feed_record(feed) {
-            return record::decode_head(&record.head);
-        }
-        let value = self.of_sled(&key).next()?.1;
-        record::decode_head(codec::unseal(&value)?)
+        record::decode_head(&self.feed_record(feed)?.head)
     }
 
     /// Returns a feed's record in sled, if it can be read.

@@ -166,14 +166,6 @@ impl Settled {
     ///
     /// Returns sled's failure, or that the record is damaged.
     pub(super) fn head(&self, feed: FeedKey) -> Result<Option<Bytes>, LogError> {
-        if let Some(record) = self.feed_record(feed)? {
-            return Ok(Some(record.head));
-        }
-        // Feeds that have gained nothing since their log had no such records.
-        if let Some(head) = self.value("head", &record::head_key(feed))? {
-            return Ok(Some(Bytes::from(head)));
-        }
-        // A settling may have put the one in the place of the other in between.
         Ok(self.feed_record(feed)?.map(|record| record.head))
     }
 
@@ -269,24 +261,6 @@ impl Settled {
         Ok(found)
     }
 
-    /// Returns the last key of a kind.
-    ///
-    /// # Errors
-    ///
-    /// Returns sled's failure.
-    pub(super) fn last_of(&self, kind: u8) -> Result<Option<Vec<u8>>, LogError> {
-        let db = self.readable()?;
-        let last = self
-            .open_one(db.as_ref())?
-            .scan_prefix([kind])
-            .keys()
-            .next_back();
-        Ok(last
-            .transpose()
-            .map_err(|error| self.unread(error))?
-            .map(|key| key.to_vec()))
-    }
-
     /// Returns all pairs whose keys begin with `prefix`, up to the first that sled cannot read.
     pub(super) fn readable_pairs(
         &self,
@@ -313,11 +287,12 @@ impl Settled {
         Ok(())
     }
 
-    /// Removes the keys that begin with `prefix`.
+    /// Removes the keys that begin with `prefix`, as damage does.
     ///
     /// # Errors
     ///
     /// Returns sled's failure.
+    #[cfg(test)]
     pub(super) fn remove(&self, prefix: &[u8]) -> Result<(), LogError> {
         let db = self.db.read();
         let db = self.open_one(db.as_ref())?;
@@ -586,20 +561,6 @@ impl Putting<'_> {
         self.ahead.push_back((key, value));
         if self.ahead.len() > AHEAD_KEYS {
             self.put_next()?;
-        }
-        Ok(())
-    }
-
-    /// Takes the value of a key away, behind all that was stored before. The key stays: where many are removed, sled
-    /// would join pages, while readers are on them.
-    ///
-    /// # Errors
-    ///
-    /// Returns sled's failure.
-    pub(super) fn empty(&mut self, key: Vec<u8>) -> Result<(), LogError> {
-        let stored = self.settled.raw_value(&key)?;
-        if stored.is_some_and(|value| !value.is_empty()) {
-            self.put_value(key, vec![])?;
         }
         Ok(())
     }

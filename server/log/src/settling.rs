@@ -130,11 +130,8 @@ fn settle_feed<'s>(
     // If it is damaged, the log stops: the tail may be the only place of its entries.
     let before = settled.feed_record(feed)?;
     if let Some(before) = before.as_ref().filter(|before| before.head == head) {
-        moved.check_entries((feed, changed), &before.tail)?;
-        // The process that stored it may have ended before it emptied the old head.
-        return putting.empty(record::head_key(feed));
+        return moved.check_entries((feed, changed), &before.tail);
     }
-    let had_no_record = before.is_none();
     let mut gathering = Gathering {
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
@@ -167,12 +164,7 @@ fn settle_feed<'s>(
         gathering.remove_leftovers_behind(end)?;
     }
     let record = FeedRecord::encode(&head, &gathering.tail);
-    putting.put_value(record::feed_key(feed), codec::seal(record))?;
-    if had_no_record {
-        // An older log may have the head by itself.
-        putting.empty(record::head_key(feed))?;
-    }
-    Ok(())
+    putting.put_value(record::feed_key(feed), codec::seal(record))
 }
 
 /// The entries of a feed, gathering in its tail.

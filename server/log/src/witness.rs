@@ -10,7 +10,7 @@
 //!   | sled's snapshot u64 | first commit of the newest file of the journal u64 | last known commit u64 | CRC-32 u32
 //! ```
 //!
-//! Storage versions 1 and 2 have the digit 1, the last commit, its chain hash and the length of sled's file.
+//! Older storage versions are named and refused. The slots of the oldest, with the digit 1, were shorter.
 
 use std::{io, path::Path};
 
@@ -23,19 +23,18 @@ use super::{
 use crate::codec::{Reader, Writer, seal, unseal};
 
 const MAGIC: &[u8; 3] = b"SFW";
-/// Bytes of a slot, and of one of storage versions 1 and 2.
+/// Bytes of a slot, and of one of the oldest storage versions.
 const SLOT_BYTES: usize = 80;
-const OLD_SLOT_BYTES: usize = 64;
+const OLDEST_SLOT_BYTES: usize = 64;
 
 /// Testimony about the log, of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Testimony {
-    /// The last settled commit; in versions 1 and 2, the last synced one.
+    /// The last settled commit.
     pub commit: CommitNumber,
     /// The chain hash after it.
     pub chain: ChainHash,
-    /// The number of sled's snapshot, which tells where its pages were after the settling. In versions 1 and 2, the
-    /// length of sled's file in bytes.
+    /// The number of sled's snapshot, which tells where its pages were after the settling.
     pub snapshot: u64,
     /// The number of the first commit in the newest file of the journal.
     pub newest: CommitNumber,
@@ -48,10 +47,8 @@ pub struct Testimony {
 pub enum Said {
     /// About a log of this storage version.
     Current(Testimony),
-    /// About a log of storage version 1 or 2.
-    Old(Testimony),
-    /// About a log of a later storage version.
-    Newer(u32),
+    /// About a log of another storage version.
+    Other(u32),
 }
 
 impl Testimony {
@@ -83,27 +80,23 @@ fn decode(slot: &Slot) -> Option<(u64, Said)> {
     let version = slot.strip_prefix(MAGIC)?.first()?;
     let version = char::from(*version).to_digit(10)?;
     let length = if version == 1 {
-        OLD_SLOT_BYTES
+        OLDEST_SLOT_BYTES
     } else {
         SLOT_BYTES
     };
     let mut from = Reader(unseal(slot.get(..length)?)?);
     from.bytes(MAGIC.len() + 1)?;
     let turn = from.long()?;
-    if version > STORAGE_VERSION {
-        return Some((turn, Said::Newer(version)));
+    if version != STORAGE_VERSION {
+        return Some((turn, Said::Other(version)));
     }
-    let mut testimony = Testimony {
+    let testimony = Testimony {
         commit: CommitNumber(from.long()?),
         chain: ChainHash(from.digest()?),
         snapshot: from.long()?,
-        ..Testimony::NOTHING
+        newest: CommitNumber(from.long()?),
+        end: CommitNumber(from.long()?),
     };
-    if version == 1 {
-        return Some((turn, Said::Old(testimony)));
-    }
-    testimony.newest = CommitNumber(from.long()?);
-    testimony.end = CommitNumber(from.long()?);
     Some((turn, Said::Current(testimony)))
 }
 

@@ -287,8 +287,7 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
 fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<String> {
     let had = match witness::read(&data.join("witness")) {
         Some(Said::Current(testimony)) => testimony.commit.max(testimony.end),
-        Some(Said::Old(testimony)) => testimony.commit,
-        Some(Said::Newer(_)) | None => CommitNumber(0),
+        Some(Said::Other(_)) | None => CommitNumber(0),
     };
     let seen = seen::read(&data.join("views").join(seen::NAME));
     let shown = [seen, Some(archive.cursor())].into_iter().flatten();

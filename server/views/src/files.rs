@@ -209,7 +209,7 @@ impl FrozenFiles {
             let remade = self.write(&path, &twin, mtime)?;
             return Ok((twin, remade));
         }
-        let twin = twin(bytes, level, recorded);
+        let twin = gzip(bytes, level);
         let remade = self.write(&path, &twin, mtime)?;
         Ok((twin, remade))
     }
@@ -276,23 +276,6 @@ fn system_time(instant: Timestamp) -> SystemTime {
     // Instants before 1970 become 1970.
     let micros = u64::try_from(instant.micros()).unwrap_or(0);
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
-}
-
-/// Returns the compressed twin of an archived document, with the recorded bytes if a level we have used gives them.
-pub fn twin(bytes: &[u8], level: Compression, recorded: Option<Coded>) -> Vec<u8> {
-    let made = gzip(bytes, level);
-    match recorded {
-        Some(recorded) if recorded != Coded::of(&made) => {
-            // Older versions compressed at this level.
-            let before = gzip(bytes, Compression::best());
-            if Coded::of(&before) == recorded {
-                before
-            } else {
-                made
-            }
-        }
-        _ => made,
-    }
 }
 
 /// Decompresses one of our own files.

@@ -410,58 +410,6 @@ fn records_of_a_settling_that_broke_off_are_removed() {
     }
 }
 
-/// Goal: heads of a log that had no feeds' records are found until there are, and gone then; wherever a settling
-/// breaks off.
-#[test]
-fn a_head_of_an_older_log_becomes_a_feeds_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let opened = open(folder.path());
-    let (log, memory) = (&opened.log, MemoryLog::default());
-    let mut all = rounds().into_iter();
-    let append = |commits: Vec<Commit>| {
-        for commit in commits {
-            memory.append(&commit).unwrap();
-            log.append(&commit).unwrap();
-        }
-    };
-    append(all.next().unwrap());
-    log.settle_all();
-    for feed in 1..=FEEDS {
-        let key = settings(feed).id.key();
-        let head = log.settled.head(key).unwrap().unwrap();
-        log.settled.remove(&record::feed_key(key)).unwrap();
-        let head = codec::seal(head.to_vec());
-        log.settled.put(&record::head_key(key), &head).unwrap();
-    }
-    append(all.next().unwrap());
-    let before: Vec<_> = (1..=FEEDS)
-        .map(|feed| log.settled.head(settings(feed).id.key()).unwrap().unwrap())
-        .collect();
-    for puts in 0.. {
-        let is_whole = settle_until(log, puts);
-        for (feed, before) in (1..=FEEDS).zip(&before) {
-            let key = settings(feed).id.key();
-            let head = log.settled.head(key).unwrap().unwrap();
-            let now = log.feed(key).unwrap();
-            assert!(
-                head == before || record::decode_head(&head) == now,
-                "{feed}"
-            );
-        }
-        if is_whole {
-            break;
-        }
-    }
-    log.settle_all();
-    for feed in 1..=FEEDS {
-        let key = settings(feed).id.key();
-        assert_eq!(log.feed(key).unwrap(), memory.feed(key).unwrap());
-        let has_none = ends(&memory).contains(&(feed, Position(0)));
-        let old = log.settled.value("head", &record::head_key(key)).unwrap();
-        assert_eq!(old.is_some(), has_none, "{feed}");
-    }
-}
-
 /// Goal: a settling that is begun again fails if a record of a feed that it passes over is gone, also if the record's
 /// entries were settled before.
 #[test]
@@ -533,22 +481,6 @@ fn readers_miss_nothing_while_a_chapter_is_settled() {
             let has = log.settled.feed_record(key).unwrap().unwrap();
             let has_moved = !had.tail.is_empty() && has.tail.first != had.tail.first;
             met[reads] += usize::from(has_moved && log.settled.meanwhile.lock().is_none());
-            if number % 5 == 0 {
-                // As in a log that had no feeds' records.
-                log.settled.meanwhile.lock().take();
-                log.settled.remove(&record::feed_key(key)).unwrap();
-                let head = record::head_key(key);
-                log.settled
-                    .put(&head, &codec::seal(had.head.to_vec()))
-                    .unwrap();
-                *log.settled.meanwhile.lock() = settles();
-                assert!(log.settled.head(key).unwrap().is_some(), "{number}");
-                log.settled.remove(&record::feed_key(key)).unwrap();
-                let had = FeedRecord::encode(&had.head, &had.tail);
-                log.settled
-                    .put(&record::feed_key(key), &codec::seal(had))
-                    .unwrap();
-            }
         }
         log.settled.meanwhile.lock().take();
         log.settle_all();

@@ -35,7 +35,7 @@ use tracing::warn;
 use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
 use crate::{
     error::ViewError,
-    files::{Coded, twin},
+    files::Coded,
     shown::{ShownSeries, Sources},
 };
 
@@ -481,10 +481,7 @@ impl Documents {
         };
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
-            Coding::Gzip => {
-                let twin = twin(&frozen.bytes, SMALLEST, Some(archived.gzip));
-                (twin.into(), archived.gzip)
-            }
+            Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
         });
         match bytes {
             Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
