@@ -379,7 +379,7 @@ impl FromStr for SupPeriods {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ui {
-    /// There are.
+    /// There are pages for people.
     #[default]
     On,
     /// Every path below `/ui/` is a 404.

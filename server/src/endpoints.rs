@@ -54,8 +54,8 @@ pub mod counts;
 
 #[cfg(test)]
 use counts::CountParts;
-use documents::FeedParts;
 use events::EventParts;
+use feeds::FeedParts;
 use health::HealthParts;
 use paged::PageRoom;
 use pages::PageParts;
@@ -105,19 +105,19 @@ pub struct Site {
     pub feeds: FeedParts,
     /// Readers that wait for a document.
     pub waits: WaitParts,
-    /// Streams of events.
+    /// Streams of events about new entries.
     pub events: EventParts,
-    /// Publishers.
+    /// Handlers of what publishers send.
     pub publishing: PublishParts,
     /// Updates of feeds and timelines.
     pub sup: SupParts,
-    /// What timelines follow.
+    /// Lists of what timelines follow, and their changes.
     pub timelines: TimelineParts,
-    /// Counts of entries.
+    /// Counts of entries by spans of time.
     pub rates: RateParts,
     /// State of the server.
     pub health: HealthParts,
-    /// Pages for people.
+    /// Pages for people, below `/ui/`.
     pub pages: PageParts,
     /// The throw-away view.
     #[cfg(test)]
@@ -127,7 +127,7 @@ pub struct Site {
 /// Handles of a server before they are handed out.
 #[derive(Debug)]
 pub struct Handles {
-    /// The log.
+    /// The log, without its timelines.
     pub log: Arc<dyn EntryLog>,
     /// The log with its timelines.
     pub shown: Arc<dyn ShownLog>,
@@ -143,9 +143,9 @@ pub struct Handles {
     pub followed: Views,
     /// Seconds that are over.
     pub watermark: Arc<Watermark>,
-    /// Counters.
+    /// Counters that operators see.
     pub metrics: Arc<Metrics>,
-    /// The accepted clock.
+    /// The clock that commits are stamped by.
     pub clock: Clock,
     /// Threads beside the writer.
     pub threads: Threads,
@@ -186,7 +186,6 @@ impl Site {
         let held = || Arc::clone(&shelf);
         Self {
             feeds: FeedParts {
-                shelf: held(),
                 pages: shared.pages,
                 has_pages: pages.is_on,
             },

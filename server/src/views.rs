@@ -20,11 +20,11 @@ pub mod counts;
 /// Views with files, which upkeep looks after.
 #[derive(Clone, Debug)]
 pub struct FileViews {
-    /// Archived documents.
+    /// Archived documents of feeds and timelines.
     pub archive: Arc<Archive>,
     /// Updates of feeds; `None` if nothing follows them.
     pub sup: Option<Arc<Sup>>,
-    /// Counts of entries.
+    /// Counts of entries by spans of time.
     pub rates: Arc<Rates>,
     /// Commits in a file.
     #[cfg(test)]
@@ -79,13 +79,13 @@ impl FileViews {
 /// Views of a running server.
 #[derive(Clone, Debug)]
 pub struct ServedViews {
-    /// Those with files.
+    /// The views with files.
     pub files: FileViews,
     /// Feeds that are made of others.
     pub timelines: Arc<Timelines>,
     /// Their updates; `None` if nothing follows those.
     pub updates: Option<Arc<TimelineUpdates>>,
-    /// Readers that wait.
+    /// Readers that wait for an entry.
     pub push: Arc<Push>,
 }
 

@@ -20,7 +20,7 @@ use super::{Site, shelf::Shelf};
 pub struct CountParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
-    /// The view.
+    /// The view that counts.
     pub counts: Arc<Counts>,
 }
 

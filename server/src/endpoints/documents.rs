@@ -25,21 +25,9 @@ use url::Url;
 
 use super::{
     off_thread,
-    paged::PageRoom,
     shelf::Shelf,
     shelf::{Seen, absent, look_again, seen, seen_now},
 };
-
-/// Handles for documents and pages of feeds.
-#[derive(Debug)]
-pub struct FeedParts {
-    /// Feeds, and the rights to them.
-    pub shelf: Arc<Shelf>,
-    /// Memory of pages, which nobody shares.
-    pub pages: PageRoom,
-    /// Whether there are pages for people.
-    pub has_pages: bool,
-}
 
 /// Links of a recent document for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
@@ -61,7 +49,10 @@ pub(super) async fn redirect(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Ou
 }
 
 /// Redirects to the page of an entry, or to its document where there are no pages.
-pub(super) async fn entry(parts: &FeedParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+pub(super) async fn entry(
+    (shelf, has_pages): (&Shelf, bool),
+    exchange: Exchange<'_>,
+) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed();
     let number = exchange.params.number().ok_or_else(|| absent(feed))?;
     // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
@@ -72,12 +63,12 @@ pub(super) async fn entry(parts: &FeedParts, exchange: Exchange<'_>) -> Result<O
         headers.extend(for_sites(visibility));
         Ok(Outcome::Answer(answer))
     };
-    if parts.has_pages {
+    if has_pages {
         // Of any feed: a browser sends its cookie to the page alone, which says what there is and to whom.
         let page = format!("../../../ui/feeds/{feed}/{number}");
         return redirect(page, Visibility::Public);
     }
-    let seen = seen(&parts.shelf, &exchange).await?;
+    let seen = seen(shelf, &exchange).await?;
     redirect(format!("{number}.atom"), seen.visibility)
 }
 

@@ -83,7 +83,7 @@ pub struct EventParts {
     pub shelf: Arc<Shelf>,
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
-    /// Places for them.
+    /// Places for readers that wait.
     pub parking: Parking,
     /// Bounds on streams that read the past.
     pub past: Arc<PastRoom>,

@@ -11,10 +11,19 @@ use simplefeed_views::documents::{pages::Form, reading::Address};
 use super::{
     Site,
     documents::{entry, json, read, redirect},
-    paged::page,
+    paged::{PageRoom, page},
     publishing, waits,
 };
 use crate::metrics::DOCUMENT;
+
+/// Handles for documents and pages of feeds, beside the shelf.
+#[derive(Debug)]
+pub struct FeedParts {
+    /// Memory of pages, which nobody shares.
+    pub pages: PageRoom,
+    /// Whether there are pages for people.
+    pub has_pages: bool,
+}
 
 /// Paths below a feed.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -133,7 +142,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(entry(&site.feeds, exchange)),
+            handle: |site, exchange| Box::pin(entry((&site.shelf, site.feeds.has_pages), exchange)),
         }],
     },
     Endpoint {
@@ -143,7 +152,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(page(&site.feeds, exchange, Form::Atom)),
+            handle: |site, exchange| {
+                Box::pin(page((&site.shelf, &site.feeds.pages), exchange, Form::Atom))
+            },
         }],
     },
     Endpoint {
@@ -153,7 +164,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(page(&site.feeds, exchange, Form::Json)),
+            handle: |site, exchange| {
+                Box::pin(page((&site.shelf, &site.feeds.pages), exchange, Form::Json))
+            },
         }],
     },
     Endpoint {

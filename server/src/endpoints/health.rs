@@ -24,11 +24,11 @@ static LOOKS: Semaphore = Semaphore::const_new(1);
 /// Handles for the state of a server.
 #[derive(Debug)]
 pub struct HealthParts {
-    /// The log.
+    /// The log, without its timelines.
     pub log: Arc<dyn EntryLog>,
     /// Way to the writer.
     pub publisher: Publisher,
-    /// The accepted clock.
+    /// The clock that commits are stamped by.
     pub clock: Clock,
     /// Threads beside the writer.
     pub threads: Threads,

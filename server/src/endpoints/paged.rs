@@ -17,10 +17,9 @@ use simplefeed_views::documents::pages::{self, Form, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    documents::FeedParts,
     documents::shown,
     off_thread,
-    shelf::{absent, look_again, seen},
+    shelf::{Shelf, absent, look_again, seen},
 };
 
 /// KiB of all pages on their way, and of one that is being made: its entries, and the document of them.
@@ -31,15 +30,15 @@ const PAGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Shows a stretch of a feed by place.
 pub(super) async fn page(
-    parts: &FeedParts,
+    (shelf, room): (&Shelf, &PageRoom),
     exchange: Exchange<'_>,
     form: Form,
 ) -> Result<Outcome, Problem> {
     let wanted = wanted_page(exchange.query())?;
-    let seen = seen(&parts.shelf, &exchange).await?;
+    let seen = seen(shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
-    let mut room = parts.pages.one().await?;
-    let documents = Arc::clone(&parts.shelf.documents);
+    let mut room = room.one().await?;
+    let documents = Arc::clone(&shelf.documents);
     let name = feed.clone();
     let found = off_thread(move || {
         let Some(state) = documents.snapshot(&name)? else {
@@ -49,7 +48,7 @@ pub(super) async fn page(
         Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
-    let seen = look_again(&parts.shelf, &exchange, seen).await?;
+    let seen = look_again(shelf, &exchange, seen).await?;
     room.shrink_to(bytes.len());
     // A slow reader holds a page for long.
     let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
@@ -58,11 +57,7 @@ pub(super) async fn page(
         Form::Json => "application/json",
     };
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
-    Ok(Outcome::Shown(Box::new(shown(
-        &parts.shelf,
-        resource,
-        seen,
-    ))))
+    Ok(Outcome::Shown(Box::new(shown(shelf, resource, seen))))
 }
 
 /// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of

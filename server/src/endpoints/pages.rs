@@ -83,14 +83,14 @@ macro_rules! page {
     };
 }
 
-/// Handles for pages.
+/// Handles for pages for people.
 #[derive(Debug)]
 pub struct PageParts {
     /// Whether there are any.
     pub is_on: bool,
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
-    /// Counts of entries.
+    /// Counts of entries, for plots.
     pub rates: Arc<Rates>,
     /// Memory of pages, which nobody shares.
     pub pages: PageRoom,
@@ -106,7 +106,7 @@ pub struct PageParts {
     pub origin: String,
     /// Views, and how far each has come.
     pub views: Views,
-    /// Counters of connections.
+    /// Counters, of open connections among others.
     pub metrics: Arc<Metrics>,
 }
 

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{metrics::Fate, metrics::Metrics};
 
-/// Handles for publishers.
+/// Handles for what publishers send.
 #[derive(Debug)]
 pub struct PublishParts {
     /// Feeds, and the rights to them.

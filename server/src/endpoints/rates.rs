@@ -25,7 +25,7 @@ use super::{
 pub struct RateParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
-    /// The counts.
+    /// Counts by spans of time.
     pub rates: Arc<RatesView>,
 }
 

@@ -28,17 +28,17 @@ use crate::config::Config;
 /// Feeds, the rights to them, and what answers about any of them say.
 #[derive(Debug)]
 pub struct Shelf {
-    /// The log.
+    /// The log, without its timelines.
     pub log: Arc<dyn EntryLog>,
     /// The feeds and timelines as lists show them.
     pub catalogue: Arc<Catalogue>,
     /// Documents of all feeds.
     pub documents: Arc<Documents>,
-    /// What timelines follow.
+    /// Timelines, and what they follow.
     pub timelines: Arc<Timelines>,
     /// Seconds that are over.
     pub watermark: Arc<Watermark>,
-    /// The accepted clock.
+    /// The clock that commits are stamped by.
     pub clock: Clock,
     /// Cache policies of growing resources.
     pub lifetimes: Lifetimes,

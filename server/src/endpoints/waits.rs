@@ -39,7 +39,7 @@ pub struct WaitParts {
     pub shelf: Arc<Shelf>,
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
-    /// Places for them.
+    /// Places for readers that wait.
     pub parking: Parking,
 }
 

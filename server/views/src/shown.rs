@@ -77,7 +77,7 @@ impl fmt::Debug for dyn ShownLog {
 /// Identity of a timeline in SUP documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The timeline.
+    /// Key of the timeline.
     pub timeline: FeedKey,
     /// Its id in SUP documents.
     pub sup_id: SupId,
@@ -88,7 +88,7 @@ pub struct Identity {
 /// Feeds whose entries a timeline has, or may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// These feeds.
+    /// These feeds, and no other.
     These(Vec<FeedKey>),
     /// So many that any feed may be one of them.
     Any,
