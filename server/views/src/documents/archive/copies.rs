@@ -1,0 +1,50 @@
+//! Copies of a document: its file in one of the trees, and the twin beside it.
+//!
+//! Shell: reads files.
+
+use std::path::Path;
+
+use simplefeed_process::{lack::unless_lacking, regular};
+
+use crate::{
+    error::ViewError,
+    files::{decoded_twin, failed},
+};
+
+/// Files of a document in one of the trees.
+#[derive(Debug)]
+pub(super) struct Copies {
+    pub(super) file: Option<Vec<u8>>,
+    /// Content of the `.gz` twin, decompressed.
+    pub(super) twin: Option<Vec<u8>>,
+}
+
+impl Copies {
+    /// Reads the copies that can be read.
+    pub(super) fn read(path: &Path) -> Self {
+        Self {
+            file: regular::read_document(path).ok(),
+            twin: decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok(),
+        }
+    }
+    /// Reads the copies that are there.
+    ///
+    /// # Errors
+    ///
+    /// Returns the missing resource for which one cannot be read.
+    pub(super) fn found(path: &Path) -> Result<Self, ViewError> {
+        let file = unless_lacking(regular::read_document(path));
+        let twin = unless_lacking(decoded_twin(path, regular::DOCUMENT_BYTES_MAX));
+        Ok(Self {
+            file: file.map_err(failed("read", path))?,
+            twin: twin.map_err(failed("read", path))?,
+        })
+    }
+    pub(super) fn all(&self) -> impl Iterator<Item = &Vec<u8>> {
+        [&self.file, &self.twin].into_iter().flatten()
+    }
+    /// Whether the file and the twin prove each other.
+    pub(super) fn agree(&self) -> bool {
+        self.file.is_some() && self.file == self.twin
+    }
+}
