@@ -111,6 +111,7 @@ fn the_paths_in_the_documentation_exist() {
         "ARCHITECTURE.md",
         "README.md",
         "CONTRIBUTING.md",
+        "docs/decisions.md",
         "docs/operations.md",
         "docs/protocol.md",
     ] {
@@ -398,6 +399,7 @@ fn every_rule_that_is_named_is_explained() {
     let pages = [
         "README.md",
         "ARCHITECTURE.md",
+        "docs/decisions.md",
         "docs/protocol.md",
         "docs/operations.md",
         "docs/consumers.md",
