@@ -162,7 +162,7 @@ pub(crate) struct Place {
     /// The attempt at the first entry behind the bookmark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) attempt: Option<Begun>,
-    /// Those at the entries behind that one, in their order.
+    /// Attempts at the entries behind the first one, in the order of the entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ahead: Vec<Begun>,
 }

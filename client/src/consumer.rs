@@ -163,7 +163,7 @@ pub struct Consumer {
     on_the_way: Option<OnTheWay>,
     /// Documents fetched before the walk asks for them.
     ahead: Ahead,
-    /// Answers so far.
+    /// Number of successful answers so far.
     answers: u64,
     /// Failed attempts in a row; the back-off grows with it.
     failures: u32,

@@ -232,7 +232,7 @@ pub enum Fetched {
 #[derive(Debug)]
 pub(crate) struct FetchedSup {
     pub(crate) document: SupDocument,
-    /// Its entity tag.
+    /// Entity tag of the answer, for the next conditional request.
     pub(crate) tag: Option<String>,
     /// Read that is answered once there is an update later than those in the document.
     pub(crate) wait: Option<Url>,

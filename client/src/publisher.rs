@@ -135,7 +135,7 @@ pub enum PublishError {
     Unacknowledged {
         /// URL of the feed, without a password.
         url: Url,
-        /// The difference.
+        /// First difference between the batch and the acknowledgement, for people.
         detail: String,
     },
 }

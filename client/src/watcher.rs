@@ -76,7 +76,7 @@ pub enum Watched {
     Fault {
         /// URL of the feed, without name and password.
         url: Arc<str>,
-        /// The fault.
+        /// Kind of the fault, with its details.
         fault: FeedFault,
     },
     /// Failed look at a feed, or failed request for a SUP document. It will be tried again.

@@ -82,7 +82,7 @@ pub enum Change {
     },
     /// A timeline follows other feeds from now on.
     Following {
-        /// The timeline.
+        /// Timeline whose follows change.
         feed: FeedKey,
         /// What it follows, and what no longer.
         change: Arc<FollowChange>,
@@ -92,7 +92,7 @@ pub enum Change {
     Defaults {
         /// Number of the change; the first one is made before the first timeline.
         revision: Revision,
-        /// All proposals.
+        /// All proposals of the server, changed or not.
         defaults: Defaults,
     },
 }
@@ -168,7 +168,7 @@ pub enum ChangeOutline {
     },
     /// A timeline follows other feeds from now on.
     Following {
-        /// The timeline.
+        /// Timeline whose follows change.
         feed: FeedKey,
         /// What it follows, and what no longer. Without it nobody can follow the log.
         change: Arc<FollowChange>,

@@ -8,7 +8,7 @@ use crate::feed::{FeedKey, FeedPattern};
 /// Something to follow: a feed, or the feeds that match a pattern, later ones included.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Item<S = FeedKey> {
-    /// One feed.
+    /// One feed, by its key `S`.
     Feed(S),
     /// All feeds whose names match.
     Pattern(FeedPattern),

@@ -121,7 +121,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
 /// Links of a paged document (RFC 5005, 3), relative to the feed's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageLinks {
-    /// The page itself.
+    /// The page itself, for the link `self`.
     pub own: String,
     /// The page of the newest entries.
     pub first: String,

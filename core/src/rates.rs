@@ -22,11 +22,11 @@ const DAY_MICROS: i64 = 24 * HOUR_MICROS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Minutes.
+    /// Spans of one minute.
     Minute,
-    /// Hours.
+    /// Spans of one hour.
     Hour,
-    /// Days, in UTC.
+    /// Days of 24 hours, in UTC.
     Day,
     /// Months of the Gregorian calendar, in UTC.
     Month,

@@ -15,7 +15,7 @@ impl Manual {
         Self(Arc::new(watch::Sender::new(now)))
     }
 
-    /// Sets the time.
+    /// Sets the time, forwards or backwards.
     pub fn set(&self, now: DateTime<Utc>) {
         self.0.send_replace(now);
     }
@@ -26,7 +26,7 @@ impl Manual {
             .send_modify(|now| *now = crate::job::later(*now, span));
     }
 
-    /// Returns the time.
+    /// Returns the time at which the clock stands.
     pub fn now(&self) -> DateTime<Utc> {
         *self.0.borrow()
     }

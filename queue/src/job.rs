@@ -41,7 +41,7 @@ impl Namespace {
         Ok(Self(name.into()))
     }
 
-    /// Returns the name.
+    /// Returns the name, of 1 to [`NAMESPACE_BYTES_MAX`] bytes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -119,14 +119,14 @@ impl NewJob {
         }
     }
 
-    /// Sets the payload.
+    /// Sets the payload, which is empty without this call.
     #[must_use]
     pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> Self {
         self.payload = payload.into();
         self
     }
 
-    /// Checks every bound.
+    /// Checks the bounds of key and payload.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         if self.key.is_empty() || self.key.len() > KEY_BYTES_MAX || self.key.contains('\0') {
             return Err(QueueError::Key(self.key.chars().take(64).collect()));
@@ -163,7 +163,7 @@ pub enum Existing {
 /// Outcome of scheduling one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
-    /// It is new.
+    /// The key had no job, and has this one now.
     Added,
     /// It waits already and was kept.
     Kept,
@@ -187,7 +187,7 @@ pub struct Want {
 }
 
 impl Want {
-    /// Checks every bound.
+    /// Checks the bounds of the number of jobs and of the lease.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         if self.max == 0 {
             return Err(QueueError::Count(0));
@@ -220,7 +220,7 @@ pub struct Job {
 pub struct Lease {
     /// The right to extend, finish or fail it.
     pub token: Token,
-    /// The job.
+    /// The job as it was when it was leased.
     pub job: Job,
     /// Time of the keeper at which it was leased.
     pub leased: DateTime<Utc>,
@@ -283,7 +283,7 @@ pub enum Next {
 pub struct Finish {
     /// The right to it.
     pub token: Token,
-    /// Its successor.
+    /// Successor of the job: none, or the job again.
     pub next: Next,
     /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by [`Existing::Keep`]. If
     /// the token is void, they are not.
@@ -300,7 +300,7 @@ impl Finish {
         }
     }
 
-    /// Checks every bound.
+    /// Checks the bounds of the new payload and of the jobs in `also`.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         if let Next::Again {
             payload: Some(payload),
@@ -350,7 +350,7 @@ pub enum Failed {
 /// A job that failed too often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
-    /// The job.
+    /// The dead job, with the number of its failures.
     pub job: Job,
     /// Why it failed at last.
     pub reason: String,

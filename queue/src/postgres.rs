@@ -193,7 +193,7 @@ impl Postgres {
         self.0.clock.manual()
     }
 
-    /// Returns a connection.
+    /// Returns a connection of the pool. `doing` names the call in the error.
     async fn client(&self, doing: &str) -> Result<Client, QueueError> {
         self.0.pool.get().await.map_err(|why| QueueError::Storage {
             doing: format!("{doing} in PostgreSQL"),

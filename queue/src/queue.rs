@@ -38,12 +38,13 @@ pub enum QueueError {
     /// A lease that is too short.
     #[error("a lease lasts at least {LEASE_MIN:?}, not {0:?}")]
     Lease(Duration),
-    /// More requests than the credential's quota ever allows at once, or a quota without requests or time.
+    /// More requests than the credential's quota ever allows at once, or a quota without requests or time, or with a
+    /// window that is too long.
     #[error("{requests} requests never fit into a quota of {} in {:?}", .limit.requests, .limit.window)]
     Quota {
         /// Requests that were to be reserved.
         requests: u32,
-        /// The quota.
+        /// Quota that the caller gave.
         limit: Limit,
     },
     /// Another process has the queue's file open.
@@ -54,7 +55,7 @@ pub enum QueueError {
     Storage {
         /// Operation that failed, and its object.
         doing: String,
-        /// The cause.
+        /// Error of PostgreSQL, of its connections, or of the file.
         #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -64,7 +65,7 @@ pub enum QueueError {
     Lost {
         /// Operation that failed, and its object.
         doing: String,
-        /// The cause.
+        /// Error of the connection or of the commit.
         #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -74,7 +75,7 @@ pub enum QueueError {
     /// The file failed before, so that the queue is closed: only opening it again shows its state.
     #[error("the queue's file failed, so the queue is closed until it is opened again")]
     Failed {
-        /// The cause.
+        /// Failure that closed the queue.
         #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -85,7 +86,7 @@ pub enum QueueError {
 pub enum Taken {
     /// A batch: as many as were wanted, or all that are due.
     Leased(Vec<Lease>),
-    /// No batch yet.
+    /// No batch yet: no free job is due, or the oldest due job still waits for a full batch.
     Wait {
         /// Time of the keeper.
         now: DateTime<Utc>,

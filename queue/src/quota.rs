@@ -33,7 +33,7 @@ const SAME_COUNT: i64 = 2_000_000;
 pub struct Limit {
     /// Requests in one window, at most.
     pub requests: u32,
-    /// The window.
+    /// Length of a window: more than 0, and at most 366 days.
     pub window: Duration,
 }
 

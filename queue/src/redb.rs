@@ -301,7 +301,7 @@ impl Redb {
         })
     }
 
-    /// Changes the file.
+    /// Changes the file, in the thread that writes it, and waits for the commit.
     async fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Writing<'_, '_>) -> Result<T, StorageError> + Send + 'static,

@@ -71,13 +71,13 @@ pub enum Order {
 /// The parts of a server that orders work on.
 #[derive(Debug)]
 pub struct Ground {
-    /// The log.
+    /// The log, without its timelines.
     pub log: Arc<dyn EntryLog>,
     /// The log with its timelines.
     pub shown: Arc<dyn ShownLog>,
     /// Views that upkeep looks after.
     pub views: Views,
-    /// The accepted clock.
+    /// Clock that [`Order::AcceptClock`] sets to the time of the system.
     pub clock: Clock,
     /// Note of the last moment that a server knew.
     pub moment: Option<MomentNote>,

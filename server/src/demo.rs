@@ -33,7 +33,7 @@ const ALL: &str = "all";
 /// Entries of a document: few, so that archived documents appear while one watches.
 const DOCUMENT_ENTRIES: u32 = 5;
 
-/// Options of `demo`.
+/// Options of `demo`: only the address can be chosen.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
     /// Address to listen at [default: 127.0.0.1:8080, or a free port if that one is taken]

@@ -151,10 +151,10 @@ pub struct Handles {
     pub threads: Threads,
 }
 
-/// Bounds that several files of endpoints share.
+/// Bounds that several files of endpoints have in common.
 #[derive(Debug)]
 struct Shared {
-    /// Memory of pages, which nobody shares.
+    /// Memory of pages, each of which is made for one reader.
     pages: PageRoom,
     /// One permit for each search through all names at the same time.
     searches: Arc<Semaphore>,

@@ -91,7 +91,7 @@ enum Command {
     /// Look at the configuration that `serve` would have
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Make a token
+    /// Make a token, list all, or take one back
     #[command(subcommand)]
     Token(TokenCommand),
     /// Vouch for the system clock
@@ -168,7 +168,7 @@ struct AcceptArgs {
 
 #[derive(Args, Debug)]
 struct TokensArgs {
-    /// File of tokens
+    /// File of tokens that `serve` reads
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     tokens: PathBuf,
 }

@@ -56,7 +56,7 @@ fn printed(folder: &Path, run: usize) -> Vec<usize> {
     whole.lines().map(number).collect()
 }
 
-/// Says so at its end.
+/// Guard that sets a flag when a run ends, also by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -66,7 +66,7 @@ impl Format {
 /// Whether text has colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
-    /// None at all.
+    /// No colours, as for a file or a pipe.
     None,
     /// Those of a terminal.
     Colours,

@@ -61,7 +61,7 @@ struct CommandLine {
     /// Say nothing but errors
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Say more
+    /// Say more, such as where the state is
     #[arg(long, short, global = true)]
     verbose: bool,
 }
@@ -198,13 +198,13 @@ enum Command {
         after_help = "Example:\n  simplefeed completions bash > /etc/bash_completion.d/simplefeed"
     )]
     Completions {
-        /// The shell
+        /// Shell to print the completions for
         shell: Shell,
     },
     /// Print the manual page, or that of a command
     #[command(after_help = "Example:\n  simplefeed man tail | man -l -")]
     Man {
-        /// The command
+        /// Command to print the page of [default: the program's own page]
         command: Option<String>,
     },
 }

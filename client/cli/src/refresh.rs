@@ -133,7 +133,7 @@ pub(crate) struct WhichArgs {
     /// Ids of the items
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// All dead items
+    /// All items that failed too often, instead of items by id
     #[arg(long)]
     all_dead: bool,
 }

@@ -42,7 +42,7 @@ pub(crate) struct StatusArgs {
     pub(crate) url: String,
     #[command(flatten)]
     state: StateArgs,
-    /// Print JSON
+    /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
     /// Exit 1 if there is more than this: entries=N, documents=N, seconds=N, idle=N (seconds since the last

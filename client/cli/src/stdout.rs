@@ -19,7 +19,7 @@ struct Unwritable(#[source] io::Error);
 #[derive(Debug)]
 pub(crate) struct Out(Stdout);
 
-/// Returns stdout.
+/// Returns stdout, whose writes wait for the reader.
 pub(crate) fn stdout() -> Out {
     Out(io::stdout())
 }

@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::{exit, say, source::SourceArgs, stdout::stdout, token::TokenArgs};
 
-/// Follow feeds
+/// Follow feeds of the same server in a timeline
 #[derive(Args, Debug)]
 pub(crate) struct FollowArgs {
     /// URL of the timeline; it is created if it does not exist

@@ -12,7 +12,7 @@ use simplefeed_queue::{Limit, Report};
 pub struct Credential {
     /// Its name, under which all workers of a queue share the quota.
     pub name: String,
-    /// The quota.
+    /// Requests that the credential may make in a window of time.
     pub limit: Limit,
     /// Header field of its requests, with the secret.
     pub header: Option<(String, String)>,
@@ -65,14 +65,14 @@ impl Found {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// The provider refused it. A status that means the items (400, 404, 422) makes the refresher look for the item at
+    /// The provider refused the lookup, or the lookup itself refuses an item (400). A status that means the items (400, 404, 422) makes the refresher look for the item at
     /// fault; any other one (401, 429) makes the credential pause. 403 does the former for a credential that was accepted a
     /// short time ago, and the latter for any other one.
     #[error("the provider answered {status}: {detail}")]
     Refused {
-        /// The status.
+        /// HTTP status of the refusal.
         status: u16,
-        /// Its explanation.
+        /// Explanation of the refusal, for people.
         detail: String,
     },
     /// It failed on its way, or the provider could not answer.
@@ -82,7 +82,7 @@ pub enum LookupError {
         status: Option<u16>,
         /// Pause that the provider named.
         pause: Option<Duration>,
-        /// Description for people.
+        /// Cause of the failure, for people.
         why: String,
     },
 }

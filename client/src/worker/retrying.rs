@@ -95,7 +95,7 @@ where
 enum Tried {
     /// The handler took it.
     Handled,
-    /// The handler failed.
+    /// The handler failed. The entry stays parked.
     Failed,
     /// It was not tried, or the attempt was interrupted.
     Not,

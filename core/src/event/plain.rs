@@ -80,7 +80,7 @@ pub(super) struct Plain<'f> {
     updated: Option<&'f str>,
     published: Option<&'f str>,
     author: Option<&'f str>,
-    /// Terms.
+    /// Terms of the categories, which have no scheme and no label.
     categories: Vec<&'f str>,
     /// URLs of links to the entry's page.
     pages: Vec<&'f str>,

@@ -141,11 +141,11 @@ impl Note {
 /// An item that a worker has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leased {
-    /// The provider's id.
+    /// Id of the item at the provider.
     pub id: String,
     /// Time for which the refresh was planned. It stays through failures and expired leases.
     pub slot: Timestamp,
-    /// Its state.
+    /// State of the item before this refresh.
     pub state: State,
     /// Intent of an earlier worker of this slot, which may have published.
     pub note: Option<Note>,
@@ -177,7 +177,7 @@ pub struct Value {
 /// Presence of an item in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Its value.
+    /// The answer has the item, with this value.
     Value(Value),
     /// The answer does not have it.
     Absent,
@@ -209,7 +209,7 @@ impl What {
 pub struct Publication {
     /// Place of the item in the round.
     pub index: usize,
-    /// The item.
+    /// Id of the item at the provider.
     pub id: String,
     /// Its slot, which is the event's `updated`.
     pub slot: Timestamp,

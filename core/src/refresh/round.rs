@@ -77,7 +77,7 @@ pub enum Step {
     Ask(Vec<String>),
     /// Store these notes durably, by place in the batch.
     Note(Vec<(usize, Note)>),
-    /// Publish these events.
+    /// Publish these events, and report the refused ones to [`Round::published`].
     Publish(Vec<Publication>),
     /// Finish all jobs that are still held, by place in the batch.
     Finish(Vec<(usize, Ending)>),
@@ -86,11 +86,11 @@ pub enum Step {
 /// How a job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It comes again.
+    /// The job comes again, for the next refresh of its item.
     Again {
-        /// Its next slot.
+        /// Slot of the next refresh.
         due: Timestamp,
-        /// Its state then.
+        /// State of the item after this refresh.
         state: State,
     },
     /// Its item has ended.

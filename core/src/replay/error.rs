@@ -65,7 +65,7 @@ pub enum WalkError {
     BrokenLink {
         /// URL that the document was retrieved from.
         url: Url,
-        /// The link.
+        /// Relation and target of the broken link.
         link: BrokenLink,
     },
     /// A paged feed has entries behind its first page that were not handed over, and walks do not read other pages.

@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// Age of a transaction that is worth a warning: vacuum removes no row that it may see.
 const TRANSACTION_SECONDS_MAX: f64 = 300.0;
 
-/// Listens for ever.
+/// Listens for notifications for ever, on a new connection after each failure.
 pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
     loop {
         match config.connect(NoTls).await {

@@ -37,7 +37,7 @@ pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
     dues.map(both).unzip()
 }
 
-/// Columns of tokens.
+/// Returns the namespaces, keys and numbers of tokens, as columns of a statement.
 pub(super) fn token_columns<'t>(
     tokens: impl Iterator<Item = &'t Token>,
 ) -> (Vec<&'t str>, Vec<&'t str>, Vec<i64>) {
@@ -152,7 +152,7 @@ pub(super) async fn schedule_once(
     Ok(jobs.iter().map(state_of).collect())
 }
 
-/// Schedules jobs.
+/// Schedules jobs, also several of one key, and notifies workers if one is due soon.
 pub(super) async fn schedule_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
@@ -181,7 +181,7 @@ pub(super) async fn schedule_in(
     Ok(scheduled)
 }
 
-/// Extends leases.
+/// Extends leases, and stores the notes that are given.
 pub(super) async fn extend_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,

@@ -15,7 +15,7 @@ use crate::{
 /// Tokens of one opening of the file.
 const TOKENS_OF_OPENING: u32 = 40;
 
-/// A leased job.
+/// Lease of one job, until an instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
     /// Number of its token.

@@ -26,7 +26,7 @@ use crate::access::Denied;
 /// Body of an answer: bytes in memory, or a stream of them.
 pub type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
 
-/// A complete answer.
+/// HTTP response whose body is in memory or a stream.
 pub type Answer = Response<Body>;
 
 /// Returns a body whose bytes are in memory.

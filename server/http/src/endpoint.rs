@@ -55,7 +55,7 @@ pub struct Endpoint<S: 'static> {
 /// Meaning of a query to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Nothing.
+    /// Nothing: the answer is that of the path alone.
     Ignored,
     /// Answers depend on it.
     Named,
@@ -65,7 +65,7 @@ pub enum Query {
 
 /// Method of an endpoint.
 pub struct Verb<S: 'static> {
-    /// The method.
+    /// HTTP method; GET covers HEAD, too.
     pub method: Method,
     /// Right that the pipeline demands before it reads a body.
     pub needs: Needs,
@@ -82,7 +82,7 @@ impl<S> fmt::Debug for Verb<S> {
 /// Right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// None.
+    /// No right, with or without a token.
     Nothing,
     /// None for open feeds. Closed ones are absent from the answer unless the token may read them.
     Sight,
@@ -188,7 +188,7 @@ pub enum Outcome {
     Shown(Box<Shown>),
     /// A representation, in answer to a wait: no cache may keep the answer.
     Waited(Box<Shown>),
-    /// A complete answer.
+    /// A complete answer, to which the pipeline applies no coding and no condition.
     Answer(Answer),
 }
 
@@ -201,7 +201,7 @@ pub struct Shown {
     pub visibility: Visibility,
     /// Value of `Cache-Control`, for these readers.
     pub policy: HeaderValue,
-    /// Further header fields.
+    /// Further header fields, of a 304 answer as well.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Last second that the writer had left behind before the resource was looked up.
     pub over: i64,

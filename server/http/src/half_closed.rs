@@ -27,7 +27,7 @@ pub(super) struct HalfClosed<S> {
 }
 
 impl<S> HalfClosed<S> {
-    /// Wraps a stream.
+    /// Wraps a stream. `progress` notes whether an answer is owed.
     pub(super) fn new(stream: S, progress: Progress) -> Self {
         Self {
             stream,

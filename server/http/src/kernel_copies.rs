@@ -160,7 +160,7 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Wraps a connection.
+    /// Wraps a connection that sends the bodies in `copies` without copying them.
     pub fn new(stream: TcpStream, copies: Arc<KernelCopies>) -> Self {
         Self { stream, copies }
     }

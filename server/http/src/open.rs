@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::progress::Progress;
 
-/// The open connections.
+/// Open connections of a listener, each with its progress and the signal to end.
 #[derive(Debug, Default)]
 pub struct OpenConnections {
     all: Mutex<HashMap<u64, (Progress, Arc<Notify>)>>,

@@ -435,7 +435,7 @@ pub fn find<S>(endpoints: &'static [&'static [Endpoint<S>]], prefix: &str, path:
 /// Listener's view of a pipeline: its endpoints under the access rules of the listener.
 #[derive(Debug)]
 pub struct Gated<S: 'static> {
-    /// Pipeline that answers.
+    /// Pipeline that answers, shared with other listeners.
     pub pipeline: Arc<Pipeline<S>>,
     /// Rules of the listener, which may be replaced while it listens.
     pub rules: Arc<Rules>,

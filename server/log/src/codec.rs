@@ -65,14 +65,14 @@ impl Writer {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads `N` bytes.
+    /// Reads `N` bytes into an array.
     pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (chunk, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*chunk)
     }
 
-    /// Reads `length` bytes.
+    /// Reads `length` bytes as a slice of the record.
     pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -103,12 +103,12 @@ impl<'a> Reader<'a> {
         u32::try_from(self.number()?).ok()
     }
 
-    /// Reads a length.
+    /// Reads a [`number`](Self::number) that fits into a `usize`.
     pub fn length(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok()
     }
 
-    /// Reads an instant.
+    /// Reads an instant of eight bytes.
     pub fn instant(&mut self) -> Option<Timestamp> {
         Some(Timestamp::from_micros(i64::from_be_bytes(self.chunk()?)))
     }
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Some(FeedKey(Uuid::from_bytes(self.chunk()?)))
     }
 
-    /// Reads a digest.
+    /// Reads a digest of 32 bytes.
     pub fn digest(&mut self) -> Option<Digest> {
         Some(Digest(self.chunk()?))
     }

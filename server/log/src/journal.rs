@@ -404,7 +404,7 @@ fn encode_record(
 /// A look that found the newest file by its name.
 #[derive(Clone, Copy, Debug)]
 struct Looked {
-    /// When it began.
+    /// Time at which the look began.
     at: Instant,
     /// Number of names that the file had.
     names: u64,

@@ -204,7 +204,7 @@ pub enum LogError {
     /// The log is not the one that readers have seen: another one was put in its place, or it has lost its end.
     #[error("the log is not the one that was served: {what}")]
     Replaced {
-        /// The difference.
+        /// Difference that shows the replacement, as a clause.
         what: String,
     },
 }

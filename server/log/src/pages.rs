@@ -21,7 +21,7 @@ const LOST_STEP_MAX: u64 = 1_024;
 pub struct PlacedEntry {
     /// Place of the entry: its instant, or in a timeline that of its delivery.
     pub place: Place,
-    /// The entry.
+    /// Entry as the log stores it.
     pub entry: Entry,
 }
 

@@ -44,7 +44,7 @@ pub(super) enum Refusal {
     Harm(String),
 }
 
-/// Reads a snapshot.
+/// Reads a snapshot of sled, which must be a regular file.
 fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     // Reading a pipe waits.
     if !fs::metadata(path)?.is_file() {
@@ -180,7 +180,7 @@ fn sled_checksum(parts: &[&[u8]]) -> u32 {
     !hasher.finalize()
 }
 
-/// Reads sled's numbers.
+/// Reader of sled's numbers: fixed ones of 8 bytes, and variable ones of 1 to 9 bytes.
 struct SledReader<'a>(&'a [u8]);
 
 impl SledReader<'_> {
@@ -346,17 +346,17 @@ enum Message {
     Base(usize),
     /// A change of a page.
     Change(usize),
-    /// Nothing to recover.
+    /// A message that recovery passes over.
     Nothing,
     /// A batch, which ends at this position.
     Batch(Lsn),
     /// The segment has no more.
     Cap,
-    /// No valid message.
+    /// No valid message: its checksum, position or kind is wrong.
     Corrupted,
 }
 
-/// sled's recovery.
+/// Rehearsal of sled's recovery, from the last snapshot and the segments after it.
 struct Recovery<'f> {
     file: &'f File,
     headers: &'f Headers,

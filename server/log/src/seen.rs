@@ -34,7 +34,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// No commit.
+    /// State of an empty log: commit 0 and [`ChainHash::START`].
     pub const NOTHING: Self = Self {
         commit: CommitNumber(0),
         chain: ChainHash::START,

@@ -47,7 +47,7 @@ pub(super) struct Settler {
 
 struct Shared {
     settled: Arc<Settled>,
-    /// Folder of sled.
+    /// Folder with sled's file `db` and its snapshots.
     folder: PathBuf,
     chapter_bytes: u64,
     chapters: Arc<RwLock<Chapters>>,
@@ -92,7 +92,7 @@ enum Task {
 /// What a settler works on.
 pub(super) struct Work {
     pub(super) settled: Arc<Settled>,
-    /// Folder of sled.
+    /// Folder with sled's file `db` and its snapshots.
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
@@ -618,7 +618,7 @@ impl Shared {
         self.change(|stage| *stage = Stage::Resting(Instant::now() + time));
     }
 
-    /// Ends the log.
+    /// Ends the log after a failure: it takes no entries until the server is restarted.
     fn fail(&self, error: &LogError) {
         let is_displaced = matches!(error, LogError::Displaced { .. });
         let error: &(dyn std::error::Error + 'static) = error;

@@ -464,7 +464,7 @@ impl SledLog {
 
 #[cfg(test)]
 impl SledLog {
-    /// Begins another chapter.
+    /// Begins another chapter, and waits for the end of its settling.
     pub(super) fn rotate(&self) {
         let mut journal = self.journal.lock();
         self.settler.wait();

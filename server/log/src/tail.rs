@@ -31,10 +31,10 @@ const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;
 /// The beginning of every tail. A packed record that begins with 0 has a length behind it, which is not 0.
 const MARK: &[u8] = &[0, 0];
 
-/// A feed's record.
+/// Record of a feed in sled: head and tail.
 #[derive(Debug, Default)]
 pub(super) struct FeedRecord {
-    /// Encoded head.
+    /// Head of the feed, encoded as in the journal.
     pub(super) head: Bytes,
     pub(super) tail: Tail,
 }

@@ -111,7 +111,7 @@ impl Clock {
         }))
     }
 
-    /// Returns the time.
+    /// Returns the accepted time. The system clock is ahead of this time after a leap that is not followed.
     pub fn now(&self) -> Timestamp {
         let reading = (self.0.read)();
         // As nearly always: nothing has leapt, so no lock is taken.

@@ -22,7 +22,7 @@ pub(super) enum Stage {
     Idle,
     /// Plans a group of requests, or answers them.
     Busy,
-    /// Stores a commit.
+    /// Stores a commit, which may wait for the disk.
     Storing,
 }
 
@@ -63,7 +63,7 @@ impl Pulse {
         u64::try_from(time).unwrap_or(u64::MAX / STAGES)
     }
 
-    /// Begins a stage.
+    /// Notes a stage that begins at `now`.
     pub(super) fn begin(&self, stage: Stage, now: Instant) {
         let stage = match stage {
             Stage::Idle => 0,

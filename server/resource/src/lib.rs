@@ -69,7 +69,7 @@ pub enum Validity {
     Until(Instant),
     /// As long as a generation lasts.
     Generation(Generation),
-    /// For one request.
+    /// For one request: the resource is not kept for later ones.
     Once,
 }
 

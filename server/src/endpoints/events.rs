@@ -53,7 +53,7 @@ use super::{
 
 /// Path of the stream.
 pub const PATH: &str = "/feeds/{feed}/events";
-/// Its row.
+/// Row of the table of endpoints: a GET opens a stream.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: PATH,
     label: "events",
@@ -108,7 +108,7 @@ impl Default for PastRoom {
 /// Content of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Each entry.
+    /// Each entry, as an event of its own.
     Entries,
     /// The newest place, whenever it is another one.
     None,
@@ -187,7 +187,7 @@ fn after_id(id: &str) -> Option<From> {
     id.parse().ok().map(From::After)
 }
 
-/// Opens a stream.
+/// Answers with a stream of events, or with 204 if the stream has ended for good.
 async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let (mut wanted, in_query) = wanted(exchange.query())?;
     let field = exchange.headers.get("last-event-id");
@@ -253,11 +253,11 @@ fn chance(most: u64) -> u64 {
     RandomState::new().hash_one(()) % most.max(1)
 }
 
-/// Reader of closed feeds, whose rights may end.
+/// Reader of a stream, whose rights may end if the feed is closed.
 #[derive(Debug)]
 struct Holder {
     rules: Arc<Rules>,
-    /// The request's token.
+    /// `Authorization` fields of the request, for later checks of the rights.
     headers: HeaderMap,
 }
 

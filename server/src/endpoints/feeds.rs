@@ -19,7 +19,7 @@ use crate::metrics::DOCUMENT;
 /// Handles for documents and pages of feeds, beside the shelf.
 #[derive(Debug)]
 pub struct FeedParts {
-    /// Memory of pages, which nobody shares.
+    /// Memory of pages, each of which is made for one reader.
     pub pages: PageRoom,
     /// Whether there are pages for people.
     pub has_pages: bool,

@@ -299,7 +299,7 @@ pub(super) fn check_object(body: &[u8]) -> Result<(), Problem> {
 /// Settings that a PUT asks for.
 #[derive(Debug)]
 pub struct SettingsForm {
-    /// Choices to change.
+    /// Choices to change. An absent choice stays as it is.
     pub choices: Choices,
     /// Id of a feed to be created.
     pub id: Option<FeedId>,

@@ -92,7 +92,7 @@ pub struct PageParts {
     pub shelf: Arc<Shelf>,
     /// Counts of entries, for plots.
     pub rates: Arc<Rates>,
-    /// Memory of pages, which nobody shares.
+    /// Memory of pages, each of which is made for one reader.
     pub pages: PageRoom,
     /// Feeds in the order of their entries.
     pub ranking: Arc<Ranking>,
@@ -135,7 +135,7 @@ impl PageParts {
     }
 }
 
-/// Paths of pages.
+/// Endpoints of the pages for people, with their style sheet and their script.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
     page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
     page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),

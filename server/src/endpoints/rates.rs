@@ -29,7 +29,7 @@ pub struct RateParts {
     pub rates: Arc<RatesView>,
 }
 
-/// Path of rates.
+/// Row of the table of endpoints: entries of a feed, counted by spans of time.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: "/feeds/{feed}/rates.json",
     label: "rates",

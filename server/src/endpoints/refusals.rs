@@ -16,7 +16,7 @@ use simplefeed_publish::PublishError;
 pub(super) fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&problem_of(error));
     if matches!(error, PublishError::IsTimeline(_)) {
-        // Of what a feed answers, a timeline takes all but entries.
+        // The methods of a feed without POST: a timeline takes no entries.
         let allow = HeaderValue::from_static("GET, HEAD, PUT");
         answer.headers_mut().insert(ALLOW, allow);
     }

@@ -184,7 +184,7 @@ struct ChangeAnswer<'a> {
     unfollowed: usize,
 }
 
-/// Follows one item.
+/// Handles a request to follow one feed or one pattern.
 async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();

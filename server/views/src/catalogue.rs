@@ -43,7 +43,7 @@ const COMMITS_COUNTER: usize = 1;
 pub struct Row {
     /// Its key in the log.
     pub key: FeedKey,
-    /// Its name.
+    /// Name of the feed, as in its URL.
     pub name: FeedName,
     /// Its permanent id, unless it is the one that the key says.
     id: Option<FeedId>,
@@ -81,7 +81,7 @@ impl Row {
         id.unwrap_or_else(|| FeedId::of_uuid(self.key.0))
     }
 
-    /// Returns its title.
+    /// Returns the title; the name if no title was chosen.
     pub fn title(&self) -> &str {
         self.title.as_deref().unwrap_or(self.name.as_str())
     }

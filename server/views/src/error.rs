@@ -19,7 +19,7 @@ pub enum ViewError {
     Replaced {
         /// Path of the document's file.
         path: PathBuf,
-        /// [`LogError::Replaced`].
+        /// Error of the log, a [`LogError::Replaced`].
         source: LogError,
     },
     /// A file cannot be used.

@@ -84,9 +84,9 @@ impl News {
 /// Interest of a watcher in its feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Its newest place.
+    /// The newest place alone.
     Place,
-    /// Its entries.
+    /// Entries: the hub keeps the newest events for its watchers.
     Entries,
     /// Its recent document, in a coding.
     Document(Coding),

@@ -91,7 +91,7 @@ impl Read {
 /// Feed with entries in some hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Active {
-    /// The feed.
+    /// Feed with at least one entry in these hours.
     pub feed: FeedKey,
     /// Number of its entries.
     pub entries: u64,

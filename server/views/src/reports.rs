@@ -27,7 +27,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a fault.
+    /// Adds a fault, described in one sentence.
     pub fn fault(&mut self, fault: String) {
         self.faults.push(fault);
     }

@@ -53,11 +53,26 @@ pub trait ShownSeries: Series {
     }
 }
 
-/// An entry log with its timelines. Who has it can only read:
+/// An entry log with its timelines. Its holder can read:
 ///
-/// ```compile_fail,E0599
+/// ```
 /// # use simplefeed_core::commit::Commit;
-/// use simplefeed_log::Append as _;
+/// use simplefeed_log::{Append as _, Commits as _};
+/// use simplefeed_views::shown::ShownLog;
+///
+/// fn is_next(log: &dyn ShownLog, commit: &Commit) -> bool {
+///     log.head().number.next() == commit.number
+/// }
+/// # fn append(log: &simplefeed_log::memory::MemoryLog, commit: &Commit) {
+/// #     log.append(commit);
+/// # }
+/// ```
+///
+/// and not append:
+///
+/// ```compile_fail
+/// # use simplefeed_core::commit::Commit;
+/// use simplefeed_log::{Append as _, Commits as _};
 /// use simplefeed_views::shown::ShownLog;
 ///
 /// fn append(log: &dyn ShownLog, commit: &Commit) {

@@ -45,7 +45,7 @@ pub struct Tree {
     opened: Option<File>,
     /// Whether every entry gets a file of its own, too.
     pub with_entries: bool,
-    /// Number of files.
+    /// Number of files given to [`Self::write`], unchanged ones included.
     files: u64,
     /// Paths of the final files, below the folder.
     frozen: Vec<String>,

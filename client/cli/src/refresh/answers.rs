@@ -15,7 +15,7 @@ pub(super) struct Places {
     pub(super) id: String,
 }
 
-/// Answers by item.
+/// Answers of the provider, by the id of their item.
 pub(super) type Answers = HashMap<String, Box<RawValue>>;
 
 impl Places {

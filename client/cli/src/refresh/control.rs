@@ -57,7 +57,7 @@ pub(super) enum Answer {
     Failed(String),
 }
 
-/// Counts of items.
+/// Counts of the items under one name, by state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) waiting: u64,

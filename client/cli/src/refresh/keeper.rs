@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Time for which `status` and its like have a file that no worker has.
 pub(super) const MOMENT: Duration = Duration::from_secs(3);
 
-/// An open queue.
+/// Queue of `--queue`, opened by this process.
 pub(super) enum Keeper {
     /// A file, which belongs to this process now.
     File(Redb, PathBuf),

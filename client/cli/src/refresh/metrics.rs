@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 16;
 /// Time for a connection.
 const CONNECTION: Duration = Duration::from_secs(30);
 
-/// The listener.
+/// Listener that answers GET `/metrics`.
 pub(super) struct Metrics<Q> {
     listener: TcpListener,
     scrape: Arc<Scrape<Q>>,
@@ -43,7 +43,7 @@ struct Scrape<Q> {
 }
 
 impl<Q: Queue> Metrics<Q> {
-    /// Begins to listen.
+    /// Binds the listener to `address`.
     pub(super) async fn listen(
         address: SocketAddr,
         refresher: Refresher<Q>,

@@ -42,11 +42,11 @@ impl Reading {
 /// Standing of the system clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is followed.
+    /// The accepted clock follows the system clock.
     Followed,
-    /// It is followed, and earlier than a moment that has been reached already.
+    /// It is followed, and more than [`BEHIND_TOLD`] earlier than a moment that has been reached already.
     Behind {
-        /// That moment.
+        /// Latest moment that was reached before.
         reached: Timestamp,
     },
     /// It has leapt ahead, and is followed soon if it stays there.
@@ -68,7 +68,7 @@ struct Hold {
     offset: i64,
 }
 
-/// The accepted clock.
+/// State of the accepted clock between two readings of the system clock.
 #[derive(Debug)]
 pub(super) struct Accepted {
     /// Offset of the accepted clock.

@@ -64,7 +64,7 @@ struct LinkRow {
     is_web: bool,
 }
 
-/// Shows an entry.
+/// Answers with the page of one entry.
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(&parts.shelf, &exchange).await?;
     let room = parts.pages.one().await?;

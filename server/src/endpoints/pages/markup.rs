@@ -24,7 +24,7 @@ const RAW: [&str; 12] = [
 ];
 /// Longest markup, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
-/// Tags.
+/// Most characters `<` in markup, each of which may begin a tag.
 const TAGS_MAX: usize = 1_000;
 /// Formatting elements times tags: the elements that may come to be.
 const ELEMENTS_MAX: usize = 100_000;

@@ -9,7 +9,7 @@ use simplefeed_core::timestamp::Timestamp;
 pub(super) struct Moment {
     /// RFC 3339, in UTC, in milliseconds: HTML has no more digits.
     pub(super) datetime: String,
-    /// RFC 3339, in UTC.
+    /// RFC 3339, in UTC, in microseconds.
     pub(super) exact: String,
     /// Such as `5 min ago`.
     pub(super) ago: String,

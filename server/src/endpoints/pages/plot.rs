@@ -120,7 +120,7 @@ fn name(unit: Unit, start: Timestamp) -> String {
     text
 }
 
-/// A plot.
+/// Plot of the entries in a window of time: a bar for each span with entries.
 #[derive(Debug)]
 pub(super) struct Plot {
     /// Where it is: windows that lead out of it.

@@ -34,16 +34,16 @@ const COMMITS_TOGETHER: u64 = 500;
 /// Order of a list of feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By name.
+    /// By name, in ascending order.
     Name,
     /// Most entries in the last day first.
     Busiest,
-    /// Newest entry first.
+    /// Feed with the newest entry first.
     Newest,
 }
 
 impl Order {
-    /// All orders.
+    /// All orders, as the page of feeds offers them.
     pub(super) const ALL: [Self; 3] = [Self::Name, Self::Busiest, Self::Newest];
 
     /// Returns the text of an order in a query.

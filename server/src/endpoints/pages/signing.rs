@@ -23,7 +23,7 @@ struct SignInPage {
     notice: Option<&'static str>,
 }
 
-/// Shows the form.
+/// Shows the form in which a reader enters a token.
 pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     let page = SignInPage {
         top: Top::of(exchange, 0),
@@ -57,7 +57,7 @@ pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result
     Ok(Outcome::Answer(answered(StatusCode::FORBIDDEN, &page)?))
 }
 
-/// Removes the cookie.
+/// Removes the cookie with the token, and leads to the page of all feeds.
 pub(super) fn sign_out(parts: &PageParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(parts, exchange.headers)?;
     Ok(to_feeds(parts.cookie.field(None)))

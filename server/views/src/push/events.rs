@@ -58,7 +58,7 @@ impl Begin {
 /// Events that follow each other.
 #[derive(Debug)]
 pub struct Stretch {
-    /// The events.
+    /// Text of the events, as a stream sends it.
     pub bytes: Bytes,
     /// Position behind their entries.
     pub next: Position,

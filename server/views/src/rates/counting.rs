@@ -45,7 +45,7 @@ pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
 /// Counts that follow a log, and their files.
 #[derive(Debug)]
 pub(super) struct Counting {
-    /// Their files.
+    /// Folder with the tables and runs.
     pub(super) files: Files,
     /// `None` until the view has begun to follow. Readers hold it while they read, so that an hour is either in memory or
     /// in its tables.

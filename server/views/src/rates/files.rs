@@ -98,7 +98,7 @@ impl Present {
 /// Hour that is over, with the hour of the next entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Over {
-    /// The hour.
+    /// Number of the hour that is over, as of [`Unit::number`].
     pub(super) hour: i64,
     /// The later hour that has begun.
     pub(super) next: i64,
@@ -123,7 +123,7 @@ impl Files {
         Self(folder)
     }
 
-    /// Returns the folder.
+    /// Returns the folder of the tables and runs.
     pub(super) fn folder(&self) -> &Path {
         &self.0
     }

@@ -28,7 +28,7 @@ use crate::shown::ShownSeries;
 pub enum Subject {
     /// Feeds with entries of their own.
     Feeds,
-    /// Timelines.
+    /// Timelines, which show entries of other feeds.
     Timelines,
 }
 
@@ -133,7 +133,7 @@ impl Seconds {
         before: i64::MIN,
     };
 
-    /// Adds an update.
+    /// Notes the second of an update, if that is later than the last one.
     pub(super) fn add(&mut self, second: i64) {
         if self.last < second {
             (self.before, self.last) = (self.last, second);

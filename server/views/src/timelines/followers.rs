@@ -4,7 +4,7 @@
 
 use roaring::RoaringBitmap;
 
-/// Followers from which on a feed has a bitmap.
+/// Most followers of a feed that are a list; more are a bitmap.
 const FEW_MAX: usize = 4_096;
 
 /// Key of a timeline.
@@ -13,7 +13,7 @@ pub(super) type Timeline = u32;
 /// A set of timelines.
 #[derive(Clone, Debug)]
 pub(super) enum Followers {
-    /// Sorted.
+    /// Sorted keys of at most [`FEW_MAX`] timelines.
     Few(Vec<Timeline>),
     Many(Box<RoaringBitmap>),
 }

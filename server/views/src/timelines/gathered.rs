@@ -124,9 +124,9 @@ impl Runs {
 /// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Everything is gathered.
+    /// Entries are gathered up to the graph's commit, or gathering is off.
     Done,
-    /// There is more.
+    /// Commits are left for the next step.
     More,
     /// There is more, for which there is no room in memory before a file is written.
     Waits,

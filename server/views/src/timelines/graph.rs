@@ -46,7 +46,7 @@ pub(super) struct FeedState {
     pub(super) newest: Timestamp,
 }
 
-/// A timeline.
+/// A timeline, with the feeds that it follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TimelineState {
     pub(super) key: FeedKey,

@@ -34,16 +34,16 @@ pub struct Part {
 pub struct Stretch {
     /// Feed behind which it begins; at the beginning of the list without one.
     pub after: Option<FeedKey>,
-    /// Most feeds.
+    /// Feeds of the stretch, at most.
     pub max: usize,
 }
 
 /// The closed timelines that a reader may see.
 #[derive(Clone, Copy)]
 pub enum SeenClosed<'s> {
-    /// None.
+    /// None: the reader sees open timelines only.
     None,
-    /// All.
+    /// All: the reader sees every closed timeline.
     All,
     /// Those that the function returns `true` for.
     Some(&'s dyn Fn(FeedKey) -> Result<bool, LogError>),

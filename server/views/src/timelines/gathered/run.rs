@@ -86,7 +86,7 @@ pub(super) struct Span {
 /// Positions of feeds whose entries are in no list.
 pub(super) type Apart = Vec<(Source, Range<Position>)>;
 
-/// Block of lists.
+/// Directory entry of one block of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockAt {
     /// First timeline that has a part there, and the number of its entries in earlier blocks.
@@ -639,7 +639,7 @@ fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     })
 }
 
-/// Passes over numbers.
+/// Skips `count` numbers of any length (LEB128); `None` if fewer are left.
 fn skip_numbers(from: &mut Reader<'_>, count: usize) -> Option<()> {
     let mut left = count;
     let mut length = 0;
