@@ -106,7 +106,7 @@ impl Item {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefreshError {
-    /// The queue failed.
+    /// A call of the job queue failed.
     #[error("the queue of jobs failed")]
     Queue(#[from] QueueError),
     /// There is no credential, so that no request can be made.
@@ -131,7 +131,7 @@ pub struct Refreshed {
     pub pause: Duration,
 }
 
-/// Counters behind [`Refreshed`].
+/// Counters behind [`Refreshed`], shared by all clones of a refresher.
 #[derive(Debug)]
 struct Counters {
     requests: AtomicU64,
@@ -166,7 +166,7 @@ impl Counters {
     }
 }
 
-/// Counts something.
+/// Adds `count` to a counter.
 fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -338,11 +338,12 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Begins to refresh items. One that is refreshed already stays as it is, so that a starter may repeat itself; one
-    /// that is too old is left out; one that comes into being later has an age of zero now, and again then. Returns how many are
-    /// new.
+    /// Begins to refresh items. Returns the number of those that are new.
     ///
-    /// If the future is dropped, some of them have begun. To call it again is safe.
+    /// An item that is refreshed already stays as it is, so a call may be repeated. An item that is too old is left out. An
+    /// item whose creation lies in the future counts as just created, now and when that time has come.
+    ///
+    /// If the future is dropped, the refreshing of some items has begun. A repeated call begins that of the others.
     ///
     /// # Errors
     ///
@@ -392,15 +393,15 @@ impl<Q: Queue> Refresher<Q> {
         if self.credentials.is_empty() {
             return Err(RefreshError::NoCredential);
         }
-        let (tell, told) = watch::channel(false);
-        let mut work = std::pin::pin!(self.work(lookup, told));
+        let (stopping, stopped) = watch::channel(false);
+        let mut work = std::pin::pin!(self.work(lookup, stopped));
         tokio::select! {
             biased;
             done = &mut work => return done,
             never = self.mind_clock() => match never {},
             _ = stop => {}
         }
-        tell.send_replace(true);
+        stopping.send_replace(true);
         work.await
     }
 
@@ -465,7 +466,9 @@ impl<Q: Queue> Refresher<Q> {
         };
         let mut standing = Standing::default();
         loop {
-            let leased = self.queue.lease_until(&self.name, want, told(&mut stop));
+            let leased = self
+                .queue
+                .lease_until(&self.name, want, stop_requested(&mut stop));
             let done = match leased.await {
                 Ok(Some(leases)) => {
                     let latest = leases
@@ -498,14 +501,16 @@ impl<Q: Queue> Refresher<Q> {
 }
 
 /// Waits until a worker is asked to stop.
-async fn told(stop: &mut watch::Receiver<bool>) {
+async fn stop_requested(stop: &mut watch::Receiver<bool>) {
     // Without a sender the worker's future is gone, too.
-    let _told = stop.wait_for(|is_told| *is_told).await;
+    let _ended = stop.wait_for(|is_requested| *is_requested).await;
 }
 
 /// Waits for a time. Returns whether the worker is asked to stop meanwhile.
 async fn pause(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
-    tokio::time::timeout(time, told(stop)).await.is_ok()
+    tokio::time::timeout(time, stop_requested(stop))
+        .await
+        .is_ok()
 }
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {

@@ -64,14 +64,22 @@ impl FileViews {
     }
 
     fn list(&self) -> Vec<Arc<dyn View>> {
+        // By name, so that the compiler finds a view that is not in the list.
+        let Self {
+            archive,
+            sup,
+            rates,
+            #[cfg(test)]
+            counts,
+        } = self;
         let mut views: Vec<Arc<dyn View>> = vec![];
-        views.push(Arc::<Archive>::clone(&self.archive));
-        if let Some(sup) = &self.sup {
+        views.push(Arc::<Archive>::clone(archive));
+        if let Some(sup) = sup {
             views.push(Arc::<Sup>::clone(sup));
         }
-        views.push(Arc::<Rates>::clone(&self.rates));
+        views.push(Arc::<Rates>::clone(rates));
         #[cfg(test)]
-        views.push(Arc::<counts::Counts>::clone(&self.counts));
+        views.push(Arc::<counts::Counts>::clone(counts));
         views
     }
 }
@@ -102,12 +110,18 @@ impl ServedViews {
 
     /// Returns all of them. Nothing follows them yet.
     pub fn all(&self) -> Views {
-        let mut views = self.files.list();
-        views.push(Arc::new(Following(Arc::clone(&self.timelines))));
-        if let Some(updates) = &self.updates {
+        let Self {
+            files,
+            timelines,
+            updates,
+            push,
+        } = self;
+        let mut views = files.list();
+        views.push(Arc::new(Following(Arc::clone(timelines))));
+        if let Some(updates) = updates {
             views.push(Arc::<TimelineUpdates>::clone(updates));
         }
-        views.push(Arc::<Push>::clone(&self.push));
+        views.push(Arc::<Push>::clone(push));
         Views::of(views)
     }
 }

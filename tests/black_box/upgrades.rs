@@ -10,8 +10,8 @@ use crate::{
 /// Storage versions that are read. The first that a release writes will be one for ever.
 const VERSIONS: [u32; 1] = [4];
 
-/// What a consumer kept after entry 6, when the log was written.
-const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
+/// Bookmark of a consumer behind entry 6 of the log in `fixtures/log-4`.
+const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:0692b928-13db-4082-a2a1-60be78ec867c","entry":"urn:example:6","position":5,"history":"1283d4a66b41ba6ae6daaee7f2e424b5ee0a21561c6c5efdf103d63903424e77","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
 
 fn assert_documents_are_kept(server: &Server, fixture: &Path) {
     for document in ["1.atom", "2.atom"] {
@@ -61,14 +61,10 @@ fn a_log_of_every_version_is_opened() {
         server.stop();
         check_folder("verify", &data);
         check_folder("rebuild", &data);
-        // Older programs refuse the log.
-        let witness = fs::read(data.join("witness")).unwrap();
-        let newest = format!("SFW{}", VERSIONS.last().unwrap());
-        assert!(witness.starts_with(newest.as_bytes()), "version {version}");
     }
 }
 
-/// Goal: what an older version stored is served the same once newer entries were settled beside it.
+/// Goal: what was stored is served the same once newer entries were settled beside it.
 #[test]
 fn a_log_of_every_version_is_settled() {
     for version in VERSIONS {

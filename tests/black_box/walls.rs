@@ -43,8 +43,8 @@ fn cargo(args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Returns what the packages of the workspace need to run, by name.
-fn graph() -> Graph {
+/// Returns cargo's description of the workspace and its dependencies.
+fn metadata() -> serde_json::Value {
     let version = String::from_utf8(cargo(&["-vV"])).unwrap();
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let metadata = cargo(&[
@@ -57,7 +57,12 @@ fn graph() -> Graph {
         "--filter-platform",
         host.unwrap(),
     ]);
-    let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
+    serde_json::from_slice(&metadata).unwrap()
+}
+
+/// Returns what the packages of the workspace need to run, by name.
+fn graph() -> Graph {
+    let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();
     let names: BTreeMap<&str, &str> = packages
         .iter()
@@ -108,6 +113,25 @@ fn breaches(graph: &Graph) -> Vec<String> {
         }
     }
     found
+}
+
+/// Goal: `tests/run unit` leaves out the black box, and no other binary of tests: it tells them apart by their first letter.
+#[test]
+fn no_other_tests_begin_with_the_letter_of_the_black_box() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let ours = packages.filter(|package| package["source"].is_null());
+    let targets = ours.flat_map(|package| package["targets"].as_array().unwrap());
+    let tests = targets.filter(|target| target["kind"][0] == "test");
+    let names: Vec<&str> = tests
+        .map(|target| target["name"].as_str().unwrap())
+        .collect();
+    assert!(names.len() > 2, "{names:?}");
+    let left_out: Vec<&str> = names
+        .into_iter()
+        .filter(|name| name.starts_with('b'))
+        .collect();
+    assert_eq!(left_out, ["black_box"]);
 }
 
 /// Goal: no crate knows one that stands above it; the views know no HTTP, HTTP no log, the log no HTTP.

@@ -22,7 +22,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
     answers::{event_of, value_of},
-    due_at, instant, pause, to_json, told,
+    due_at, instant, pause, stop_requested, to_json,
 };
 use crate::{error::error_text, publisher::PublishError};
 
@@ -64,7 +64,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         }
     }
 
-    /// Refreshes the items.
+    /// Refreshes the leased items, until their round is over or breaks off.
     pub(super) async fn refresh<L: Lookup>(
         mut self,
         lookup: &L,
@@ -216,7 +216,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         let mut work = pin!(work);
         let mut stop = self.stop.clone();
         let mut end = pin!(async {
-            told(&mut stop).await;
+            stop_requested(&mut stop).await;
             tokio::time::sleep(STOP).await;
         });
         loop {
@@ -407,7 +407,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         event_of(publication, answer.map(AsRef::as_ref), related)
     }
 
-    /// Finishes the jobs.
+    /// Reports the outcome of each job to the queue: finished, failed or put off.
     async fn finish(&mut self, endings: Vec<(usize, Ending)>) -> Result<(), QueueError> {
         let (mut finishes, mut failures, mut later) = (Vec::new(), Vec::new(), Vec::new());
         let now = instant(self.refresher.queue.now().await?);

@@ -624,14 +624,14 @@ async fn a_worker_that_waits_stops_when_it_is_told() {
     let reserved = parts.refresher.queue.reserve("key", 1, once).await;
     assert_eq!(reserved.unwrap(), queue::Reserved::Now);
     parts.start(3).await;
-    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let (refresher, provider) = (parts.refresher.clone(), parts.provider.clone());
-    let worker = tokio::spawn(async move { refresher.work_until(&provider, told).await });
+    let worker = tokio::spawn(async move { refresher.work_until(&provider, stopped).await });
     parts.clock.advance(Duration::from_mins(2) + BUFFER);
     while parts.stats().await.leased < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    tell.send(()).unwrap();
+    stop.send(()).unwrap();
     worker.await.unwrap().unwrap();
     parts.clock.advance(Duration::from_millis(1));
     let Stats { due, leased, .. } = parts.stats().await;

@@ -921,7 +921,7 @@ mod tests {
     /// meanwhile.
     #[test]
     fn a_refused_head_shortly_before_the_time_is_over_stops_nobody() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, results) = std::sync::mpsc::channel();
         // In a thread of its own: a task that spins would stop the test as well.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -941,11 +941,11 @@ mod tests {
                     client.write_all(b"nonsense\r\n\r\n").await.unwrap();
                 };
                 tokio::join!(asked, served);
-                tell.send(began.elapsed().as_secs()).unwrap();
+                sender.send(began.elapsed().as_secs()).unwrap();
                 drop(client);
             });
         });
-        let lasted = told.recv_timeout(Duration::from_secs(50));
+        let lasted = results.recv_timeout(Duration::from_secs(50));
         assert_eq!(lasted, Ok(11), "two seconds after the refusal");
     }
 

@@ -235,7 +235,10 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         .map_err(copied.io("write to", "sled"))?;
     // By its own path, since the handle is closed before.
     match Settled::open(&scratch.join("sled")) {
-        Ok(settled) => remains.add_settled(settled),
+        Ok(settled) => {
+            refuse_older(&settled, &copied, folder)?;
+            remains.add_settled(settled);
+        }
         // Its entries would count as lost.
         Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
         Err(_damaged) => {}
@@ -612,7 +615,17 @@ fn open_settled(
     sync_tree(&folder)
         .and_then(|()| snapshots::release(&folder))
         .map_err(data.io("sync", "sled"))?;
+    refuse_older(&settled, data, data.held().name())?;
     Ok(settled)
+}
+
+/// Refuses what sled has if an older version of the program wrote it: its records would be misread.
+fn refuse_older(settled: &Settled, data: &DataFolder, named: &Path) -> Result<(), OpenError> {
+    let older = settled.older_version();
+    match older.map_err(|error| data.open_error(error))? {
+        Some(version) => Err(OpenError::of_version(named, version)),
+        None => Ok(()),
+    }
 }
 
 /// Checks that sled's file can be written, and that no other process has it open: under another name, nothing else tells.
@@ -760,8 +773,10 @@ impl OpenedLog {
 
 #[cfg(test)]
 mod tests {
+    use simplefeed_core::{commit::Commit, timestamp::Timestamp};
+
     use super::*;
-    use crate::Commits as _;
+    use crate::{Append as _, Commits as _, fixtures::create};
 
     fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = vec![];
@@ -796,6 +811,33 @@ mod tests {
             let opened = open(folder.path()).unwrap();
             assert_eq!(opened.log.head().number, CommitNumber(0), "{leftover}");
             opened.close().unwrap();
+        }
+    }
+
+    /// Goal: records of an older layout are refused, though the witness names this version, or none.
+    #[test]
+    fn records_of_an_older_version_are_refused() {
+        let others: [(&[u8], &[u8]); 3] =
+            [(VERSION_KEY, &[0, 0, 0, 3]), (b"h1", b""), (b"c1", b"")];
+        for (key, value) in others {
+            let folder = tempfile::tempdir().unwrap();
+            let opened = open(folder.path()).unwrap();
+            let commit = Commit {
+                number: CommitNumber(1),
+                instant: Timestamp::from_micros(1),
+                changes: create(1),
+            };
+            opened.log.append(&commit).unwrap();
+            opened.log.settle_all();
+            opened.log.settled.put(key, value).unwrap();
+            opened.log.settled.flush().unwrap();
+            opened.close().unwrap();
+            let scratch = tempfile::tempdir().unwrap();
+            let refused = salvage(folder.path(), scratch.path()).unwrap_err();
+            assert!(
+                matches!(refused, OpenError::Older { version: 3, .. }),
+                "{refused}"
+            );
         }
     }
 

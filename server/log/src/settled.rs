@@ -31,7 +31,9 @@ use simplefeed_process::{
 use sled::{Db, Mode};
 
 use super::{
-    LogError, record, snapshots,
+    LogError,
+    record::{self, STORAGE_VERSION, VERSION_KEY},
+    snapshots,
     space::{is_full_at, try_room},
     tail::FeedRecord,
     watchdog::Watchdog,
@@ -135,7 +137,7 @@ impl Settled {
             .open_one(db.as_ref())?
             .get(key)
             .map_err(|error| self.unread(error))?;
-        // A settling puts keys ahead of their values, and takes values away; without one, there is nothing.
+        // A settling puts keys ahead of their values; without one, there is nothing.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
             let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
@@ -259,6 +261,31 @@ impl Settled {
         }
         self.touch(db.as_ref(), found.len());
         Ok(found)
+    }
+
+    /// Returns the storage version of what sled has, if that is an older one.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn older_version(&self) -> Result<Option<u32>, LogError> {
+        let version = self.raw_value(VERSION_KEY)?;
+        let version = version.and_then(|version| version.first_chunk::<4>().copied());
+        if let Some(version) = version.map(u32::from_be_bytes)
+            && version != STORAGE_VERSION
+        {
+            return Ok(Some(version));
+        }
+        let db = self.readable()?;
+        let db = self.open_one(db.as_ref())?;
+        // An upgrade of before named this version, and left commits by themselves, and heads beside feeds' records.
+        for kind in [b"c", b"h"] {
+            if let Some(found) = db.scan_prefix(kind).keys().next() {
+                found.map_err(|error| self.unread(error))?;
+                return Ok(Some(STORAGE_VERSION - 1));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns all pairs whose keys begin with `prefix`, up to the first that sled cannot read.

@@ -274,14 +274,14 @@ mod tests {
     ) -> mpsc::Receiver<T> {
         worker.load.tasks.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(&worker.load));
-        let (tell, told) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
         worker.runtime.spawn(async move {
             let result = task.await;
             drop(counted);
             // The test may have ended.
-            let _gone = tell.send(result);
+            let _gone = sender.send(result);
         });
-        told
+        results
     }
 
     /// Goal: an append beside streams that wait costs what one alone does, and holds up no task that has work.

@@ -156,10 +156,10 @@ fn verified(store: &MemoryStore, views: &Views) -> Result<Report, ViewError> {
     verify(&*log, &*with_timelines(&log)?, views)
 }
 
-/// Goal: a view is its own files and a line in each list: the follower runs it, upkeep looks after it, its endpoints
+/// Goal: a view is its own files, and some lines where views and endpoints are listed: the follower runs it, upkeep looks after it, its endpoints
 /// are found, and one of them streams until the server stops.
 #[test]
-fn a_view_needs_its_files_and_a_line_in_each_list() {
+fn a_view_needs_its_files_and_a_few_lines() {
     let folder = tempfile::tempdir().unwrap();
     let store = MemoryStore::default();
     let server = Running::start(folder.path(), store.clone());

@@ -480,6 +480,7 @@ fn readers_miss_nothing_while_a_chapter_is_settled() {
             assert!(found.iter().copied().eq(0..end.0), "{number}: {found:?}");
             let has = log.settled.feed_record(key).unwrap().unwrap();
             let has_moved = !had.tail.is_empty() && has.tail.first != had.tail.first;
+            assert!(log.settled.head(key).unwrap().is_some(), "{number}");
             met[reads] += usize::from(has_moved && log.settled.meanwhile.lock().is_none());
         }
         log.settled.meanwhile.lock().take();

@@ -168,10 +168,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             let feed = (&state.head, state.settings.is_timeline());
             match found(&*log, series, feed, &goal)? {
                 Ok(before) => {
-                    return Ok(Some(Err(format!(
-                        "?{}before={before}",
-                        keep(window.as_ref())
-                    ))));
+                    let place = format!("?{}before={before}", keep(window.as_ref()));
+                    return Ok(Some(Made::Redirect(place)));
                 }
                 Err(not_found) => notice = Some(not_found),
             }
@@ -189,21 +187,29 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             },
             ..make(&reading, shown, before, &sight, (top, url))?
         };
-        Ok(Some(Ok(rendered(&page))))
+        Ok(Some(Made::Page(rendered(&page))))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
     drop(room);
     look_again(&parts.shelf, &exchange, seen).await?;
     match made {
-        Ok(html) => Ok(shown(html?)),
-        Err(location) => {
+        Made::Page(html) => Ok(shown(html?)),
+        Made::Redirect(location) => {
             let mut answer = plain(StatusCode::SEE_OTHER, "");
             let location = header_value(&location);
             answer.headers_mut().insert(LOCATION, location);
             Ok(Outcome::Answer(answer))
         }
     }
+}
+
+/// Answer to a reader of a feed's page.
+enum Made {
+    /// HTML of the page, or why it cannot be made.
+    Page(Result<String, Problem>),
+    /// Query of the page that has the entry that the reader goes to.
+    Redirect(String),
 }
 
 /// Returns the beginning of a query that keeps the window of the plot.
