@@ -60,7 +60,7 @@ fn a_measure_that_is_raised_fails() {
     let block = format!("fn planted() {{\n{block}}}\n");
     let long = format!("fn planted() {{\n{}}}\n", "    let it = 1;\n".repeat(81));
     // Each with the message of the check, and the code that is planted in some files.
-    let bugs: [(&str, Vec<(&str, String)>); 4] = [
+    let bugs: [(&str, Vec<(&str, String)>); 6] = [
         (
             "circles between modules",
             vec![
@@ -76,6 +76,17 @@ fn a_measure_that_is_raised_fails() {
         (
             "docs of three words",
             vec![(digest, "/// Is planted.\npub fn planted() {}\n".into())],
+        ),
+        (
+            "participles as names of types",
+            vec![(digest, "struct Planted;\n".into())],
+        ),
+        (
+            "names of several types",
+            vec![
+                (digest, "struct Twin;\n".into()),
+                (timestamp, "struct Twin;\n".into()),
+            ],
         ),
     ];
     for (told, planted) in bugs {
@@ -97,6 +108,17 @@ fn a_measure_that_is_raised_fails() {
             fs::write(folder.join(file), before).unwrap();
         }
     }
+    // So does a ratio beyond its goal.
+    let before = fs::read_to_string(folder.join(digest)).unwrap();
+    let comment = "// what what what what what what what what\n".repeat(100);
+    fs::write(folder.join(digest), format!("{before}{comment}")).unwrap();
+    let measured = check(folder);
+    let said = String::from_utf8_lossy(&measured.stderr);
+    assert!(
+        !measured.status.success() && said.contains("'what' in 1,000 words"),
+        "{said}"
+    );
+    fs::write(folder.join(digest), before).unwrap();
     // A ceiling does not stay above what is there.
     let ceilings = fs::read_to_string(folder.join("tests/ceilings")).unwrap();
     let lines = ceilings.lines().map(|line| {
