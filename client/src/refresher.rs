@@ -23,7 +23,7 @@ use simplefeed_core::{
 };
 use simplefeed_queue::{
     Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want,
-    job::{CALL_JOBS_MAX, KEY_BYTES_MAX},
+    limits::{CALL_JOBS_MAX, KEY_BYTES_MAX},
 };
 use tokio::sync::{Mutex, watch};
 use tracing::{Instrument as _, debug, debug_span, info, warn};

@@ -23,7 +23,7 @@ impl Manual {
     /// Moves the time forward.
     pub fn advance(&self, span: Duration) {
         self.0
-            .send_modify(|now| *now = crate::job::later(*now, span));
+            .send_modify(|now| *now = crate::instant::later(*now, span));
     }
 
     /// Returns the time at which the clock stands.

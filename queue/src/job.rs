@@ -1,25 +1,17 @@
-//! The vocabulary: jobs, leases, their transitions, and every bound.
+//! The vocabulary: jobs, leases, and their transitions.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use chrono::{DateTime, SubsecRound, Utc};
+use chrono::{DateTime, Utc};
 
-use crate::queue::QueueError;
-
-/// Bytes of a namespace's name, at most.
-pub const NAMESPACE_BYTES_MAX: usize = 100;
-/// Bytes of a key, at most. (An index entry of PostgreSQL holds 2,704 bytes.)
-pub const KEY_BYTES_MAX: usize = 1_024;
-/// Bytes of a payload, and of a note, at most.
-pub const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
-/// Bytes of the reason of a failure that are kept.
-pub const REASON_BYTES_MAX: usize = 1_024;
-/// Jobs of one call, at most.
-pub const CALL_JOBS_MAX: usize = 10_000;
-/// Shortest lease. (One that ends as it begins is none.)
-pub const LEASE_MIN: Duration = Duration::from_millis(1);
-/// Years 1970 to 9999: instants that every keeper can store.
-const INSTANT_MICROS_MAX: i64 = 253_402_300_799_000_000;
+use crate::{
+    error::QueueError,
+    instant::{from_micros, later},
+    limits::{
+        CALL_JOBS_MAX, KEY_BYTES_MAX, LEASE_MIN, NAMESPACE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+        REASON_BYTES_MAX,
+    },
+};
 
 /// Name of a set of jobs that is leased from as one: ASCII letters, digits and `._:-`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,22 +68,6 @@ impl Due {
             Self::After(span) => later(now, span),
         }
     }
-}
-
-/// Returns the instant so many microseconds after 1970, kept within what every keeper can store.
-pub(crate) fn from_micros(micros: i64) -> DateTime<Utc> {
-    let micros = micros.clamp(0, INSTANT_MICROS_MAX);
-    DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::UNIX_EPOCH)
-}
-
-/// Returns the instant `span` after `now`, in whole microseconds.
-pub(crate) fn later(now: DateTime<Utc>, span: Duration) -> DateTime<Utc> {
-    let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-    from_micros(
-        now.trunc_subsecs(6)
-            .timestamp_micros()
-            .saturating_add(micros),
-    )
 }
 
 /// A job to be scheduled.

@@ -44,6 +44,9 @@
 //! # Ok(()) }
 //! ```
 
+pub mod limits;
+pub mod error;
+mod instant;
 pub mod job;
 pub mod queue;
 pub mod quota;
@@ -58,11 +61,13 @@ pub mod postgres;
 #[doc(inline)]
 pub use crate::{
     clock::{Clock, Manual},
+    error::QueueError,
     job::{
         Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
         NewJob, Next, Scheduled, Stats, Token, Want,
     },
+    limits::Limit,
     memory::Memory,
-    queue::{Queue, QueueError, Taken},
-    quota::{Limit, Report, Reserved},
+    queue::{Queue, Taken},
+    quota::{Report, Reserved},
 };

@@ -8,13 +8,15 @@ use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
+    error::QueueError,
     job::{
         Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
         Stats, Want,
     },
+    limits::Limit,
     model::Model,
-    queue::{Queue, QueueError, Taken},
-    quota::{Limit, Report, Reserved},
+    queue::{Queue, Taken},
+    quota::{Report, Reserved},
 };
 
 /// A queue in the memory of this process. It ends with the last clone.

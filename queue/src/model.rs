@@ -12,12 +12,16 @@ use std::{
 use chrono::{DateTime, Utc};
 
 use crate::{
+    error::QueueError,
+    instant::later,
     job::{
-        CALL_JOBS_MAX, Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease,
-        Namespace, NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count, later,
+        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
+        NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count,
     },
-    queue::{QueueError, Taken},
-    quota::{Bucket, Limit, Report, Reserved},
+    limits::CALL_JOBS_MAX,
+    limits::Limit,
+    queue::Taken,
+    quota::{Bucket, Report, Reserved},
 };
 
 /// A queue without clock and storage.

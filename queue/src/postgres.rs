@@ -26,12 +26,14 @@ use self::work::{
 };
 use crate::{
     clock::Clock,
+    error::QueueError,
     job::{
         Dead, Existing, Extension, Failed, Failure, Finish, Held, Job, Namespace, NewJob, Next,
         Scheduled, Stats, Want, check_bytes, check_count,
     },
-    queue::{Queue, QueueError, Taken},
-    quota::{Bucket, Limit, Report, Reserved},
+    limits::Limit,
+    queue::{Queue, Taken},
+    quota::{Bucket, Report, Reserved},
 };
 
 /// Longest time between two looks for jobs.

@@ -1,85 +1,24 @@
 //! The contract of all keepers.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
+    error::QueueError,
     job::{
-        CALL_JOBS_MAX, Dead, Existing, Extension, Failed, Failure, Finish, Held, KEY_BYTES_MAX,
-        LEASE_MIN, Lease, NAMESPACE_BYTES_MAX, Namespace, NewJob, PAYLOAD_BYTES_MAX, Scheduled,
-        Stats, Want,
+        Dead, Existing, Extension, Failed, Failure, Finish, Held, Lease, Namespace, NewJob,
+        Scheduled, Stats, Want,
     },
-    quota::{Limit, Report, Reserved},
+    limits::Limit,
+    quota::{Report, Reserved},
 };
 
 /// Longest time between two looks for jobs, where every change is heard of. Timers stand still while a machine sleeps, and do
 /// not follow a clock that is set.
 const POLL: Duration = Duration::from_secs(10);
-
-/// Why a call failed. Nothing was changed, except by [`QueueError::Lost`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueueError {
-    /// The name of a namespace has a wrong form.
-    #[error("the namespace {0:?} is not 1 to {NAMESPACE_BYTES_MAX} of A-Z, a-z, 0-9 and ._:-")]
-    Name(String),
-    /// A key has a wrong form. Its first 64 characters.
-    #[error("a key has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
-    Key(String),
-    /// Bytes of a payload or note that is too large.
-    #[error("a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {0}")]
-    Payload(usize),
-    /// Number of jobs that is out of range.
-    #[error("a call takes 1 to {CALL_JOBS_MAX} jobs, not {0}")]
-    Count(usize),
-    /// A lease that is too short.
-    #[error("a lease lasts at least {LEASE_MIN:?}, not {0:?}")]
-    Lease(Duration),
-    /// More requests than the credential's quota ever allows at once, or a quota without requests or time, or with a
-    /// window that is too long.
-    #[error("{requests} requests never fit into a quota of {} in {:?}", .limit.requests, .limit.window)]
-    Quota {
-        /// Requests that were to be reserved.
-        requests: u32,
-        /// Quota that the caller gave.
-        limit: Limit,
-    },
-    /// Another process has the queue's file open.
-    #[error("the queue {} is open in another process", .0.display())]
-    InUse(PathBuf),
-    /// The keeper's storage failed, or holds something that is no queue.
-    #[error("{doing}")]
-    Storage {
-        /// Operation that failed, and its object.
-        doing: String,
-        /// Error of PostgreSQL, of its connections, or of the file.
-        #[source]
-        why: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The connection broke before the answer, or the file failed in a commit: the change was made, or it was not. Every
-    /// call may be repeated: a token whose change was made is void.
-    #[error("{doing}: no answer, so the change was made or not")]
-    Lost {
-        /// Operation that failed, and its object.
-        doing: String,
-        /// Error of the connection or of the commit.
-        #[source]
-        why: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The queue was closed.
-    #[error("the queue is closed")]
-    Closed,
-    /// The file failed before, so that the queue is closed: only opening it again shows its state.
-    #[error("the queue's file failed, so the queue is closed until it is opened again")]
-    Failed {
-        /// Failure that closed the queue.
-        #[source]
-        why: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
 
 /// Answer of [`Queue::take`].
 #[derive(Clone, Debug, PartialEq, Eq)]

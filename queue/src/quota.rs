@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::{job::later, queue::QueueError};
+use crate::{error::QueueError, instant::later, limits::Limit};
 
 /// The part of a limit that may be used at once.
 const BURST: u32 = 10;
@@ -27,15 +27,6 @@ const CLOCKS_APART: i64 = 3_600_000_000;
 /// Time by which two reports of one count may differ in when it ends: they are on their way for a while, and have whole
 /// seconds.
 const SAME_COUNT: i64 = 2_000_000;
-
-/// Quota of a credential.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// Requests in one window, at most.
-    pub requests: u32,
-    /// Length of a window: more than 0, and at most 366 days.
-    pub window: Duration,
-}
 
 impl Limit {
     /// Requests that may be made at once.
@@ -171,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::job::from_micros;
+    use crate::instant::from_micros;
 
     fn at(micros: i64) -> DateTime<Utc> {
         from_micros(micros)

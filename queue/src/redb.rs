@@ -31,12 +31,14 @@ use self::{
 };
 use crate::{
     clock::Clock,
+    error::QueueError,
     job::{
         Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
         Stats, Want, check_bytes, check_count,
     },
-    queue::{Queue, QueueError, Taken},
-    quota::{Limit, Report, Reserved},
+    limits::Limit,
+    queue::{Queue, Taken},
+    quota::{Report, Reserved},
 };
 
 /// Bytes of the file that are kept in memory.

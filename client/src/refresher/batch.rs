@@ -15,7 +15,7 @@ use simplefeed_core::{
 };
 use simplefeed_queue::{
     Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
-    Reserved, job::LEASE_MIN,
+    Reserved, limits::LEASE_MIN,
 };
 use tokio::{sync::watch, time::Instant};
 

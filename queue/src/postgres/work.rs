@@ -8,10 +8,12 @@ use tokio_postgres::Row;
 
 use super::{LOOKS_MAX, POLL, listener, statements};
 use crate::{
+    instant::{from_micros, later},
     job::{
-        CALL_JOBS_MAX, Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next,
-        Scheduled, Token, Want, from_micros, later,
+        Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled,
+        Token, Want,
     },
+    limits::CALL_JOBS_MAX,
     queue::Taken,
     quota::Bucket,
 };

@@ -8,7 +8,8 @@ use std::{
 use chrono::{DateTime, Utc};
 
 use crate::{
-    job::{Extension, Namespace, Token, later},
+    instant::later,
+    job::{Extension, Namespace, Token},
     queue::Taken,
 };
 

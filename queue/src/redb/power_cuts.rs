@@ -10,12 +10,13 @@ use redb::StorageBackend;
 use super::Redb;
 use crate::{
     clock::Manual,
+    error::QueueError,
     job::{
         Due, Existing, Extension, Failure, Finish, Job, Lease, Namespace, NewJob, Next, Stats,
         Token, Want,
     },
     model::Model,
-    queue::{Queue, QueueError, Taken},
+    queue::{Queue, Taken},
 };
 
 /// Bytes that a disk writes as a whole.

@@ -18,12 +18,16 @@ use super::{
     leases::{Leases, OfNamespace, Place},
 };
 use crate::{
+    error::QueueError,
+    instant::{from_micros, later},
     job::{
-        CALL_JOBS_MAX, Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease,
-        Namespace, NewJob, Next, Scheduled, Stats, Token, Want, from_micros, later,
+        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
+        NewJob, Next, Scheduled, Stats, Token, Want,
     },
-    queue::{QueueError, Taken},
-    quota::{Bucket, Limit, Report, Reserved},
+    limits::CALL_JOBS_MAX,
+    limits::Limit,
+    queue::Taken,
+    quota::{Bucket, Report, Reserved},
 };
 
 /// Version of the layout, and number of openings.

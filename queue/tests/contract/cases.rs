@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use simplefeed_queue::{
     Due, Existing, Extension, Failed, Failure, Finish, Held, Lease, Limit, Manual, Namespace,
-    NewJob, Next, Queue, QueueError, Report, Reserved, Scheduled, Stats, Taken, Want, job,
+    NewJob, Next, Queue, QueueError, Report, Reserved, Scheduled, Stats, Taken, Want, limits,
 };
 
 use crate::{at, beginning};
@@ -694,22 +694,22 @@ pub(crate) async fn what_is_out_of_bounds_changes_nothing(queue: impl Queue, _: 
             "{name}"
         );
     }
-    let long = "k".repeat(job::KEY_BYTES_MAX);
-    let large = vec![0; job::PAYLOAD_BYTES_MAX];
+    let long = "k".repeat(limits::KEY_BYTES_MAX);
+    let large = vec![0; limits::PAYLOAD_BYTES_MAX];
     let fine = thing(&long, 0).payload(large.clone());
     assert_eq!(schedule(&queue, vec![fine]).await, [Scheduled::Added]);
     for bad in [
         thing("", 0),
         thing("a\0b", 0),
         thing(&(long.clone() + "k"), 0),
-        thing("large", 0).payload(vec![0; job::PAYLOAD_BYTES_MAX + 1]),
+        thing("large", 0).payload(vec![0; limits::PAYLOAD_BYTES_MAX + 1]),
     ] {
         let refused = queue
             .schedule(vec![thing("good", 0), bad], Existing::Keep)
             .await;
         assert!(refused.is_err());
     }
-    let many = (0..=job::CALL_JOBS_MAX)
+    let many = (0..=limits::CALL_JOBS_MAX)
         .map(|key| thing(&key.to_string(), 0))
         .collect();
     let refused = queue.schedule(many, Existing::Keep).await.unwrap_err();
@@ -717,13 +717,13 @@ pub(crate) async fn what_is_out_of_bounds_changes_nothing(queue: impl Queue, _: 
         refused.to_string(),
         "a call takes 1 to 10000 jobs, not 10001"
     );
-    for max in [0, job::CALL_JOBS_MAX + 1] {
+    for max in [0, limits::CALL_JOBS_MAX + 1] {
         assert!(queue.take(&things(), Want { max, ..ONE }).await.is_err());
     }
     let lease = one(&queue).await;
     assert_eq!((lease.job.key, lease.job.payload), (long, large));
     assert_eq!(leased(&queue, ONE).await, []);
-    let note = Some(vec![0; job::PAYLOAD_BYTES_MAX + 1]);
+    let note = Some(vec![0; limits::PAYLOAD_BYTES_MAX + 1]);
     let extension = Extension {
         token: lease.token,
         lease: SECOND,
