@@ -148,7 +148,7 @@ struct Version {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Versioned {
+struct BookmarkFile {
     version: u32,
     #[serde(flatten)]
     place: Place,
@@ -361,13 +361,13 @@ impl FileBookmark {
             let detail = format!("bookmark version {version} is not known");
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        let read: Versioned = serde_json::from_slice(&text).map_err(not_ours)?;
+        let read: BookmarkFile = serde_json::from_slice(&text).map_err(not_ours)?;
         Ok(Some(read.place))
     }
 
     fn replace(&self, place: Place) -> io::Result<()> {
         let version = VERSION;
-        let mut text = serde_json::to_vec(&Versioned { version, place })?;
+        let mut text = serde_json::to_vec(&BookmarkFile { version, place })?;
         text.push(b'\n');
         files::replace(&self.path, &text)
     }

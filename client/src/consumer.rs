@@ -169,7 +169,7 @@ pub struct Consumer {
     failures: u32,
     /// Freshness of the last answer about the recent document.
     freshness: Freshness,
-    frozen: Frozen,
+    frozen: ImmutableDigests,
     /// SUP announcement in the last answer about the recent document.
     announced: Announcement,
     /// Attempts at one request before the consumer gives up.
@@ -207,9 +207,9 @@ enum Beginning {
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
 #[derive(Debug, Default)]
-struct Frozen(HashMap<Url, Digest>);
+struct ImmutableDigests(HashMap<Url, Digest>);
 
-impl Frozen {
+impl ImmutableDigests {
     /// Checks an immutable document against its remembered digest. At most [`FROZEN_REMEMBERED_MAX`] are remembered.
     fn check(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
         let Some(digest) = digest else { return Ok(()) };
@@ -291,7 +291,7 @@ impl Consumer {
             answers: 0,
             failures: 0,
             freshness: Freshness::default(),
-            frozen: Frozen::default(),
+            frozen: ImmutableDigests::default(),
             announced: Announcement::Untold,
             attempts: ATTEMPTS,
             fresh: false,
@@ -578,7 +578,7 @@ impl Consumer {
                 }
                 match flight {
                     Some(flight) => match flight.await {
-                        Ok(Ok(fetched)) => Ok(Got::Document(fetched)),
+                        Ok(Ok(fetched)) => Ok(AskAnswer::Document(fetched)),
                         // `Retry-After` holds for the early request, too: a second one at once would ignore it.
                         Ok(Err(error)) if error.retry_after().is_some() => Err(error),
                         // Any other failure of the early request counts for nothing: the walk fetches the document
@@ -624,14 +624,14 @@ impl Consumer {
         }
     }
 
-    fn take(&mut self, ask: &Ask, answer: Got) -> Result<(), Failure> {
+    fn take(&mut self, ask: &Ask, answer: AskAnswer) -> Result<(), Failure> {
         self.answers += 1;
         let fetched = match answer {
-            Got::Index(url, block) => {
+            AskAnswer::Index(url, block) => {
                 self.ahead.learn(&url, &block);
                 return Ok(self.replay.take_index(&block, &url)?);
             }
-            Got::Document(fetched) => fetched,
+            AskAnswer::Document(fetched) => fetched,
         };
         if matches!(self.look, Look::Waited(_))
             && let Fetched::Document { document, .. } = &fetched
@@ -876,22 +876,22 @@ fn waits_for(error: &ConsumerError) -> bool {
 }
 
 /// Pending request, kept across dropped futures.
-type OnTheWay = Pin<Box<dyn Future<Output = Result<Got, FetchError>> + Send>>;
+type OnTheWay = Pin<Box<dyn Future<Output = Result<AskAnswer, FetchError>> + Send>>;
 
 /// Answer to an [`Ask`]: a document, or a block of the archive index with its URL.
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
-enum Got {
+enum AskAnswer {
     Document(Fetched),
     Index(Url, IndexBlock),
 }
 
-async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<Got, FetchError> {
+async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<AskAnswer, FetchError> {
     if ask.kind == AskKind::Index {
         let (url, block) = fetcher.index(&ask.url).await?;
-        return Ok(Got::Index(url, block));
+        return Ok(AskAnswer::Index(url, block));
     }
     let fetched = fetcher.document(&ask.url, &ask.known, ask.again).await?;
-    Ok(Got::Document(fetched))
+    Ok(AskAnswer::Document(fetched))
 }
 
 /// A step that failed, and how long the server or its copy asks to wait.

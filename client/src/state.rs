@@ -33,7 +33,7 @@ use crate::{
 
 pub mod parked;
 
-use parked::{NewlyParked, Parked, Parking};
+use parked::{NewParkedEntry, Parked, Parking};
 
 /// Folder within every state folder, from its first use. It marks the state folder as one.
 const MARK: &str = "parked";
@@ -235,7 +235,7 @@ impl StateFolder {
     }
 
     /// Sets an entry aside, durably.
-    pub(crate) fn park(&self, parked: &NewlyParked<'_>) -> Result<(), StateError> {
+    pub(crate) fn park(&self, parked: &NewParkedEntry<'_>) -> Result<(), StateError> {
         let what = if parked.waits {
             What::Waits
         } else {

@@ -67,7 +67,7 @@ pub(crate) enum Waited {
 }
 
 /// How opening a stream has ended.
-enum Opened {
+enum OpenOutcome {
     Stream(Told),
     /// It failed, as may happen at any time.
     Failed,
@@ -95,7 +95,7 @@ pub(crate) struct Waker {
 
 enum State {
     Closed,
-    Opening(Pin<Box<dyn Future<Output = Opened> + Send>>),
+    Opening(Pin<Box<dyn Future<Output = OpenOutcome> + Send>>),
     Open { told: Told, since: Instant },
 }
 
@@ -189,9 +189,9 @@ impl Waker {
                     let since = Instant::now();
                     match opened {
                         // It begins with the newest place, so nothing is missed between the last look and now.
-                        Opened::Stream(told) => self.state = State::Open { told, since },
-                        Opened::Failed => self.has_ended(since),
-                        Opened::Absent => {
+                        OpenOutcome::Stream(told) => self.state = State::Open { told, since },
+                        OpenOutcome::Failed => self.has_ended(since),
+                        OpenOutcome::Absent => {
                             self.state = State::Closed;
                             self.streams_from = Some(since + jittered(ABSENT));
                         }
@@ -229,19 +229,19 @@ fn is_over(pause: Option<Instant>) -> bool {
 }
 
 /// Opens the stream at a URL.
-async fn open(fetcher: Fetcher, url: Url) -> Opened {
+async fn open(fetcher: Fetcher, url: Url) -> OpenOutcome {
     let opening = fetcher.stream(&url, EVENTS_TYPE);
     let patience = Duration::from_secs(PUSH_OPEN_SECONDS);
     let Ok(Ok(answer)) = time::timeout(patience, opening).await else {
-        return Opened::Failed;
+        return OpenOutcome::Failed;
     };
     let is_stream = |(name, value): &(String, String)| {
         name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
     };
     match answer.status {
-        200 if answer.headers.iter().any(is_stream) => Opened::Stream(places(answer.body)),
-        408 | 425 | 429 | 500..=599 => Opened::Failed,
-        _ => Opened::Absent,
+        200 if answer.headers.iter().any(is_stream) => OpenOutcome::Stream(places(answer.body)),
+        408 | 425 | 429 | 500..=599 => OpenOutcome::Failed,
+        _ => OpenOutcome::Absent,
     }
 }
 

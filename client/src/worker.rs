@@ -39,7 +39,7 @@ use crate::{
     policy::{Decision, Policy},
     state::{
         StateError, StateFolder, What,
-        parked::{NewlyParked, Parked},
+        parked::{NewParkedEntry, Parked},
     },
 };
 
@@ -731,7 +731,7 @@ impl Worker {
             return Err(WorkerError::TooManyParked { max });
         }
         let error = failed.map(|attempt| attempt.error.as_deref().unwrap_or(CUT_SHORT));
-        self.state.park(&NewlyParked {
+        self.state.park(&NewParkedEntry {
             delivery: &slot.delivery,
             key: slot.key.as_deref(),
             waits: failed.is_none(),

@@ -26,7 +26,7 @@ mod constructs;
 mod inherited;
 mod json;
 
-use inherited::Inherited;
+use inherited::InheritedContext;
 use json::Rewrite;
 pub(crate) use json::{JSON, TEXT_JSON};
 pub use json::{JsonForm, holds_raw_json, is_json_type};
@@ -289,7 +289,7 @@ impl<'a> Scan<'a> {
                 let bytes = inherited::size(feed, base.0.as_deref(), tag, scope);
                 self.inherit(bytes, tag)?;
                 let base_inside = self.inside(base, tag)?;
-                Inherited::new(
+                InheritedContext::new(
                     feed,
                     base.0.as_deref(),
                     base_inside.0.as_deref(),
@@ -297,7 +297,7 @@ impl<'a> Scan<'a> {
                     self.tokens.inherited_scope(),
                 )
             }
-            None => Inherited::nothing(self.inside(&Base::default(), tag)?.0.as_deref()),
+            None => InheritedContext::nothing(self.inside(&Base::default(), tag)?.0.as_deref()),
         };
         let has_default = tag.attribute("xmlns").is_some() || inherited.has_default();
         let mut findings = Findings::default();
@@ -366,7 +366,7 @@ impl<'a> Scan<'a> {
         &self,
         tag: &Tag<'a>,
         range: Range<usize>,
-        inherited: &Inherited<'_>,
+        inherited: &InheritedContext<'_>,
         has_default: bool,
         rewrite: Option<&Rewrite>,
     ) -> (String, usize) {

@@ -203,14 +203,14 @@ pub struct Following<S = FeedKey> {
     items: Vec<S>,
     patterns: Vec<FeedPattern>,
     /// Feeds that it has, or may get, entries of, in the order of their keys.
-    feeds: Vec<Held<S>>,
+    feeds: Vec<HeldFeed<S>>,
     /// Entries that follows brought along, in the order of their places.
     batches: Vec<Batch<S>>,
 }
 
 /// A feed in a timeline. No position is in two of its ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held<S> {
+struct HeldFeed<S> {
     feed: S,
     /// First position of the range that goes on.
     live: Option<Position>,
@@ -394,12 +394,12 @@ impl<S: Copy + Ord> Following<S> {
         }
     }
 
-    fn held(&self, feed: S) -> Option<&Held<S>> {
+    fn held(&self, feed: S) -> Option<&HeldFeed<S>> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         found.ok().and_then(|index| self.feeds.get(index))
     }
 
-    fn held_mut(&mut self, feed: S) -> Option<&mut Held<S>> {
+    fn held_mut(&mut self, feed: S) -> Option<&mut HeldFeed<S>> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         found.ok().and_then(|index| self.feeds.get_mut(index))
     }
@@ -424,10 +424,10 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Returns a feed of the timeline, which is put there if need be.
-    fn put(&mut self, feed: S) -> &mut Held<S> {
+    fn put(&mut self, feed: S) -> &mut HeldFeed<S> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         let index = found.unwrap_or_else(|index| {
-            let held = Held {
+            let held = HeldFeed {
                 feed,
                 live: None,
                 other: None,
@@ -565,7 +565,7 @@ fn take_last(ranges: &mut Vec<Range<Position>>) -> Option<Position> {
     Some(at)
 }
 
-impl<S> Held<S> {
+impl<S> HeldFeed<S> {
     /// Returns the parts of a range that the timeline does not have.
     fn missing(&self, wanted: &Range<Position>) -> Vec<Range<Position>> {
         let mut had: Vec<&Range<Position>> = match &self.other {

@@ -52,7 +52,7 @@ const GROUP_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Redb {
     writes: mpsc::Sender<Write>,
-    shared: Arc<Shared>,
+    shared: Arc<LeaseState>,
     changes: Arc<watch::Sender<()>>,
 }
 
@@ -183,7 +183,7 @@ impl QueueFile {
 
 /// State that leasing calls share with the thread that changes the file.
 #[derive(Debug)]
-struct Shared {
+struct LeaseState {
     database: Arc<Database>,
     leases: Mutex<Leases>,
     /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
@@ -279,7 +279,7 @@ impl Redb {
         }
         let (writes, received) = mpsc::channel(WRITES_MAX);
         let changes = Arc::new(watch::Sender::new(()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LeaseState {
             database: Arc::new(database),
             leases: Mutex::new(Leases::of_opening(opening)),
             still: Mutex::new(()),
@@ -369,7 +369,7 @@ impl Redb {
     }
 }
 
-impl Shared {
+impl LeaseState {
     fn reading(&self) -> Reading<'_> {
         Reading {
             database: &self.database,
@@ -382,7 +382,7 @@ impl Shared {
 
 /// The thread that changes the file.
 struct Thread {
-    shared: Arc<Shared>,
+    shared: Arc<LeaseState>,
     received: mpsc::Receiver<Write>,
     changes: Arc<watch::Sender<()>>,
 }
@@ -442,7 +442,7 @@ impl Thread {
         writes: impl Iterator<Item = Write>,
         deliveries: &mut Vec<Delivery>,
     ) -> Result<Vec<(Namespace, Place)>, StorageError> {
-        let Shared {
+        let LeaseState {
             database,
             leases,
             clock,

@@ -153,14 +153,14 @@ pub struct Handles {
 
 /// Bounds that several files of endpoints have in common.
 #[derive(Debug)]
-struct Shared {
+struct SharedBounds {
     /// Memory of pages, each of which is made for one reader.
     pages: PageRoom,
     /// One permit for each search through all names at the same time.
     searches: Arc<Semaphore>,
 }
 
-impl Default for Shared {
+impl Default for SharedBounds {
     fn default() -> Self {
         Self {
             pages: PageRoom::default(),
@@ -174,7 +174,7 @@ impl Site {
     pub fn new(config: &Config, public_url: &Url, handles: Handles) -> Self {
         let updates = Updates::of(config, public_url, &handles);
         let shelf = Arc::new(Shelf::of(config, public_url, &handles, updates.is_some()));
-        let shared = Shared::default();
+        let shared = SharedBounds::default();
         let pages = PageParts::of(config, public_url, &handles, &shelf, &shared);
         let Handles {
             views,

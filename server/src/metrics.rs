@@ -108,7 +108,7 @@ const ARCHIVE: &str = "archive-files";
 
 /// Metrics that are measured on each request, and the places where they are measured.
 #[derive(Debug)]
-struct Looked {
+struct RequestMetrics {
     folder: PathBuf,
     views: Views,
     commits: Gauge,
@@ -129,7 +129,7 @@ struct Looked {
     process: Process,
 }
 
-impl Looked {
+impl RequestMetrics {
     fn register_views(&self, to: &mut Registry) {
         to.register(
             "archived_documents",
@@ -289,7 +289,7 @@ pub struct Metrics {
     commit_seconds: Histogram,
     group: Histogram,
     log: Arc<dyn EntryLog>,
-    looked: Mutex<Looked>,
+    looked: Mutex<RequestMetrics>,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -344,7 +344,7 @@ impl Metrics {
             // 1 to 16,384 requests.
             group: Histogram::new(exponential_buckets(1.0, 4.0, 8)),
             log,
-            looked: Mutex::new(Looked {
+            looked: Mutex::new(RequestMetrics {
                 folder,
                 views,
                 commits: Gauge::default(),

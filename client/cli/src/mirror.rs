@@ -82,7 +82,7 @@ struct Memory {
 }
 
 /// A file as the server gave it.
-struct Fetched {
+struct FetchedFile {
     url: Url,
     answer: Answer,
 }
@@ -142,7 +142,7 @@ impl Mirror {
     }
 
     /// Fetches the recent document.
-    async fn recent(&self, url: &Url) -> anyhow::Result<(Fetched, Document)> {
+    async fn recent(&self, url: &Url) -> anyhow::Result<(FetchedFile, Document)> {
         let fetched = self.fetch(url).await?;
         let document = read(&fetched)?;
         // In a Simplefeed feed, only the recent document has `via`.
@@ -161,7 +161,7 @@ impl Mirror {
     }
 
     /// Checks that the copy stays one of this feed, and never becomes older.
-    fn check_against_copy(&self, recent: &Fetched, document: &Document) -> anyhow::Result<()> {
+    fn check_against_copy(&self, recent: &FetchedFile, document: &Document) -> anyhow::Result<()> {
         if let Some(memory) = self.read_memory()?
             && !is_same_feed(&memory.feed, document)
         {
@@ -187,7 +187,7 @@ impl Mirror {
 
     /// Fetches the open document at its permanent URL; `None` if it differs from the recent document, because the
     /// feed has grown.
-    async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<Fetched>> {
+    async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<FetchedFile>> {
         let Some(permanent) = recent.link("via") else {
             return Ok(None);
         };
@@ -201,7 +201,11 @@ impl Mirror {
     }
 
     /// In a foreign feed `via` may lead anywhere; if it leads to the same entries, archives may lead there.
-    async fn foreign_open_document(&self, permanent: &Url, recent: &Document) -> Option<Fetched> {
+    async fn foreign_open_document(
+        &self,
+        permanent: &Url,
+        recent: &Document,
+    ) -> Option<FetchedFile> {
         // An error is no fault here: this link need not be for us.
         self.path(permanent).ok()?;
         let fetched = self.fetch(permanent).await.ok()?;
@@ -338,7 +342,7 @@ impl Mirror {
     }
 
     /// Fetches a file as it is stored, without a content coding, and checks it by its digest if it has one.
-    async fn fetch(&self, url: &Url) -> anyhow::Result<Fetched> {
+    async fn fetch(&self, url: &Url) -> anyhow::Result<FetchedFile> {
         let headers = vec![("accept-encoding", "identity".to_owned())];
         let (url, answer) = self.fetcher.answer(url, headers).await?;
         let answer = successful(&url, answer)?;
@@ -347,11 +351,11 @@ impl Mirror {
         {
             bail!("{url} arrived damaged: its digest is another one");
         }
-        Ok(Fetched { url, answer })
+        Ok(FetchedFile { url, answer })
     }
 
     /// Keeps a file, unless it is here already.
-    fn keep(&mut self, fetched: &Fetched) -> anyhow::Result<()> {
+    fn keep(&mut self, fetched: &FetchedFile) -> anyhow::Result<()> {
         let path = self.path(&fetched.url)?;
         let changed = modified(&fetched.answer);
         if fs::read(&path).is_ok_and(|here| here == fetched.answer.body) {
@@ -522,7 +526,7 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
 }
 
 /// Reads a document, and refuses one that cannot be understood without its header fields.
-fn read(fetched: &Fetched) -> anyhow::Result<Document> {
+fn read(fetched: &FetchedFile) -> anyhow::Result<Document> {
     let url = &fetched.url;
     let document = document_of(url, &fetched.answer);
     let document = document.map_err(|source| FetchError::Malformed {

@@ -106,7 +106,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
 }
 
 /// Entries of a time, in spans of one length.
-struct Counted {
+struct SpanCounts {
     unit: Unit,
     counts: Counts,
     /// Number of the first span, and of the last.
@@ -116,7 +116,7 @@ struct Counted {
     undated: u64,
 }
 
-impl Counted {
+impl SpanCounts {
     fn new(unit: Unit, counts: Counts, since: Option<Timestamp>) -> Self {
         // An entry that is dated in the future shifts nothing.
         let last = unit.number(since::now());
@@ -137,7 +137,7 @@ impl Counted {
 async fn rates(
     consumer: &StatusArgs,
     (since, by): (Option<Timestamp>, Option<Unit>),
-) -> anyhow::Result<Option<Counted>> {
+) -> anyhow::Result<Option<SpanCounts>> {
     let url: Url = consumer
         .url
         .parse()
@@ -169,11 +169,11 @@ async fn rates(
             let start = Timestamp::parse(start)?;
             Some((unit.number(start), *count))
         });
-        let counted = Counted::new(unit, counts.collect(), since);
+        let counted = SpanCounts::new(unit, counts.collect(), since);
         let spans = counted.last - counted.first;
         let oldest = finest
             .as_ref()
-            .map(|before: &Counted| before.unit.start(before.first));
+            .map(|before: &SpanCounts| before.unit.start(before.first));
         let kept = rates.kept_from.as_deref().and_then(Timestamp::parse);
         let is_whole = kept
             .zip(since.or(oldest))
@@ -191,7 +191,7 @@ async fn rates(
 async fn by_dates(
     consumer: &StatusArgs,
     (since, by): (Option<Timestamp>, Option<Unit>),
-) -> anyhow::Result<Counted> {
+) -> anyhow::Result<SpanCounts> {
     say::note(
         "The feed offers no counts. All of its entries are read, and counted by their dates.",
     );
@@ -217,22 +217,22 @@ async fn by_dates(
                 .entry(unit.number(Unit::Minute.start(*minute)))
                 .or_default() += count;
         }
-        Counted::new(unit, counts, since)
+        SpanCounts::new(unit, counts, since)
     };
     let fits = |unit: &Unit| {
         let counted = counted(*unit);
         counted.last - counted.first < SPANS_MAX
     };
     let unit = by.or_else(|| Unit::ALL.into_iter().find(fits));
-    Ok(Counted {
+    Ok(SpanCounts {
         undated,
         ..counted(unit.unwrap_or(Unit::Month))
     })
 }
 
 /// Returns the charts of a feed and a consumer.
-fn charts(url: &str, counted: &Counted, lag: Option<&Lag>) -> Vec<Chart> {
-    let Counted {
+fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
+    let SpanCounts {
         unit, first, last, ..
     } = *counted;
     // Of a longer time, the newest spans.

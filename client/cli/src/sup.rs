@@ -46,7 +46,7 @@ impl SupArgs {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckedDocument<'a> {
     url: &'a str,
     /// `null` if nothing is wrong.
     severity: Option<Severity>,
@@ -62,7 +62,7 @@ pub(crate) async fn sup(args: SupArgs) -> anyhow::Result<u8> {
     let found = check(&body);
     let mut out = stdout();
     if args.json {
-        let checked = Checked {
+        let checked = CheckedDocument {
             url: url.as_str(),
             severity: found.as_ref().map(|found| found.severity),
             message: found.as_ref().map(|found| &*found.message),

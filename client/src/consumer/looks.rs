@@ -11,7 +11,7 @@ use simplefeed_core::{
 use tokio::time;
 use url::Url;
 
-use super::{Consumer, Got};
+use super::{AskAnswer, Consumer};
 use crate::{
     fetch::{FetchError, Fetched, Fetcher},
     patience::jittered,
@@ -117,11 +117,11 @@ pub(super) async fn fetch_waiting(
     fetcher: &Fetcher,
     url: &Url,
     ask: &Ask,
-) -> Result<Got, FetchError> {
+) -> Result<AskAnswer, FetchError> {
     let mut fetched = fetcher.document(url, &ask.known, true).await?;
     // The next look is at the document's own URL.
     if let Fetched::Document { url, .. } = &mut fetched {
         url.clone_from(&ask.url);
     }
-    Ok(Got::Document(fetched))
+    Ok(AskAnswer::Document(fetched))
 }

@@ -57,7 +57,7 @@ pub struct Parked {
 
 /// An entry about to be set aside.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewlyParked<'a> {
+pub(crate) struct NewParkedEntry<'a> {
     pub(crate) delivery: &'a Delivery,
     pub(crate) key: Option<&'a str>,
     pub(crate) waits: bool,
@@ -193,7 +193,7 @@ impl Parking {
         }
     }
 
-    pub(super) fn add(&mut self, parked: &NewlyParked<'_>) -> io::Result<()> {
+    pub(super) fn add(&mut self, parked: &NewParkedEntry<'_>) -> io::Result<()> {
         // The lock keeps other writers away, so the number behind the last is free.
         let last = self.keys.last_key_value().map_or(0, |(number, _)| *number);
         let entry = String::from_utf8(parked.delivery.raw().to_vec());

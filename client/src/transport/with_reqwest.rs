@@ -212,14 +212,14 @@ struct Incoming {
 
 /// The body of an answer, unpacked as it comes.
 struct Body {
-    bytes: Unpacked,
+    bytes: UnpackedBody,
     /// Bytes that were taken already.
     taken: usize,
     max: usize,
 }
 
 #[expect(clippy::large_enum_variant, reason = "one of it lives per answer")]
-enum Unpacked {
+enum UnpackedBody {
     Plain(Vec<u8>),
     Gzip {
         decoder: MultiGzDecoder<Vec<u8>>,
@@ -233,12 +233,12 @@ impl Body {
         let bytes = Vec::with_capacity(BODY_BYTES.min(max));
         let bytes = if is_packed {
             // Of several members, too (RFC 1952, 2.2): some servers pack a header and a body apart.
-            Unpacked::Gzip {
+            UnpackedBody::Gzip {
                 decoder: MultiGzDecoder::new(bytes),
                 is_empty: true,
             }
         } else {
-            Unpacked::Plain(bytes)
+            UnpackedBody::Plain(bytes)
         };
         Self {
             bytes,
@@ -248,17 +248,17 @@ impl Body {
     }
 
     fn is_packed(&self) -> bool {
-        matches!(self.bytes, Unpacked::Gzip { .. })
+        matches!(self.bytes, UnpackedBody::Gzip { .. })
     }
 
     fn add(&mut self, chunk: &[u8]) -> Result<(), TransportError> {
         let (taken, max) = (self.taken, self.max);
         match &mut self.bytes {
-            Unpacked::Plain(bytes) => {
+            UnpackedBody::Plain(bytes) => {
                 check(taken + bytes.len() + chunk.len(), max)?;
                 bytes.extend_from_slice(chunk);
             }
-            Unpacked::Gzip { decoder, is_empty } => {
+            UnpackedBody::Gzip { decoder, is_empty } => {
                 for piece in chunk.chunks(PACKED_BYTES) {
                     *is_empty = false;
                     decoder.write_all(piece).map_err(broken_off)?;
@@ -272,8 +272,8 @@ impl Body {
     /// Takes the bytes that can be unpacked by now.
     fn take(&mut self) -> Result<Bytes, TransportError> {
         let bytes = match &mut self.bytes {
-            Unpacked::Plain(bytes) => bytes,
-            Unpacked::Gzip { decoder, .. } => {
+            UnpackedBody::Plain(bytes) => bytes,
+            UnpackedBody::Gzip { decoder, .. } => {
                 // The decoder keeps up to 32 KiB back until then.
                 decoder.flush().map_err(broken_off)?;
                 decoder.get_mut()
@@ -288,10 +288,10 @@ impl Body {
     /// Returns the bytes that were not taken, if the body is complete.
     fn end(self) -> Result<Vec<u8>, TransportError> {
         let bytes = match self.bytes {
-            Unpacked::Plain(bytes) => bytes,
+            UnpackedBody::Plain(bytes) => bytes,
             // A 304 has `Content-Encoding` and no body.
-            Unpacked::Gzip { is_empty: true, .. } => vec![],
-            Unpacked::Gzip { mut decoder, .. } => {
+            UnpackedBody::Gzip { is_empty: true, .. } => vec![],
+            UnpackedBody::Gzip { mut decoder, .. } => {
                 decoder.try_finish().map_err(broken_off)?;
                 check(self.taken + decoder.get_ref().len(), self.max)?;
                 decoder.finish().map_err(broken_off)?

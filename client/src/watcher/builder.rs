@@ -46,7 +46,7 @@ pub(super) struct Options {
 }
 
 /// URL and remembered state of each feed.
-type Given = Vec<(String, Known)>;
+type RememberedFeeds = Vec<(String, Known)>;
 
 /// Options of a [`FeedWatcher`]; all but the URLs have defaults.
 pub struct WatchBuilder {
@@ -284,7 +284,11 @@ impl WatchBuilder {
 }
 
 /// Adds the feeds to the watch with their remembered state, and before them the progress through SUP documents.
-fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Timestamp>) -> Vec<Feed> {
+fn add_all(
+    watch: &mut Watch,
+    given: RememberedFeeds,
+    heard: &HashMap<Url, Timestamp>,
+) -> Vec<Feed> {
     // SUP documents first: a feed whose document was never heard is due at once.
     for (_, known) in &given {
         if let Some(told) = known.told()
@@ -337,7 +341,7 @@ impl Options {
         urls: Vec<String>,
         notes: &mut Notes,
         transport: &Arc<dyn Transport>,
-    ) -> Result<(Given, HashSet<Origin>), ConsumerError> {
+    ) -> Result<(RememberedFeeds, HashSet<Origin>), ConsumerError> {
         let (mut given, mut origins, mut seen) = (vec![], HashSet::new(), HashSet::new());
         for given_url in urls {
             let url = without_userinfo(&given_url);

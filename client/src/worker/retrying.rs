@@ -72,17 +72,17 @@ where
         let waits = parked.key.as_ref().is_some_and(|key| held.contains(key));
         if wanted(&parked) {
             let tried = if waits {
-                Tried::Not
+                RetryOutcome::Not
             } else {
                 try_again(state, &mut parked, attempt_time, observer, &mut handler).await?
             };
             match tried {
-                Tried::Handled => {
+                RetryOutcome::Handled => {
                     retried.handled += 1;
                     continue;
                 }
-                Tried::Failed => retried.failed += 1,
-                Tried::Not => retried.waiting += 1,
+                RetryOutcome::Failed => retried.failed += 1,
+                RetryOutcome::Not => retried.waiting += 1,
             }
         }
         // It stays in the folder, so later entries of its key must wait.
@@ -92,7 +92,7 @@ where
 }
 
 /// Outcome of a parked entry.
-enum Tried {
+enum RetryOutcome {
     /// The handler took it.
     Handled,
     /// The handler failed. The entry stays parked.
@@ -108,7 +108,7 @@ async fn try_again<F>(
     attempt_time: Duration,
     observer: &mut dyn Observer,
     handler: &mut impl FnMut(Delivery) -> F,
-) -> Result<Tried, WorkerError>
+) -> Result<RetryOutcome, WorkerError>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
@@ -129,10 +129,10 @@ where
             state.record(What::Retried, &delivery, parked.attempts, None)?;
             state.unpark(parked.number)?;
             observer.handled(&delivery);
-            return Ok(Tried::Handled);
+            return Ok(RetryOutcome::Handled);
         }
         Err(Failure::Failed(error)) => error,
-        Err(Failure::Interrupted) => return Ok(Tried::Not),
+        Err(Failure::Interrupted) => return Ok(RetryOutcome::Not),
         Err(Failure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
     };
     before.forget();
@@ -145,7 +145,7 @@ where
         error: Some(error),
     };
     observer.failed(&delivery, &attempt);
-    Ok(Tried::Failed)
+    Ok(RetryOutcome::Failed)
 }
 
 /// A parked entry before an attempt. Dropped, it stands in the folder again: the attempt counts for nothing.

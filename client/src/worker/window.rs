@@ -32,7 +32,7 @@ pub(super) struct Window {
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first: u64,
-    left: Left,
+    left: EarlierWork,
 }
 
 /// One entry in hand.
@@ -62,13 +62,13 @@ enum Phase {
 
 /// Entries that a process before this one had in hand.
 #[derive(Debug, Default)]
-struct Left {
+struct EarlierWork {
     begun: VecDeque<Begun>,
     /// Entries that are still to be compared with them.
     unread: usize,
 }
 
-impl Left {
+impl EarlierWork {
     /// Returns what was begun at this entry.
     fn take(&mut self, delivery: &Delivery) -> Option<Begun> {
         let found = self.begun.iter().position(|begun| begun.is_of(delivery));
@@ -149,7 +149,7 @@ impl Window {
         Self {
             slots: VecDeque::new(),
             first: 0,
-            left: Left { begun, unread },
+            left: EarlierWork { begun, unread },
         }
     }
 

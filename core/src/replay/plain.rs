@@ -58,7 +58,7 @@ enum State {
 
 /// Document whose entries the walk passed last.
 #[derive(Clone, Debug)]
-struct Passed {
+struct PassedDocument {
     asked: Url,
     url: Url,
     /// Whether the document cannot have gained entries since the walk read it.
@@ -107,7 +107,7 @@ pub(super) struct PlainWalk {
     anchored: Option<usize>,
     /// The documents handed over.
     read: HashSet<Url>,
-    passed: Option<Passed>,
+    passed: Option<PassedDocument>,
     /// The entries that the way back has seen.
     seen: SeenEntries,
     /// The recent document at the moment the way back began.
@@ -976,7 +976,7 @@ impl PlainWalk {
     fn note_passed(&mut self, asked: Url, url: &Url, closed: bool) {
         // Links may name either URL of a redirect, so both count as read.
         self.read.extend([url.clone(), asked.clone()]);
-        self.passed = Some(Passed {
+        self.passed = Some(PassedDocument {
             asked,
             url: url.clone(),
             closed,

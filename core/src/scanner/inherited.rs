@@ -61,7 +61,7 @@ pub(super) fn of_authors(authors: &[Person]) -> String {
 
 /// Context that one entry inherits from its feed.
 #[derive(Debug)]
-pub(super) struct Inherited<'a> {
+pub(super) struct InheritedContext<'a> {
     scope: Vec<(&'a str, Namespace<'a>)>,
     /// Attributes of the feed, written as they stand there.
     attributes: Vec<Attribute<'a>>,
@@ -71,7 +71,7 @@ pub(super) struct Inherited<'a> {
     based: bool,
 }
 
-impl<'a> Inherited<'a> {
+impl<'a> InheritedContext<'a> {
     /// Returns the context of an entry that was sent without a feed, given the entry's own absolute base.
     pub(super) fn nothing(base: Option<&str>) -> Self {
         Self {

@@ -196,7 +196,7 @@ struct Raw {
     since_time: Option<String>,
     period: Period,
     #[serde(default)]
-    available_periods: Offered,
+    available_periods: OfferedWindows,
     #[serde(default)]
     prev_archive: Previous,
     updates: Updates,
@@ -232,9 +232,9 @@ impl<'de> Deserialize<'de> for Period {
 
 /// Map of other windows. Some languages write an empty map as a list.
 #[derive(Default)]
-struct Offered(BTreeMap<String, String>);
+struct OfferedWindows(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Offered {
+impl<'de> Deserialize<'de> for OfferedWindows {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{Batch, Following, Held, Other, Terms};
+use super::{Batch, Following, HeldFeed, Other, Terms};
 use crate::{
     feed::{FeedPattern, Position},
     timestamp::Timestamp,
@@ -82,7 +82,7 @@ impl<S: Copy + Ord> Following<S> {
         feeds.extend(parts.feeds.into_iter().map(|part| {
             let (past, brought) = (part.past, part.brought);
             let is_plain = past.is_empty() && brought.is_empty();
-            Held {
+            HeldFeed {
                 feed: part.feed,
                 live: part.live,
                 other: (!is_plain).then(|| Box::new(Other { past, brought })),

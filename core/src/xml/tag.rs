@@ -103,7 +103,7 @@ impl<'a> Tag<'a> {
             .lookup(self.prefix)
             .ok_or_else(|| unbound(self.prefix, self.range.start))?;
         self.namespace = namespace;
-        let mut seen = Seen::default();
+        let mut seen = AttributeSet::default();
         for attribute in &self.attributes {
             // Decoding here finds a bad reference even in an attribute that no caller reads.
             attribute.value()?;
@@ -151,23 +151,23 @@ impl<'a> Tag<'a> {
 }
 
 /// An attribute's namespace by its number and its local name; no number for a declaration.
-type Expanded<'a> = (Option<u32>, &'a str);
+type ExpandedName<'a> = (Option<u32>, &'a str);
 
 /// The attributes already met in one tag.
 ///
 /// Few attributes are compared one by one, which is the common case. Many are hashed, so that the cost
 /// of a tag stays linear in its length.
 #[derive(Default)]
-struct Seen<'a> {
-    few: Vec<Expanded<'a>>,
-    many: HashSet<Expanded<'a>>,
+struct AttributeSet<'a> {
+    few: Vec<ExpandedName<'a>>,
+    many: HashSet<ExpandedName<'a>>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> AttributeSet<'a> {
     const FEW: usize = 8;
 
     /// Returns whether the attribute was not met before.
-    fn insert(&mut self, attribute: Expanded<'a>) -> bool {
+    fn insert(&mut self, attribute: ExpandedName<'a>) -> bool {
         // Comparing a few is faster than hashing them.
         if self.many.is_empty() && self.few.len() < Self::FEW {
             let is_new = !self.few.contains(&attribute);

@@ -401,7 +401,7 @@ pub(super) async fn take_behind(
     namespace: &Namespace,
     want: Want,
     from: DateTime<Utc>,
-) -> Result<Option<Begun>, tokio_postgres::Error> {
+) -> Result<Option<LeasedBatch>, tokio_postgres::Error> {
     let want = Want {
         buffer: Duration::MAX,
         ..want
@@ -411,9 +411,9 @@ pub(super) async fn take_behind(
 }
 
 /// A batch, and the first due time of its jobs.
-pub(super) type Begun = (DateTime<Utc>, Vec<Lease>);
+pub(super) type LeasedBatch = (DateTime<Utc>, Vec<Lease>);
 
-fn begun(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<Begun> {
+fn begun(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<LeasedBatch> {
     let first = leases.first()?.0;
     Some((first, leases.into_iter().map(|(_, lease)| lease).collect()))
 }
@@ -424,7 +424,7 @@ pub(super) async fn take(
     now: Option<DateTime<Utc>>,
     namespace: &Namespace,
     want: Want,
-) -> Result<Result<Begun, Taken>, tokio_postgres::Error> {
+) -> Result<Result<LeasedBatch, Taken>, tokio_postgres::Error> {
     let (name, max) = (namespace.as_str(), long(want.max));
     let looking = client.prepare_cached(statements::LOOK).await?;
     let mut looks = 0;

@@ -73,8 +73,8 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
 }
 
 impl Disk {
-    fn of(bytes: Vec<u8>, left: u64) -> Shared {
-        Shared(Arc::new(Mutex::new(Self {
+    fn of(bytes: Vec<u8>, left: u64) -> SharedDisk {
+        SharedDisk(Arc::new(Mutex::new(Self {
             durable: bytes.clone(),
             bytes,
             pending: Vec::new(),
@@ -121,9 +121,9 @@ impl Disk {
 
 /// A disk that a file of redb and the test share.
 #[derive(Clone, Debug)]
-struct Shared(Arc<Mutex<Disk>>);
+struct SharedDisk(Arc<Mutex<Disk>>);
 
-impl StorageBackend for Shared {
+impl StorageBackend for SharedDisk {
     fn len(&self) -> Result<u64, io::Error> {
         Ok(u64::try_from(self.0.lock().bytes.len()).unwrap())
     }
@@ -163,7 +163,7 @@ fn things() -> Namespace {
     Namespace::new("things").unwrap()
 }
 
-fn open(disk: &Shared, clock: &Manual) -> Result<Redb, QueueError> {
+fn open(disk: &SharedDisk, clock: &Manual) -> Result<Redb, QueueError> {
     let database = redb::Builder::new().create_with_backend(disk.clone());
     let database = database.map_err(|why| super::failed(Arc::new(why.into())))?;
     Redb::of(database, clock.clone().into(), None).map_err(|why| super::failed(Arc::new(why)))
@@ -310,7 +310,7 @@ async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token
 }
 
 /// Runs calls until the power is cut, and returns the models of before and after the last one.
-async fn run(dice: &mut Dice, disk: &Shared, clock: &Manual, model: Model) -> (Model, Model) {
+async fn run(dice: &mut Dice, disk: &SharedDisk, clock: &Manual, model: Model) -> (Model, Model) {
     let (mut before, mut after) = (model.clone(), model);
     let Ok(queue) = open(disk, clock) else {
         return (before, after);

@@ -116,7 +116,7 @@ fn row_of(job: &Job) -> Row<'_> {
 
 /// Changes of a namespace as a whole in a transaction.
 #[derive(Default)]
-struct Changed {
+struct NamespaceChange {
     /// Change of the number of jobs that wait or are leased.
     waiting: i64,
     /// Change of the number of dead jobs.
@@ -133,7 +133,7 @@ pub(super) struct Writing<'t, 'l> {
     dead: Table<'t, (&'static str, &'static str), (Row<'static>, &'static str)>,
     counts: Table<'t, &'static str, (u64, u64)>,
     buckets: Table<'t, &'static str, (i64, i64, u32, i64)>,
-    changed: HashMap<Namespace, Changed>,
+    changed: HashMap<Namespace, NamespaceChange>,
     leases: &'l Mutex<Leases>,
     now: DateTime<Utc>,
 }
@@ -177,7 +177,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         MutexGuard::map(self.leases.lock(), |leases| leases.of(namespace, self.now))
     }
 
-    fn changed(&mut self, namespace: &Namespace) -> &mut Changed {
+    fn changed(&mut self, namespace: &Namespace) -> &mut NamespaceChange {
         self.changed.entry(namespace.clone()).or_default()
     }
 
@@ -506,7 +506,7 @@ impl Reading<'_> {
         let (due, number) = self.leases.lock().of(namespace, self.now).begin_look();
         let name = namespace.as_str();
         let mut rows = waiting.range((name, due, number)..=(name, i64::MAX, u64::MAX))?;
-        let mut first: Vec<Found> = Vec::new();
+        let mut first: Vec<DueRow> = Vec::new();
         let leased = loop {
             let wanted = want.max - first.len();
             let read: Vec<_> = rows.by_ref().take(wanted).collect::<Result<_, _>>()?;
@@ -524,7 +524,7 @@ impl Reading<'_> {
             Ok(numbers) => numbers,
             Err(next) => return Ok(Taken::Wait { now, next }),
         };
-        let lease = |((_, row), number): (&Found, i64)| {
+        let lease = |((_, row), number): (&DueRow, i64)| {
             let job = job_of(row.value());
             let token = Token {
                 namespace: namespace.clone(),
@@ -615,7 +615,7 @@ impl Reading<'_> {
 }
 
 /// A row of the order of due times.
-type Found = (
+type DueRow = (
     AccessGuard<'static, WaitingKey<'static>>,
     AccessGuard<'static, Row<'static>>,
 );
@@ -627,7 +627,7 @@ fn lease(
     namespace: &Namespace,
     want: Want,
     now: DateTime<Utc>,
-    first: &[Found],
+    first: &[DueRow],
 ) -> Result<Vec<i64>, Option<DateTime<Utc>>> {
     let due_of = |index: usize| {
         let found = first.get(index);
@@ -643,7 +643,7 @@ fn lease(
         return Err(patience_ends.into_iter().chain(full).chain(ends).min());
     }
     let until = later(now, want.lease);
-    let lease = |(place, _): &Found| {
+    let lease = |(place, _): &DueRow| {
         let number = leases.next_number();
         let (_, due, job) = place.value();
         let of = leases.of(namespace, now);

@@ -21,10 +21,10 @@ pub struct OpenConnections {
 
 impl OpenConnections {
     /// Adds a connection, which stays until the guard is dropped.
-    pub(super) fn enter(self: &Arc<Self>, progress: Progress, cut: Arc<Notify>) -> Entered {
+    pub(super) fn enter(self: &Arc<Self>, progress: Progress, cut: Arc<Notify>) -> OpenPlace {
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.all.lock().insert(number, (progress, cut));
-        Entered {
+        OpenPlace {
             number,
             open: Arc::clone(self),
         }
@@ -56,12 +56,12 @@ impl OpenConnections {
 
 /// Place of a connection among the open ones.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(super) struct OpenPlace {
     number: u64,
     open: Arc<OpenConnections>,
 }
 
-impl Drop for Entered {
+impl Drop for OpenPlace {
     fn drop(&mut self) {
         self.open.all.lock().remove(&self.number);
     }

@@ -89,13 +89,13 @@ impl<S> fmt::Debug for Pipeline<S> {
 }
 
 /// Facts of a request, kept until it is answered.
-struct Asked {
+struct RequestFacts {
     is_head: bool,
     /// Method and path, only if they are logged: a ready answer costs no allocation for them.
     line: Option<String>,
 }
 
-impl Asked {
+impl RequestFacts {
     fn by(request: &Request<Incoming>) -> Self {
         let (method, path) = (request.method(), request.uri().path());
         Self {
@@ -106,7 +106,7 @@ impl Asked {
 }
 
 /// Endpoint that a path has led to.
-type Found<S> = Option<(&'static Endpoint<S>, Params)>;
+type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
 
 impl<S: Send + Sync> Pipeline<S> {
     /// Returns the pipeline over `table`, for a server with a public URL.
@@ -150,7 +150,7 @@ impl<S: Send + Sync> Pipeline<S> {
         let (label, answer) = self.ready_answer(request, rules)?;
         // Counted as no time: a look at the clock would be a large part of it.
         let took = Duration::ZERO;
-        Some(self.counted(Asked::by(request), label, took, answer))
+        Some(self.counted(RequestFacts::by(request), label, took, answer))
     }
 
     /// Answers one request that has no answer at hand.
@@ -160,7 +160,7 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Answer {
-        let (asked, began) = (Asked::by(&request), Instant::now());
+        let (asked, began) = (RequestFacts::by(&request), Instant::now());
         let found = self.find(request.uri().path());
         let label = match &found {
             None => NO_ENDPOINT,
@@ -177,7 +177,7 @@ impl<S: Send + Sync> Pipeline<S> {
     /// Counts an answer, and takes the body from that to HEAD.
     fn counted(
         &self,
-        asked: Asked,
+        asked: RequestFacts,
         label: &'static str,
         took: Duration,
         mut answer: Answer,
@@ -210,7 +210,7 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 
     /// Returns the endpoint of a path.
-    pub fn find(&self, path: &str) -> Found<S> {
+    pub fn find(&self, path: &str) -> FoundEndpoint<S> {
         find(self.table.endpoints, &self.prefix, path)
     }
 
@@ -218,7 +218,7 @@ impl<S: Send + Sync> Pipeline<S> {
     async fn call_handler(
         &self,
         mut request: Request<Incoming>,
-        found: Found<S>,
+        found: FoundEndpoint<S>,
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Answer {
@@ -254,7 +254,7 @@ impl<S: Send + Sync> Pipeline<S> {
     async fn decide_ready(
         &self,
         request: &mut Request<Incoming>,
-        found: Found<S>,
+        found: FoundEndpoint<S>,
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Result<Answer, Problem> {
@@ -421,7 +421,11 @@ impl<S: Send + Sync> Pipeline<S> {
 }
 
 /// Returns the endpoint of a path in a table, with the parameters in the path.
-pub fn find<S>(endpoints: &'static [&'static [Endpoint<S>]], prefix: &str, path: &str) -> Found<S> {
+pub fn find<S>(
+    endpoints: &'static [&'static [Endpoint<S>]],
+    prefix: &str,
+    path: &str,
+) -> FoundEndpoint<S> {
     let find = |path: &str| {
         let all = endpoints.iter().copied().flatten();
         all.into_iter()

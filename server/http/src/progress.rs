@@ -94,7 +94,7 @@ impl Progress {
     ) -> UnsyncBoxBody<Bytes, io::Error> {
         self.set(NOTHING);
         let progress = self.clone();
-        UnsyncBoxBody::new(Streamed { body, progress })
+        UnsyncBoxBody::new(NotedStream { body, progress })
     }
 
     /// Notes that the answer is complete.
@@ -188,12 +188,12 @@ impl Progress {
 
 /// Body of a stream. Its end is noted when it is dropped. It tells no length, since hyper would take the end of the last
 /// byte for the end of the body.
-struct Streamed {
+struct NotedStream {
     body: UnsyncBoxBody<Bytes, io::Error>,
     progress: Progress,
 }
 
-impl Body for Streamed {
+impl Body for NotedStream {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -205,7 +205,7 @@ impl Body for Streamed {
     }
 }
 
-impl Drop for Streamed {
+impl Drop for NotedStream {
     fn drop(&mut self) {
         // hyper drops a body before it writes the last bytes.
         self.progress.write();

@@ -65,13 +65,13 @@ struct Key {
 
 /// Borrowed form of a key, for a lookup that copies no path.
 #[derive(Hash)]
-struct Wanted<'a> {
+struct BorrowedKey<'a> {
     coding: Coding,
     audience: Audience,
     url: &'a str,
 }
 
-impl Equivalent<Key> for Wanted<'_> {
+impl Equivalent<Key> for BorrowedKey<'_> {
     fn equivalent(&self, key: &Key) -> bool {
         self.coding == key.coding && self.audience == key.audience && *self.url == *key.url
     }
@@ -152,7 +152,7 @@ impl ReadyAnswers {
     }
 
     fn get(&self, url: &str, coding: Coding, audience: Audience) -> Option<Arc<Ready>> {
-        let wanted = Wanted {
+        let wanted = BorrowedKey {
             coding,
             audience,
             url,

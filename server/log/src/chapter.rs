@@ -30,14 +30,14 @@ pub(super) struct Chapter {
     groups: usize,
     /// Facts of each commit, in order.
     commits: Vec<Place>,
-    feeds: HashMap<FeedKey, Changed>,
+    feeds: HashMap<FeedKey, FeedChange>,
     /// Openings, settings and names, by their keys.
     keyed: BTreeMap<Vec<u8>, Place>,
 }
 
 /// A feed that changed.
 #[derive(Debug)]
-pub(super) struct Changed {
+pub(super) struct FeedChange {
     /// Its head, after the last change.
     pub(super) head: Option<Place>,
     /// Its groups of entries, by the position of the first one.
@@ -122,8 +122,8 @@ impl Chapter {
         Some(())
     }
 
-    fn changed(&mut self, feed: FeedKey) -> &mut Changed {
-        self.feeds.entry(feed).or_insert_with(|| Changed {
+    fn changed(&mut self, feed: FeedKey) -> &mut FeedChange {
+        self.feeds.entry(feed).or_insert_with(|| FeedChange {
             head: None,
             groups: vec![],
         })
@@ -158,7 +158,7 @@ impl Chapter {
 
     /// Returns the groups that may have entries at the given positions.
     pub(super) fn groups(&self, feed: FeedKey, range: &Range<Position>) -> &[(Position, Place)] {
-        let Some(Changed { groups, .. }) = self.feeds.get(&feed) else {
+        let Some(FeedChange { groups, .. }) = self.feeds.get(&feed) else {
             return &[];
         };
         let end = groups.partition_point(|(first, _)| *first < range.end);
@@ -173,7 +173,7 @@ impl Chapter {
     }
 
     /// Returns the feeds that changed, sorted.
-    pub(super) fn sorted_feeds(&self) -> Vec<(FeedKey, &Changed)> {
+    pub(super) fn sorted_feeds(&self) -> Vec<(FeedKey, &FeedChange)> {
         let mut feeds: Vec<_> = self
             .feeds
             .iter()

@@ -68,7 +68,7 @@ fn is_damage(error: &io::Error) -> bool {
 
 /// An id and the position of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Placed {
+struct IdPlace {
     fingerprint: Fingerprint,
     at: Position,
 }
@@ -84,7 +84,7 @@ struct Span {
 /// The ids of some commits, sorted.
 #[derive(Debug)]
 enum Segment {
-    Sealed(Span, Vec<Placed>, Filter),
+    Sealed(Span, Vec<IdPlace>, Filter),
     Run(Run),
 }
 
@@ -121,7 +121,7 @@ impl Segment {
         }
     }
 
-    fn iter(&self) -> Box<dyn Iterator<Item = io::Result<Placed>> + '_> {
+    fn iter(&self) -> Box<dyn Iterator<Item = io::Result<IdPlace>> + '_> {
         match self {
             Self::Sealed(_, ids, _) => Box::new(ids.iter().copied().map(Ok)),
             Self::Run(run) => Box::new(run.iter()),
@@ -336,8 +336,8 @@ impl IdIndex {
 
     fn seal(&mut self) {
         let fresh = self.fresh.drain();
-        let mut ids: Vec<Placed> = fresh
-            .map(|(fingerprint, at)| Placed { fingerprint, at })
+        let mut ids: Vec<IdPlace> = fresh
+            .map(|(fingerprint, at)| IdPlace { fingerprint, at })
             .collect();
         ids.sort_unstable_by_key(|placed| placed.fingerprint);
         let mut filter = Filter::for_ids(u64::try_from(ids.len()).unwrap_or(u64::MAX));
@@ -456,7 +456,7 @@ fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
             }
         }
         let least = least?;
-        let is_it = |placed: &io::Result<Placed>| {
+        let is_it = |placed: &io::Result<IdPlace>| {
             placed
                 .as_ref()
                 .is_ok_and(|placed| placed.fingerprint == least)

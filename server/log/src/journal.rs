@@ -403,7 +403,7 @@ fn encode_record(
 
 /// A look that found the newest file by its name.
 #[derive(Clone, Copy, Debug)]
-struct Looked {
+struct NameCheck {
     /// Time at which the look began.
     at: Instant,
     /// Number of names that the file had.
@@ -424,7 +424,7 @@ pub(super) struct Journal {
     /// Bytes of the file that are written, with records or zeros.
     written: u64,
     /// The last look of a commit that found the file by its name.
-    looked: Option<Looked>,
+    looked: Option<NameCheck>,
 }
 
 impl Journal {
@@ -554,7 +554,7 @@ impl Journal {
     ///
     /// Those of [`Self::check_place`], which has the last word: a further name does no harm.
     fn check_before_answer(&mut self) -> Result<(), LogError> {
-        let is_whole = |looked: Looked| {
+        let is_whole = |looked: NameCheck| {
             let expected = (looked.names, self.written);
             looked.at.elapsed() < LOOK_EVERY
                 && held::look_at(&self.file.file).is_ok_and(|found| found == expected)
@@ -565,7 +565,7 @@ impl Journal {
         let at = Instant::now();
         let names = held::look_at(&self.file.file).map(|(names, _)| names);
         self.check_place()?;
-        self.looked = names.ok().map(|names| Looked { at, names });
+        self.looked = names.ok().map(|names| NameCheck { at, names });
         Ok(())
     }
 

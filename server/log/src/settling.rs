@@ -8,7 +8,7 @@ use simplefeed_core::feed::{FeedKey, Position};
 
 use super::{
     LogError, LogHead,
-    chapter::{Changed, Chapter},
+    chapter::{Chapter, FeedChange},
     packing::pack,
     record::{self, CommitFacts, FactsRecord, RECORD_BYTES},
     settled::{Putting, Settled},
@@ -115,7 +115,7 @@ pub(super) fn check_settled(
 /// Stores what a feed has gained. Its record comes last, and has the head of the chapter from then on: a settling that
 /// is begun again finds there that the feed is settled.
 fn settle_feed<'s>(
-    (feed, changed): (FeedKey, &Changed),
+    (feed, changed): (FeedKey, &FeedChange),
     moved: &Moved<'s>,
     putting: &mut Putting<'s>,
 ) -> Result<(), LogError> {

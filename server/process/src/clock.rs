@@ -58,7 +58,7 @@ fn sensible(since_1970: Duration) -> Timestamp {
 
 /// The accepted clock. Clones are one clock.
 #[derive(Clone, Debug)]
-pub struct Clock(Arc<Shared>);
+pub struct Clock(Arc<ClockState>);
 
 /// How far the system clock is from where it is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,14 +70,14 @@ pub struct Apart {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClockState {
     read: fn() -> Reading,
     /// Offset of a system clock that need not be judged; [`NONE`] if each reading must be.
     unjudged: AtomicI64,
     accepted: Mutex<Accepted>,
 }
 
-impl Shared {
+impl ClockState {
     /// Takes a reading, made under the lock: an older one would look like a clock that was set back.
     fn judged<T>(&self, look: impl FnOnce(&Accepted, Reading) -> T) -> T {
         let mut accepted = self.accepted.lock();
@@ -104,7 +104,7 @@ impl Clock {
         if accepted.standing() != Standing::Followed {
             tell(accepted.standing(), reading.wall);
         }
-        Self(Arc::new(Shared {
+        Self(Arc::new(ClockState {
             read,
             unjudged: AtomicI64::new(accepted.unjudged().unwrap_or(NONE)),
             accepted: Mutex::new(accepted),

@@ -124,9 +124,9 @@ struct Worker {
 }
 
 /// A task that counts until it is dropped.
-struct Counted(Arc<Load>);
+struct TaskGuard(Arc<Load>);
 
-impl Drop for Counted {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.tasks.fetch_sub(1, Ordering::AcqRel);
     }
@@ -172,7 +172,7 @@ impl Workers {
             return;
         };
         worker.load.tasks.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(Arc::clone(&worker.load));
+        let counted = TaskGuard(Arc::clone(&worker.load));
         drop(worker.runtime.spawn(async move {
             task.await;
             drop(counted);
@@ -273,7 +273,7 @@ mod tests {
         task: impl Future<Output = T> + Send + 'static,
     ) -> mpsc::Receiver<T> {
         worker.load.tasks.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(Arc::clone(&worker.load));
+        let counted = TaskGuard(Arc::clone(&worker.load));
         let (sender, results) = mpsc::channel();
         worker.runtime.spawn(async move {
             let result = task.await;

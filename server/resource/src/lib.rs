@@ -298,7 +298,7 @@ impl Resource {
             Tag::Shared(part) => part.clone(),
             Tag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
         };
-        let source = Converted {
+        let source = ConvertedSource {
             of: Arc::clone(&self.source),
             convert,
             is_final: self.is_final(),
@@ -370,14 +370,14 @@ pub type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
 
 /// Another form of a source's bytes.
 #[derive(Debug)]
-struct Converted {
+struct ConvertedSource {
     of: Arc<dyn Source>,
     convert: Convert,
     is_final: bool,
     made: OnceLock<InMemory>,
 }
 
-impl Source for Converted {
+impl Source for ConvertedSource {
     fn at_once(&self, coding: Coding) -> Option<Content> {
         self.made.get()?.at_once(coding)
     }

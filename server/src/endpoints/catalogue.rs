@@ -45,12 +45,12 @@ const SEARCHED_TOGETHER: usize = 1_000;
 
 #[derive(Serialize)]
 struct Page<'p> {
-    feeds: Vec<Listed<'p>>,
+    feeds: Vec<ListedFeed<'p>>,
     next: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Listed<'p> {
+struct ListedFeed<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     name: &'p str,
@@ -195,8 +195,8 @@ pub(super) fn search(
     })
 }
 
-fn listed<'p>(row: &'p Row, public_url: &'p str) -> Listed<'p> {
-    Listed {
+fn listed<'p>(row: &'p Row, public_url: &'p str) -> ListedFeed<'p> {
+    ListedFeed {
         kind: row.is_timeline.then_some("timeline"),
         name: row.name.as_str(),
         id: row.id(),

@@ -124,7 +124,7 @@ enum From {
 
 /// Meaning of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct StreamQuery {
     content: Content,
     from: From,
 }
@@ -152,7 +152,7 @@ impl Misfit {
 }
 
 /// Returns the meaning of a query, and the id in it that stands for `Last-Event-ID`.
-fn wanted(query: &str) -> Result<(Wanted, Option<&str>), Problem> {
+fn wanted(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
     let wrong = || {
         Problem::malformed(
             "a stream is asked for with content=none, and with after= an event's id, or since=oldest or newest",
@@ -172,7 +172,7 @@ fn wanted(query: &str) -> Result<(Wanted, Option<&str>), Problem> {
             _ => return Err(wrong()),
         }
     }
-    let wanted = Wanted {
+    let wanted = StreamQuery {
         content: content.unwrap_or(Content::Entries),
         from: after.or(since).unwrap_or(From::Newest),
     };
@@ -304,7 +304,7 @@ impl Stream {
         exchange: &Exchange<'_>,
         seen: &Seen,
         watching: Watching,
-        wanted: Wanted,
+        wanted: StreamQuery,
         place: OwnedSemaphorePermit,
     ) -> Self {
         let now = Instant::now();
@@ -536,7 +536,7 @@ impl Stream {
                 ending.cut();
             }
         });
-        Bytes::from_owner(Held {
+        Bytes::from_owner(HeldBytes {
             bytes,
             _room: room,
             _taken: taken,
@@ -572,14 +572,14 @@ impl Stream {
 }
 
 /// Bytes of the past, with their room.
-struct Held {
+struct HeldBytes {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
     /// Tells, by its end, that the bytes are taken.
     _taken: oneshot::Sender<Infallible>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -591,7 +591,7 @@ mod tests {
 
     #[test]
     fn a_query_is_understood_as_a_whole() {
-        let both = |content, from| Wanted { content, from };
+        let both = |content, from| StreamQuery { content, from };
         let id = "7-00c0ffee00c0ffee".parse().unwrap();
         for (query, expected) in [
             ("", both(Content::Entries, From::Newest)),

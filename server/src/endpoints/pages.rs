@@ -29,7 +29,7 @@ use simplefeed_views::{Views, error::ViewError, rates::Rates};
 use tokio::sync::Semaphore;
 use url::Url;
 
-use super::{Handles, Shared, Site, paged::PageRoom, shelf::Shelf, without_slash};
+use super::{Handles, SharedBounds, Site, paged::PageRoom, shelf::Shelf, without_slash};
 use crate::{
     config::{Config, Ui},
     metrics::Metrics,
@@ -117,7 +117,7 @@ impl PageParts {
         public_url: &Url,
         handles: &Handles,
         shelf: &Arc<Shelf>,
-        shared: &Shared,
+        shared: &SharedBounds,
     ) -> Self {
         Self {
             is_on: config.ui == Ui::On,

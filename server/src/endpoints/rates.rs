@@ -43,7 +43,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct RateQuery {
     by: Unit,
     /// Numbers of the spans that begin in the wanted time.
     spans: Range<i64>,
@@ -54,7 +54,7 @@ struct Wanted {
 /// # Errors
 ///
 /// A problem with status 400 for anything else.
-fn wanted(query: &str) -> Result<Wanted, Problem> {
+fn wanted(query: &str) -> Result<RateQuery, Problem> {
     let (mut by, mut from, mut to) = (None, None, None);
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         let no = |what: &str| Problem::malformed(format!("{name}={value} {what}"));
@@ -84,7 +84,7 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
     };
     let start = from.map_or(i64::MIN, first);
     let end = to.map_or(i64::MAX, first);
-    Ok(Wanted {
+    Ok(RateQuery {
         by,
         spans: start..end.max(start),
     })
@@ -178,7 +178,7 @@ mod tests {
                 second..second,
             ),
         ] {
-            assert_eq!(wanted(query).unwrap(), Wanted { by, spans }, "{query}");
+            assert_eq!(wanted(query).unwrap(), RateQuery { by, spans }, "{query}");
         }
         for wrong in [
             "by=week",

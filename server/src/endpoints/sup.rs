@@ -48,12 +48,12 @@ use super::{
 use crate::config::Config;
 
 /// Subject of a document, and its readers.
-type Told = (Subject, Visibility);
+type DocumentKind = (Subject, Visibility);
 
-const FEEDS: Told = (Subject::Feeds, Visibility::Public);
-const CLOSED_FEEDS: Told = (Subject::Feeds, Visibility::Private);
-const TIMELINES: Told = (Subject::Timelines, Visibility::Public);
-const CLOSED_TIMELINES: Told = (Subject::Timelines, Visibility::Private);
+const FEEDS: DocumentKind = (Subject::Feeds, Visibility::Public);
+const CLOSED_FEEDS: DocumentKind = (Subject::Feeds, Visibility::Private);
+const TIMELINES: DocumentKind = (Subject::Timelines, Visibility::Public);
+const CLOSED_TIMELINES: DocumentKind = (Subject::Timelines, Visibility::Private);
 
 /// Handles for updates of feeds and timelines.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Span {
 
 /// Meaning of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
+struct SupQuery {
     period: u32,
     wait: Option<Wait>,
 }
@@ -193,7 +193,7 @@ struct Wait {
 }
 
 /// Documents by their periods.
-type Rendered = HashMap<u32, SupResource>;
+type RenderedDocuments = HashMap<u32, SupResource>;
 
 /// Source of SUP documents: one for each period, and the archived windows.
 pub struct Updates {
@@ -206,7 +206,7 @@ pub struct Updates {
     public_url: String,
     clock: Clock,
     /// Last public documents about feeds, and about timelines: a document of a crowd takes a while.
-    rendered: [Mutex<Rendered>; 2],
+    rendered: [Mutex<RenderedDocuments>; 2],
     /// One permit, held while a document is made for one reader.
     turn: Arc<Semaphore>,
 }
@@ -299,7 +299,7 @@ impl Updates {
 
     fn resource_of(
         &self,
-        (subject, visibility): Told,
+        (subject, visibility): DocumentKind,
         period: u32,
         current: &Current,
         updates: &[(SupId, i64)],
@@ -343,7 +343,7 @@ impl Updates {
     /// Returns the current window of a document, or `None` while the view is behind its start.
     fn current(
         &self,
-        (subject, visibility): Told,
+        (subject, visibility): DocumentKind,
         period: u32,
         has_updates: bool,
     ) -> Option<Current> {
@@ -404,7 +404,7 @@ impl Updates {
         }))
     }
 
-    fn rendered(&self, subject: Subject) -> &Mutex<Rendered> {
+    fn rendered(&self, subject: Subject) -> &Mutex<RenderedDocuments> {
         let [feeds, timelines] = &self.rendered;
         match subject {
             Subject::Feeds => feeds,
@@ -414,7 +414,11 @@ impl Updates {
 }
 
 /// Shows a SUP document: the current one of a period, or an archived window.
-async fn updates(parts: &SupParts, exchange: Exchange<'_>, told: Told) -> Result<Outcome, Problem> {
+async fn updates(
+    parts: &SupParts,
+    exchange: Exchange<'_>,
+    told: DocumentKind,
+) -> Result<Outcome, Problem> {
     let nothing = || nothing_at(exchange.uri.path());
     let updates = parts.updates.as_ref().ok_or_else(nothing)?;
     let periods = updates.periods();
@@ -469,7 +473,7 @@ async fn look(
     parts: &SupParts,
     updates: &Arc<Updates>,
     exchange: &Exchange<'_>,
-    told: Told,
+    told: DocumentKind,
     period: u32,
 ) -> Result<(Shown, Option<Span>), Problem> {
     let (_, visibility) = told;
@@ -520,7 +524,7 @@ async fn document_for(
     parts: &SupParts,
     updates: &Arc<Updates>,
     exchange: &Exchange<'_>,
-    (subject, visibility): Told,
+    (subject, visibility): DocumentKind,
     period: u32,
 ) -> Result<Option<SupResource>, Problem> {
     let window = exchange.params.number();
@@ -559,7 +563,7 @@ async fn document_for(
 }
 
 /// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query, and a wait.
-fn asked(query: &str, periods: &[u32]) -> Result<Asked, Problem> {
+fn asked(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     let all: Vec<String> = periods.iter().map(u32::to_string).collect();
     let wrong = || {
         Problem::malformed(format!(
@@ -589,7 +593,7 @@ fn asked(query: &str, periods: &[u32]) -> Result<Asked, Problem> {
     };
     let period = period.or_else(|| periods.first().copied());
     let period = period.ok_or_else(wrong)?;
-    Ok(Asked { period, wait })
+    Ok(SupQuery { period, wait })
 }
 
 /// Returns a document that is made for each request.
@@ -598,7 +602,7 @@ fn for_one_reader(document: Bytes) -> Resource {
 }
 
 /// Returns the last document of a period, as long as it is fresh.
-fn fresh(kept: &Rendered, period: u32) -> Option<SupResource> {
+fn fresh(kept: &RenderedDocuments, period: u32) -> Option<SupResource> {
     let kept = kept.get(&period)?;
     kept.resource.is_current().then(|| kept.clone())
 }

@@ -396,7 +396,7 @@ enum Subject {
 
 /// A feed in a list.
 #[derive(Debug, Serialize)]
-struct Listed<'l> {
+struct ListRow<'l> {
     name: &'l str,
     title: &'l str,
     href: Href<'l>,
@@ -409,7 +409,7 @@ struct Listed<'l> {
 #[derive(Debug, Serialize)]
 struct List<'l> {
     count: u64,
-    feeds: Vec<Listed<'l>>,
+    feeds: Vec<ListRow<'l>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     patterns: Vec<String>,
     next: Option<String>,
@@ -557,8 +557,8 @@ impl Lists {
         may_see_row(&self.timelines, row, &self.sight)
     }
 
-    fn listed<'l>(&'l self, row: &'l Row, followed_by: Option<usize>) -> Listed<'l> {
-        Listed {
+    fn listed<'l>(&'l self, row: &'l Row, followed_by: Option<usize>) -> ListRow<'l> {
+        ListRow {
             name: row.name.as_str(),
             title: row.title(),
             href: self.href(row),
@@ -607,7 +607,7 @@ impl Lists {
             let counted = found.find(|(feed, _)| *feed == row.key);
             self.listed(row, counted.map(|(_, count)| *count))
         });
-        let feeds: Vec<Listed<'_>> = feeds.collect();
+        let feeds: Vec<ListRow<'_>> = feeds.collect();
         Ok(Shows::List(json(&List {
             count: u64::try_from(feeds.len()).unwrap_or(u64::MAX),
             feeds,

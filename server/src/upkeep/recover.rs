@@ -174,13 +174,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
             if different.is_empty() {
                 return Ok(report);
             }
-            Err(Discarded::Different(different))
+            Err(DiscardReason::Different(different))
         });
         match made {
             Ok(report) => break report,
             // A document that came out different must not be shown under a name that others know.
-            Err(Discarded::Different(different)) => distrust_files(&mut feeds, &different),
-            Err(Discarded::Failed(error)) => return Err(error),
+            Err(DiscardReason::Different(different)) => distrust_files(&mut feeds, &different),
+            Err(DiscardReason::Failed(error)) => return Err(error),
         }
     };
     for feed in &feeds {
@@ -255,20 +255,20 @@ fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, Recover
 type Different = BTreeSet<(FeedName, DocumentName)>;
 
 /// Why a folder that was made is not kept.
-enum Discarded {
+enum DiscardReason {
     /// It is made again without these documents.
     Different(Different),
     /// It could not be finished.
     Failed(RecoverError),
 }
 
-impl From<RecoverError> for Discarded {
+impl From<RecoverError> for DiscardReason {
     fn from(error: RecoverError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<BackupError> for Discarded {
+impl From<BackupError> for DiscardReason {
     fn from(error: BackupError) -> Self {
         Self::Failed(error.into())
     }

@@ -31,12 +31,12 @@ const COMMITS_TOGETHER: usize = 10;
 
 /// Last commit, and the entries of each feed up to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Counted {
+struct CountState {
     commit: CommitNumber,
     entries: BTreeMap<FeedKey, u64>,
 }
 
-impl Counted {
+impl CountState {
     fn apply(&mut self, commit: &Outline) {
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, count, .. } = *change {
@@ -81,7 +81,7 @@ impl Counted {
 #[derive(Debug)]
 pub struct Counts {
     folder: PathBuf,
-    counted: Mutex<Counted>,
+    counted: Mutex<CountState>,
 }
 
 impl Counts {
@@ -98,15 +98,15 @@ impl Counts {
         self.counted().entries.get(&feed).copied().unwrap_or(0)
     }
 
-    fn counted(&self) -> MutexGuard<'_, Counted> {
+    fn counted(&self) -> MutexGuard<'_, CountState> {
         self.counted.lock().unwrap()
     }
 
-    fn stored(&self) -> Option<Counted> {
-        Counted::of_text(&regular::read_text(self.folder.join("entries")).ok()?)
+    fn stored(&self) -> Option<CountState> {
+        CountState::of_text(&regular::read_text(self.folder.join("entries")).ok()?)
     }
 
-    fn write(&self, counted: &Counted) -> Result<Remade, ViewError> {
+    fn write(&self, counted: &CountState) -> Result<Remade, ViewError> {
         let before = match self.stored() {
             Some(stored) if stored == *counted => return Ok(Remade::Identical),
             Some(_) => Remade::Different,
@@ -157,7 +157,7 @@ impl View for Counts {
         findings: &mut Findings,
     ) -> Result<(), ViewError> {
         if let Some(stored) = self.stored()
-            && Counted::of_log(log, stored.commit)? != stored
+            && CountState::of_log(log, stored.commit)? != stored
         {
             findings.fault("the entries are counted wrong".into());
         }
@@ -165,7 +165,7 @@ impl View for Counts {
     }
 
     fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
-        let remade = self.write(&Counted::of_log(log, log.head().number)?)?;
+        let remade = self.write(&CountState::of_log(log, log.head().number)?)?;
         rebuilt.add(remade, || "counts/entries".into());
         Ok(())
     }

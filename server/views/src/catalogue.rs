@@ -117,13 +117,13 @@ enum Known {
     #[default]
     Nothing,
     /// The log is being read; these changes were committed meanwhile.
-    Reading(Vec<Told>),
+    Reading(Vec<RowChange>),
     All(Rows),
 }
 
 /// Change of a row.
 #[derive(Debug)]
-enum Told {
+enum RowChange {
     Settings(FeedKey, Settings),
     /// Position that the next entry of the feed gets.
     Next(FeedKey, Position),
@@ -161,14 +161,14 @@ fn fetch(rows: &[&Arc<Row>]) {
 }
 
 impl Rows {
-    fn take(&mut self, change: &Told) {
+    fn take(&mut self, change: &RowChange) {
         match change {
-            Told::Settings(key, settings) => {
+            RowChange::Settings(key, settings) => {
                 let entries = self.of(*key);
                 let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
                 self.put(Arc::new(Row::new(*key, settings, entries)));
             }
-            Told::Next(key, next) => {
+            RowChange::Next(key, next) => {
                 if let Some(row) = self.of(*key) {
                     // A commit during the reading may be in the number that was read.
                     row.entries.fetch_max(next.0, Ordering::Relaxed);
@@ -231,17 +231,17 @@ impl Catalogue {
             match change {
                 Change::Settings { feed, settings, .. } => {
                     changes_lists = true;
-                    changes.push(Told::Settings(*feed, settings.clone()));
+                    changes.push(RowChange::Settings(*feed, settings.clone()));
                 }
                 Change::Following { .. } => changes_lists = true,
                 Change::Entry { feed, at, .. } => {
                     let next = Position(at.0 + 1);
                     match changes.last_mut() {
-                        Some(Told::Next(last, end)) if last == feed => *end = next,
-                        _ => changes.push(Told::Next(*feed, next)),
+                        Some(RowChange::Next(last, end)) if last == feed => *end = next,
+                        _ => changes.push(RowChange::Next(*feed, next)),
                     }
                 }
-                Change::Lost { feed, next, .. } => changes.push(Told::Next(*feed, *next)),
+                Change::Lost { feed, next, .. } => changes.push(RowChange::Next(*feed, *next)),
                 Change::Opened { .. } | Change::Epoch { .. } | Change::Defaults { .. } => {}
             }
         }
@@ -254,13 +254,13 @@ impl Catalogue {
         }
     }
 
-    fn take(&self, changes: Vec<Told>) {
+    fn take(&self, changes: Vec<RowChange>) {
         // Counts change under the lock of readers: most commits have nothing else.
         if let Known::All(rows) = &*self.known.read() {
             let mut counts = changes.iter();
-            if counts.all(|change| matches!(change, Told::Next(..))) {
+            if counts.all(|change| matches!(change, RowChange::Next(..))) {
                 for change in &changes {
-                    if let Told::Next(key, next) = change
+                    if let RowChange::Next(key, next) = change
                         && let Some(row) = rows.of(*key)
                     {
                         row.entries.fetch_max(next.0, Ordering::Relaxed);

@@ -116,7 +116,7 @@ struct Hub {
 /// Hubs of all watched feeds.
 #[derive(Debug, Default)]
 struct Hubs {
-    by_feed: HashMap<FeedKey, Watched>,
+    by_feed: HashMap<FeedKey, WatchedHub>,
     /// Timelines among them, by their numbers.
     timelines: Arc<HashMap<u32, FeedKey>>,
 }
@@ -138,16 +138,16 @@ impl Hubs {
 
 /// A hub, and how many watch it.
 #[derive(Debug)]
-struct Watched {
+struct WatchedHub {
     hub: Arc<Hub>,
     watchers: usize,
 }
 
 /// View that wakes the watchers of feeds.
 #[derive(Debug)]
-pub struct Push(Arc<Shared>);
+pub struct Push(Arc<PushState>);
 
-struct Shared {
+struct PushState {
     /// Called before watchers are woken: a thousand of them would each wait for a document that nobody has made.
     prepare: OnceLock<Prepare>,
     hubs: Mutex<Hubs>,
@@ -179,7 +179,7 @@ impl std::fmt::Debug for Stretches {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for PushState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
@@ -187,7 +187,7 @@ impl std::fmt::Debug for Shared {
 
 impl Default for Push {
     fn default() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PushState {
             prepare: OnceLock::new(),
             hubs: Mutex::default(),
             unseen: Mutex::default(),
@@ -238,7 +238,7 @@ impl Push {
             if let Some(number) = number {
                 Arc::make_mut(&mut hubs.timelines).insert(number, feed);
             }
-            let watched = hubs.by_feed.entry(feed).or_insert_with(|| Watched {
+            let watched = hubs.by_feed.entry(feed).or_insert_with(|| WatchedHub {
                 hub: Hub::new(name.clone(), number),
                 watchers: 0,
             });
@@ -414,7 +414,7 @@ impl Hub {
         &self,
         feed: FeedKey,
         log: &dyn ShownSeries,
-        shared: &Shared,
+        shared: &PushState,
         is_due: bool,
     ) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
@@ -480,7 +480,7 @@ pub struct Watching {
     interest: Interest,
     hub: Arc<Hub>,
     news: watch::Receiver<News>,
-    shared: Arc<Shared>,
+    shared: Arc<PushState>,
 }
 
 impl Watching {

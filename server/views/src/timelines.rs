@@ -117,7 +117,7 @@ const BEHIND_MAX: u64 = 50_000;
 /// State of a timeline in memory, with its bytes as last counted.
 #[derive(Clone, Default)]
 struct Shelf {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<KnownDocuments>>,
     bytes: u64,
 }
 
@@ -132,7 +132,7 @@ impl Weighter<FeedKey, Shelf> for ShelfWeight {
 
 /// Documents of a timeline, as far as they are known.
 #[derive(Debug, Default)]
-struct Kept {
+struct KnownDocuments {
     /// Facts that the course was made of.
     changes: (usize, usize, usize),
     course: Option<Arc<Course>>,
@@ -140,7 +140,7 @@ struct Kept {
     newest: Option<Newest>,
 }
 
-impl Kept {
+impl KnownDocuments {
     fn bytes(&self) -> u64 {
         let newest = self.newest.as_ref().map_or(0, Newest::bytes);
         u64::try_from(newest + self.cuts.bytes()).unwrap_or(u64::MAX)
@@ -410,7 +410,7 @@ impl Timelines {
     fn look<T>(
         &self,
         timeline: FeedKey,
-        kept: &mut Kept,
+        kept: &mut KnownDocuments,
         look: &impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
         with_list: bool,
     ) -> (Result<Option<T>, LogError>, Option<Failure>) {
@@ -423,7 +423,7 @@ impl Timelines {
         let broken = seen.list.as_ref().and_then(List::failure);
         if outcome.is_err() || broken.is_some() {
             // Cuts and entries found after the failure may be wrong.
-            *kept = Kept::default();
+            *kept = KnownDocuments::default();
         }
         (outcome.map(Some), broken)
     }
@@ -432,7 +432,7 @@ impl Timelines {
         &self,
         seen: &Seen,
         newest: Option<Newest>,
-        kept: &mut Kept,
+        kept: &mut KnownDocuments,
         look: impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let course = match kept

@@ -80,13 +80,13 @@ pub(super) struct Rules {
     pub(super) entries: usize,
     feed: Option<String>,
     behind: Option<Behind>,
-    seen: HashMap<Digest, Seen>,
+    seen: HashMap<Digest, EarlierEntry>,
     tells_json: bool,
 }
 
 /// An entry met before, in a newer document or further up.
 #[derive(Debug)]
-struct Seen {
+struct EarlierEntry {
     content: Digest,
     updated: Option<Timestamp>,
     url: Url,
@@ -347,7 +347,7 @@ impl Rules {
             let url = url.clone();
             self.seen.insert(
                 key,
-                Seen {
+                EarlierEntry {
                     content,
                     updated,
                     url,

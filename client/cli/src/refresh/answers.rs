@@ -25,7 +25,7 @@ impl Places {
             serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
         let items = raw_at(whole, &self.items)
             .ok_or_else(|| format!("its body has nothing at --items {}", self.items))?;
-        let mut answers = Kept::of(asked);
+        let mut answers = AnswerSet::of(asked);
         if let Some(list) = read::<Vec<&RawValue>>(items) {
             for answer in list {
                 self.add(answer, &mut answers)?;
@@ -47,7 +47,7 @@ impl Places {
 
     /// Returns the answers of lines, one in each.
     pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<Answers, String> {
-        let mut answers = Kept::of(asked);
+        let mut answers = AnswerSet::of(asked);
         for (number, line) in text.lines().enumerate() {
             if line.trim().is_empty() {
                 continue;
@@ -59,7 +59,7 @@ impl Places {
         answers.checked()
     }
 
-    fn add(&self, answer: &RawValue, answers: &mut Kept<'_>) -> Result<(), String> {
+    fn add(&self, answer: &RawValue, answers: &mut AnswerSet<'_>) -> Result<(), String> {
         if is_null(answer) {
             return Ok(());
         }
@@ -76,13 +76,13 @@ impl Places {
 }
 
 /// Answers about items that were asked for, and the id of another one.
-struct Kept<'a> {
+struct AnswerSet<'a> {
     asked: HashSet<&'a str>,
     answers: Answers,
     other: Option<String>,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> AnswerSet<'a> {
     fn of(asked: &'a [String]) -> Self {
         Self {
             asked: asked.iter().map(String::as_str).collect(),

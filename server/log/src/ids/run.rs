@@ -23,7 +23,7 @@ use simplefeed_core::{
 };
 use simplefeed_process::regular;
 
-use super::{Fingerprint, Placed, Span, filter::Filter, halves};
+use super::{Fingerprint, IdPlace, Span, filter::Filter, halves};
 use crate::{durable, held::visible_path};
 
 const MAGIC: &[u8; 4] = b"SFI1";
@@ -62,7 +62,7 @@ impl Run {
         folder: &Path,
         span: Span,
         ids_max: u64,
-        ids: impl Iterator<Item = io::Result<Placed>>,
+        ids: impl Iterator<Item = io::Result<IdPlace>>,
     ) -> io::Result<Self> {
         let path = folder.join(name_of(&span));
         let partial = folder.join(PARTIAL);
@@ -87,7 +87,7 @@ impl Run {
         partial: &Path,
         span: Span,
         ids_max: u64,
-        ids: impl Iterator<Item = io::Result<Placed>>,
+        ids: impl Iterator<Item = io::Result<IdPlace>>,
     ) -> io::Result<(Filter, u64)> {
         let mut out = BufWriter::with_capacity(256 * 1024, regular::create(partial)?);
         // Room for the header, whose count and checksum are known at the end.
@@ -214,7 +214,7 @@ impl Run {
     }
 
     /// Returns all ids, sorted.
-    pub(super) fn iter(&self) -> impl Iterator<Item = io::Result<Placed>> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = io::Result<IdPlace>> + '_ {
         (0..blocks_of(self.ids)).flat_map(|block| {
             let (records, error) = match read_block(&self.file, &self.path, 1 + block) {
                 Ok(block) => (records_of(&block), None),
@@ -277,11 +277,11 @@ fn read_at(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> io::Resul
     })
 }
 
-fn records_of(block: &[u8]) -> Vec<Placed> {
+fn records_of(block: &[u8]) -> Vec<IdPlace> {
     let (records, _) = block.as_chunks::<RECORD_BYTES>();
     let there = records.iter().filter(|record| **record != NONE);
     let placed = there.filter_map(|record| {
-        Some(Placed {
+        Some(IdPlace {
             fingerprint: *record.first_chunk()?,
             at: Position(u64::from_be_bytes(*record.last_chunk()?)),
         })
@@ -300,15 +300,15 @@ mod tests {
 
     use super::*;
 
-    fn placed(number: u64) -> Placed {
-        Placed {
+    fn placed(number: u64) -> IdPlace {
+        IdPlace {
             fingerprint: Digest::of(&number.to_be_bytes()).half(),
             at: Position(number),
         }
     }
 
     fn written(folder: &Path, ids: u64) -> Run {
-        let mut all: Vec<Placed> = (0..ids).map(placed).collect();
+        let mut all: Vec<IdPlace> = (0..ids).map(placed).collect();
         all.sort_by_key(|placed| placed.fingerprint);
         let span = Span {
             first: CommitNumber(1),

@@ -219,7 +219,7 @@ fn a_file_that_is_not_whole_takes_no_commits() {
                 }
                 append(&mut journal, 3, 100);
                 assert!(journal.looked.is_some());
-                journal.looked = at.map(|at| Looked { at, names });
+                journal.looked = at.map(|at| NameCheck { at, names });
                 damage(&journal.file);
                 let mut is_seen = false;
                 let appended = journal.append(CommitNumber(4), &chain(3), &item(4, 100), |_| {
@@ -243,7 +243,7 @@ fn a_new_file_that_is_moved_takes_no_commits() {
     append(&mut journal, 3, 100);
     // However slow this test is: a look of the future is never due.
     let at = Instant::now() + Duration::from_hours(1);
-    journal.looked = Some(Looked { at, names: 1 });
+    journal.looked = Some(NameCheck { at, names: 1 });
     journal.rotate(CommitNumber(4), chain(3)).unwrap();
     let path = journal.file.path.clone();
     fs::rename(&path, path.with_extension("old")).unwrap();

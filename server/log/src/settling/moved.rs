@@ -15,7 +15,7 @@ use simplefeed_core::{
 use super::GoOn;
 use crate::{
     LogError,
-    chapter::{Changed, Chapter},
+    chapter::{Chapter, FeedChange},
     record::{self, CommitFacts},
     settled::Settled,
     tail::Tail,
@@ -50,7 +50,7 @@ impl<'m> Moved<'m> {
     /// Returns a failure to read, or that an entry is missing.
     pub(super) fn check_entries(
         &self,
-        (feed, changed): (FeedKey, &Changed),
+        (feed, changed): (FeedKey, &FeedChange),
         tail: &Tail,
     ) -> Result<(), LogError> {
         let Some((first, _)) = changed.groups.first() else {

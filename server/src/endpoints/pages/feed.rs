@@ -169,7 +169,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             match found(&*log, series, feed, &goal)? {
                 Ok(before) => {
                     let place = format!("?{}before={before}", keep(window.as_ref()));
-                    return Ok(Some(Made::Redirect(place)));
+                    return Ok(Some(FeedAnswer::Redirect(place)));
                 }
                 Err(not_found) => notice = Some(not_found),
             }
@@ -187,15 +187,15 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             },
             ..make(&reading, shown, before, &sight, (top, url))?
         };
-        Ok(Some(Made::Page(rendered(&page))))
+        Ok(Some(FeedAnswer::Page(rendered(&page))))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
     drop(room);
     look_again(&parts.shelf, &exchange, seen).await?;
     match made {
-        Made::Page(html) => Ok(shown(html?)),
-        Made::Redirect(location) => {
+        FeedAnswer::Page(html) => Ok(shown(html?)),
+        FeedAnswer::Redirect(location) => {
             let mut answer = plain(StatusCode::SEE_OTHER, "");
             let location = header_value(&location);
             answer.headers_mut().insert(LOCATION, location);
@@ -205,7 +205,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
 }
 
 /// Answer to a reader of a feed's page.
-enum Made {
+enum FeedAnswer {
     /// HTML of the page, or why it cannot be made.
     Page(Result<String, Problem>),
     /// Query of the page that has the entry that the reader goes to.

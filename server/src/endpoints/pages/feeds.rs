@@ -62,7 +62,7 @@ struct Row {
 }
 
 /// Part of the list that a request wants.
-struct Wanted {
+struct ListQuery {
     text: String,
     order: Order,
     /// Feed behind which it begins, in the order by name.
@@ -71,7 +71,7 @@ struct Wanted {
     skip: usize,
 }
 
-fn wanted(query: &str) -> Result<Wanted, Problem> {
+fn wanted(query: &str) -> Result<ListQuery, Problem> {
     let text = value(query, "q").unwrap_or_default();
     if text.len() > TEXT_BYTES_MAX {
         return Err(Problem::malformed("the text to search for is too long"));
@@ -83,7 +83,7 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
     let order = value(query, "order").unwrap_or_default();
     let no_order = || Problem::malformed("order= is name, busiest or newest");
     let skip = value(query, "skip").and_then(|skip| skip.parse().ok());
-    Ok(Wanted {
+    Ok(ListQuery {
         text,
         order: Order::parse(&order).ok_or_else(no_order)?,
         after: after.map(parse).transpose()?,
@@ -93,7 +93,7 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
 
 /// Shows the feeds that the reader may see.
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let Wanted {
+    let ListQuery {
         text,
         order,
         after,

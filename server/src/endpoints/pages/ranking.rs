@@ -76,7 +76,7 @@ impl Order {
 
 /// Active feeds in both orders, as they were a short time ago.
 #[derive(Debug)]
-struct Ranked {
+struct RankedFeeds {
     made: Instant,
     busiest: Arc<[FeedKey]>,
     newest: Arc<[FeedKey]>,
@@ -84,17 +84,17 @@ struct Ranked {
 
 /// Orders of the feeds that got entries in the last day.
 #[derive(Debug, Default)]
-pub struct Ranking(Mutex<Option<Ranked>>);
+pub struct Ranking(Mutex<Option<RankedFeeds>>);
 
 impl Ranking {
     fn ranked(&self, reading: &Reading, order: Order) -> Result<Arc<[FeedKey]>, ViewError> {
         // Held while the orders are made, so that parallel requests share them.
         let mut kept = self.0.lock();
-        let of = |ranked: &Ranked| match order {
+        let of = |ranked: &RankedFeeds| match order {
             Order::Busiest => Arc::clone(&ranked.busiest),
             Order::Newest | Order::Name => Arc::clone(&ranked.newest),
         };
-        let is_fresh = |ranked: &&Ranked| ranked.made.elapsed() < KEPT;
+        let is_fresh = |ranked: &&RankedFeeds| ranked.made.elapsed() < KEPT;
         if let Some(ranked) = kept.as_ref().filter(is_fresh) {
             return Ok(of(ranked));
         }
@@ -104,7 +104,7 @@ impl Ranking {
         let busiest = keys(&active);
         active.sort_unstable_by_key(|one| (Reverse(one.newest), one.feed));
         let newest = keys(&active);
-        let ranked = Ranked {
+        let ranked = RankedFeeds {
             made: Instant::now(),
             busiest,
             newest,

@@ -40,9 +40,9 @@ impl Default for InFlight {
 
 /// Owner of a body in flight. A `Weak` keeps its whole allocation, so the bytes lie outside of it: the `Arc`
 /// holds only their handle.
-struct Sent(Arc<Bytes>);
+struct BodyOwner(Arc<Bytes>);
 
-impl AsRef<[u8]> for Sent {
+impl AsRef<[u8]> for BodyOwner {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -63,7 +63,7 @@ impl InFlight {
         // A panic under the lock leaves the table whole.
         let mut stripe = stripe.lock();
         if let Some(bytes) = stripe.get(&digest).and_then(Weak::upgrade) {
-            return Ok(Bytes::from_owner(Sent(bytes)));
+            return Ok(Bytes::from_owner(BodyOwner(bytes)));
         }
         // Read under the lock, so parallel requests for the same bytes wait for them.
         let bytes = Arc::new(read()?);
@@ -72,7 +72,7 @@ impl InFlight {
             stripe.retain(|_, bytes| bytes.strong_count() > 0);
         }
         stripe.insert(digest, Arc::downgrade(&bytes));
-        Ok(Bytes::from_owner(Sent(bytes)))
+        Ok(Bytes::from_owner(BodyOwner(bytes)))
     }
 }
 

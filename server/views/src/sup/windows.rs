@@ -113,7 +113,7 @@ impl Beginning {
 
 /// Last two updates of a feed.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastUpdates {
     id: SupId,
     seconds: Seconds,
 }
@@ -159,7 +159,7 @@ pub(super) fn sort_updates(updates: &mut [Update]) {
 }
 
 /// Returns the last update of each feed from second `since` to `until`, sorted.
-fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
+fn updates_of(feeds: &HashMap<FeedKey, LastUpdates>, since: i64, until: i64) -> Vec<Update> {
     let updates = feeds.iter();
     let updates = updates.filter_map(|(feed, told)| {
         let second = told.seconds.last_within(since, until)?;
@@ -173,7 +173,7 @@ fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Upd
 /// Updates of one series of feeds.
 #[derive(Debug)]
 struct WindowSeries {
-    feeds: HashMap<FeedKey, Told>,
+    feeds: HashMap<FeedKey, LastUpdates>,
     begins_after: CommitNumber,
     /// Window that was cut last, and its last second.
     cut: Option<(Numbered, i64)>,
@@ -235,7 +235,10 @@ impl WindowSeries {
     fn add(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
         let end = self.cut.map_or(i64::MIN, |(_, until)| until);
         let seconds = Seconds::NONE;
-        let told = self.feeds.entry(feed).or_insert(Told { id, seconds });
+        let told = self
+            .feeds
+            .entry(feed)
+            .or_insert(LastUpdates { id, seconds });
         // Updates of a cut's last second belong to both windows, and do not open the next one.
         if second > end {
             if self.cut.is_none() {

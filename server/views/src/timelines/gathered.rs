@@ -41,7 +41,9 @@ use crate::{error::ViewError, files::failed};
 pub(super) mod list;
 mod run;
 
-use run::{Apart, EntryBlocks, Gained, Reached, Run, Span, Writing, apart_of, entry_blocks};
+use run::{
+    Apart, EntryBlocks, GainedEntry, GatheredEnd, Run, Span, Writing, apart_of, entry_blocks,
+};
 
 /// Pairs from which on a run in memory ends.
 const PAIRS_MAX: usize = if cfg!(test) { 2 } else { 1_000_000 };
@@ -81,7 +83,7 @@ pub(super) struct Files {
 #[derive(Debug)]
 pub(super) struct Runs {
     pub(super) all: Vec<Arc<Run>>,
-    reached: Reached,
+    reached: GatheredEnd,
     /// Positions of feeds that are in no run, by feed.
     pub(super) apart: BTreeMap<Source, Vec<Range<Position>>>,
 }
@@ -90,20 +92,20 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Merging {
     /// Where the last of them ends.
-    to: Reached,
-    thread: JoinHandle<Result<Run, Failed>>,
+    to: GatheredEnd,
+    thread: JoinHandle<Result<Run, RunFailure>>,
 }
 
 /// Why runs are in no file, and which of them is damaged, if any is.
 #[derive(Debug)]
-struct Failed {
+struct RunFailure {
     error: io::Error,
     damaged: Option<Arc<Run>>,
 }
 
 impl Runs {
     fn of(all: Vec<Arc<Run>>) -> Arc<Self> {
-        let reached = all.last().map_or(Reached::NOTHING, |run| run.span.to);
+        let reached = all.last().map_or(GatheredEnd::NOTHING, |run| run.span.to);
         let mut apart: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (source, range) in apart_of(&all) {
             apart.entry(source).or_default().push(range);
@@ -116,7 +118,7 @@ impl Runs {
     }
 
     /// Returns how far entries are gathered.
-    pub(super) fn reached(&self) -> Reached {
+    pub(super) fn reached(&self) -> GatheredEnd {
         self.reached
     }
 }
@@ -135,7 +137,7 @@ pub(super) enum Step {
 /// Entries of one stretch of the log, and the timelines that have them.
 #[derive(Debug, Default)]
 struct Stretch {
-    entries: Vec<Gained>,
+    entries: Vec<GainedEntry>,
     /// Timelines with indexes of entries.
     pairs: Vec<(Timeline, u32)>,
     apart: Apart,
@@ -258,7 +260,7 @@ impl Gathering {
         for merging in finished {
             match merging.thread.join() {
                 Ok(Ok(run)) => self.replace(run),
-                Ok(Err(Failed { error, damaged })) => {
+                Ok(Err(RunFailure { error, damaged })) => {
                     if let Some(damaged) = damaged {
                         self.begin_anew_at(&damaged, &error);
                         continue;
@@ -394,7 +396,7 @@ fn open_runs(
     }
     // A crash during a merge can leave the inputs beside the output. Of runs with the same beginning, the longest counts.
     found.sort_by_key(|(run, _)| (run.span.from, std::cmp::Reverse(run.span.to.instant)));
-    let (mut all, mut reached) = (vec![], Reached::NOTHING);
+    let (mut all, mut reached) = (vec![], GatheredEnd::NOTHING);
     for (run, path) in found {
         let is_next = run.span.from == reached.instant;
         let of_log = chain(run.span.last)?;
@@ -449,7 +451,7 @@ fn span_of(runs: &[Arc<Run>]) -> Option<Span> {
     clippy::disallowed_methods,
     reason = "the next opening removes a run that comes back"
 )]
-fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, Failed> {
+fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, RunFailure> {
     let write = || {
         create_folder(folder)?;
         let written = run::merge(inputs, |entries| Writing::create(folder, &span, entries))?;
@@ -463,7 +465,7 @@ fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, F
             .iter()
             .filter(|run| is_damage && run.check().is_err());
         let damaged = damaged.next().cloned();
-        Failed { error, damaged }
+        RunFailure { error, damaged }
     })
 }
 
@@ -485,11 +487,11 @@ impl Stretch {
     fn gather(
         &mut self,
         commit: &Outline,
-        from: Reached,
+        from: GatheredEnd,
         graph: &RwLock<Graph>,
         before: &Runs,
         followers_max: u64,
-    ) -> Reached {
+    ) -> GatheredEnd {
         let mut instant = commit.instant;
         for change in &commit.changes {
             let ChangeOutline::Entries { feed, first, count } = change else {
@@ -505,12 +507,12 @@ impl Stretch {
                 if let Some(instant) = gathered {
                     // The commit number is that of the last whole commit.
                     let commit = from.commit;
-                    return Reached { commit, instant };
+                    return GatheredEnd { commit, instant };
                 }
             }
             instant = end;
         }
-        Reached {
+        GatheredEnd {
             commit: commit.number,
             instant: instant.max(from.instant),
         }
@@ -576,7 +578,7 @@ impl Stretch {
             return;
         }
         let entries = range.start.0..range.end.0;
-        self.entries.extend(entries.map(|at| Gained {
+        self.entries.extend(entries.map(|at| GainedEntry {
             source,
             at: Position(at),
             instant: instant.plus_micros(at - range.start.0),

@@ -12,7 +12,7 @@ use simplefeed_core::{
 
 use super::{
     EntryBlocks, Gathering, Runs,
-    run::{Gained, Part, Run},
+    run::{GainedEntry, Part, Run},
 };
 use crate::timelines::{followers::Timeline, graph::Source, newest::Gains};
 
@@ -127,7 +127,7 @@ impl List {
     }
 
     /// Returns an entry of the runs; `None` if it cannot be read.
-    fn gained(&self, index: u64) -> Option<Gained> {
+    fn gained(&self, index: u64) -> Option<GainedEntry> {
         let (run_at, before) = self.with_ends(|ends| {
             let run_at = ends.partition_point(|end| *end <= index);
             let before = run_at.checked_sub(1).and_then(|before| ends.get(before));

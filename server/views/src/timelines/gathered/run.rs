@@ -52,7 +52,7 @@ const CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// An entry that a feed gained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Gained {
+pub(in super::super) struct GainedEntry {
     pub(in super::super) source: Source,
     pub(in super::super) at: Position,
     pub(in super::super) instant: Timestamp,
@@ -60,12 +60,12 @@ pub(in super::super) struct Gained {
 
 /// How far entries are gathered: those before `instant`, and so all of the commits up to `commit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Reached {
+pub(in super::super) struct GatheredEnd {
     pub(in super::super) commit: CommitNumber,
     pub(in super::super) instant: Timestamp,
 }
 
-impl Reached {
+impl GatheredEnd {
     /// The beginning of a log.
     pub(super) const NOTHING: Self = Self {
         commit: CommitNumber(0),
@@ -77,7 +77,7 @@ impl Reached {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: Timestamp,
-    pub(super) to: Reached,
+    pub(super) to: GatheredEnd,
     /// Last commit of which the run has anything, and the chain hash after it: a run of another log is none.
     pub(super) last: CommitNumber,
     pub(super) chain: ChainHash,
@@ -102,13 +102,13 @@ enum Body {
 }
 
 /// Entries in memory, by run and block.
-pub(in super::super) type EntryBlocks = Cache<(u64, usize), Arc<Vec<Gained>>, BlockWeight>;
+pub(in super::super) type EntryBlocks = Cache<(u64, usize), Arc<Vec<GainedEntry>>, BlockWeight>;
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct BlockWeight;
 
-impl Weighter<(u64, usize), Arc<Vec<Gained>>> for BlockWeight {
-    fn weight(&self, _: &(u64, usize), block: &Arc<Vec<Gained>>) -> u64 {
+impl Weighter<(u64, usize), Arc<Vec<GainedEntry>>> for BlockWeight {
+    fn weight(&self, _: &(u64, usize), block: &Arc<Vec<GainedEntry>>) -> u64 {
         u64::try_from(size_of_val(&***block) + 64).unwrap_or(u64::MAX)
     }
 }
@@ -153,7 +153,7 @@ impl<W: Write> Writing<W> {
     /// Writes the entries of the stretch.
     pub(super) fn begin(
         mut out: W,
-        entries: impl Iterator<Item = io::Result<Gained>>,
+        entries: impl Iterator<Item = io::Result<GainedEntry>>,
     ) -> io::Result<Self> {
         let (mut offset, mut count) = (0, 0_u32);
         let mut block = Writer::default();
@@ -285,7 +285,7 @@ impl Writing<BufWriter<File>> {
     pub(super) fn create(
         folder: &Path,
         span: &Span,
-        entries: impl Iterator<Item = io::Result<Gained>>,
+        entries: impl Iterator<Item = io::Result<GainedEntry>>,
     ) -> io::Result<Self> {
         let file = regular::create(partial(folder, span))?;
         Self::begin(BufWriter::with_capacity(256 * 1024, file), entries)
@@ -410,7 +410,7 @@ impl Run {
         }
         let span = Span {
             from: from.instant()?,
-            to: Reached {
+            to: GatheredEnd {
                 commit: CommitNumber(from.long()?),
                 instant: from.instant()?,
             },
@@ -518,7 +518,11 @@ impl Run {
     /// # Errors
     ///
     /// Returns why the run cannot be read, or that it is damaged.
-    pub(in super::super) fn entry(&self, index: u32, cache: &EntryBlocks) -> io::Result<Gained> {
+    pub(in super::super) fn entry(
+        &self,
+        index: u32,
+        cache: &EntryBlocks,
+    ) -> io::Result<GainedEntry> {
         let index = usize::try_from(index).map_err(io::Error::other)?;
         let number = index / BLOCK_ENTRIES;
         let key = (self.number, number);
@@ -530,7 +534,7 @@ impl Run {
             .ok_or_else(damaged)
     }
 
-    fn block_of_entries(&self, number: usize) -> io::Result<Vec<Gained>> {
+    fn block_of_entries(&self, number: usize) -> io::Result<Vec<GainedEntry>> {
         let begin = *self.entry_blocks.get(number).ok_or_else(damaged)?;
         let lists = self
             .directory
@@ -544,7 +548,7 @@ impl Run {
             let mut read = || Some((from.small()?, from.number()?, from.number()?));
             let (source, at, step) = read().ok_or_else(damaged)?;
             micros = micros.wrapping_add(step.cast_signed());
-            entries.push(Gained {
+            entries.push(GainedEntry {
                 source,
                 at: Position(at),
                 instant: Timestamp::from_micros(micros),
@@ -580,7 +584,7 @@ impl Run {
     }
 
     /// Returns all entries, in their order.
-    fn all_entries(&self) -> impl Iterator<Item = io::Result<Gained>> + '_ {
+    fn all_entries(&self) -> impl Iterator<Item = io::Result<GainedEntry>> + '_ {
         (0..self.entry_blocks.len()).flat_map(|number| match self.block_of_entries(number) {
             Ok(entries) => entries.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
@@ -657,7 +661,7 @@ fn skip_numbers(from: &mut Reader<'_>, count: usize) -> Option<()> {
 /// Writes the lists of runs that follow one another.
 pub(super) fn merge<W: Write>(
     runs: &[Arc<Run>],
-    begin: impl FnOnce(&mut dyn Iterator<Item = io::Result<Gained>>) -> io::Result<Writing<W>>,
+    begin: impl FnOnce(&mut dyn Iterator<Item = io::Result<GainedEntry>>) -> io::Result<Writing<W>>,
 ) -> io::Result<Writing<W>> {
     let mut entries = runs.iter().flat_map(|run| run.all_entries());
     let mut out = begin(&mut entries)?;
