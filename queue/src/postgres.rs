@@ -75,7 +75,7 @@ struct Inner {
 /// Jobs that a process need not look at again for a moment. Those that were finished leave dead entries at the begin of the
 /// order of due times, until vacuum removes them: after a minute there are more of them than live ones.
 #[derive(Clone, Copy, Debug)]
-struct FinishedJobs {
+struct LastLook {
     /// No job was free that is due before this.
     due: DateTime<Utc>,
     /// Time of the look that found that out.
@@ -85,7 +85,7 @@ struct FinishedJobs {
 /// Jobs that a process may pass by, of each namespace.
 #[derive(Debug, Default)]
 struct PassedJobs {
-    of: HashMap<Namespace, FinishedJobs>,
+    of: HashMap<Namespace, LastLook>,
     /// Grows when they are forgotten: a look that began before must not bring them back.
     generation: u64,
 }
@@ -221,10 +221,10 @@ impl Postgres {
 
     /// Returns the jobs that the next look may pass by, and their generation. Others may make a job free that is due for
     /// longer: it is found at the next poll.
-    fn passed(&self, namespace: &Namespace) -> (Option<FinishedJobs>, u64) {
+    fn passed(&self, namespace: &Namespace) -> (Option<LastLook>, u64) {
         let passed = self.0.passed.lock();
         let now = self.0.clock.now();
-        let is_new = |one: &FinishedJobs| (now - one.since).to_std().is_ok_and(|age| age < POLL);
+        let is_new = |one: &LastLook| (now - one.since).to_std().is_ok_and(|age| age < POLL);
         let of = passed.of.get(namespace).copied().filter(is_new);
         (of, passed.generation)
     }
@@ -249,7 +249,7 @@ impl Postgres {
         }
     }
 
-    fn pass(&self, namespace: &Namespace, generation: u64, new: FinishedJobs) {
+    fn pass(&self, namespace: &Namespace, generation: u64, new: LastLook) {
         let mut passed = self.0.passed.lock();
         if passed.generation == generation {
             passed.of.insert(namespace.clone(), new);
@@ -286,7 +286,7 @@ impl Queue for Postgres {
             if let Some(passed) = passed {
                 let behind = take_behind(client, now, namespace, want, passed.due).await?;
                 if let Some((due, leases)) = behind {
-                    self.pass(namespace, generation, FinishedJobs { due, ..passed });
+                    self.pass(namespace, generation, LastLook { due, ..passed });
                     return Ok(Taken::Leased(leases));
                 }
             }
@@ -294,7 +294,7 @@ impl Queue for Postgres {
             match take(client, now, namespace, want).await? {
                 Err(wait) => Ok(wait),
                 Ok((due, leases)) => {
-                    self.pass(namespace, generation, FinishedJobs { due, since });
+                    self.pass(namespace, generation, LastLook { due, since });
                     Ok(Taken::Leased(leases))
                 }
             }

@@ -52,7 +52,7 @@ const GROUP_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Redb {
     writes: mpsc::Sender<Write>,
-    shared: Arc<LeaseState>,
+    shared: Arc<OpenFile>,
     changes: Arc<watch::Sender<()>>,
 }
 
@@ -183,7 +183,7 @@ impl QueueFile {
 
 /// State that leasing calls share with the thread that changes the file.
 #[derive(Debug)]
-struct LeaseState {
+struct OpenFile {
     database: Arc<Database>,
     leases: Mutex<Leases>,
     /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
@@ -279,7 +279,7 @@ impl Redb {
         }
         let (writes, received) = mpsc::channel(WRITES_MAX);
         let changes = Arc::new(watch::Sender::new(()));
-        let shared = Arc::new(LeaseState {
+        let shared = Arc::new(OpenFile {
             database: Arc::new(database),
             leases: Mutex::new(Leases::of_opening(opening)),
             still: Mutex::new(()),
@@ -369,7 +369,7 @@ impl Redb {
     }
 }
 
-impl LeaseState {
+impl OpenFile {
     fn reading(&self) -> Reading<'_> {
         Reading {
             database: &self.database,
@@ -382,7 +382,7 @@ impl LeaseState {
 
 /// The thread that changes the file.
 struct Thread {
-    shared: Arc<LeaseState>,
+    shared: Arc<OpenFile>,
     received: mpsc::Receiver<Write>,
     changes: Arc<watch::Sender<()>>,
 }
@@ -442,7 +442,7 @@ impl Thread {
         writes: impl Iterator<Item = Write>,
         deliveries: &mut Vec<Delivery>,
     ) -> Result<Vec<(Namespace, Place)>, StorageError> {
-        let LeaseState {
+        let OpenFile {
             database,
             leases,
             clock,

@@ -294,8 +294,8 @@ fn build_pipeline(config: &Config, public_url: &Url, handles: Handles) -> Pipeli
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
 }
 
-/// Makes the documents of all feeds, and ties them to the log: a commit invalidates them, then wakes the readers that wait,
-/// and a reader of a timeline wakes the follower that archives.
+/// Makes the documents of all feeds, and ties them to the log: a commit invalidates them, then hurries the follower that
+/// wakes readers, and a reader of a timeline wakes the follower that archives.
 fn documents_of(
     log: &Arc<dyn EntryLog>,
     shown: &Arc<dyn ShownLog>,

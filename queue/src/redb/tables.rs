@@ -493,7 +493,7 @@ impl<'t, 'l> Writing<'t, 'l> {
 pub(super) struct Reading<'s> {
     pub(super) database: &'s Database,
     pub(super) leases: &'s Mutex<Leases>,
-    /// See [`Shared::still`](super::Shared::still).
+    /// See [`OpenFile::still`](super::OpenFile::still).
     pub(super) still: &'s Mutex<()>,
     pub(super) now: DateTime<Utc>,
 }

@@ -236,7 +236,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
     // By its own path, since the handle is closed before.
     match Settled::open(&scratch.join("sled")) {
         Ok(settled) => {
-            refuse_older(&settled, &copied, folder)?;
+            refuse_other(&settled, folder)?;
             remains.add_settled(settled);
         }
         // Its entries would count as lost.
@@ -615,14 +615,15 @@ fn open_settled(
     sync_tree(&folder)
         .and_then(|()| snapshots::release(&folder))
         .map_err(data.io("sync", "sled"))?;
-    refuse_older(&settled, data, data.held().name())?;
+    refuse_other(&settled, data.held().name())?;
     Ok(settled)
 }
 
-/// Refuses what sled has if an older version of the program wrote it: its records would be misread.
-fn refuse_older(settled: &Settled, data: &DataFolder, named: &Path) -> Result<(), OpenError> {
-    let older = settled.older_version();
-    match older.map_err(|error| data.open_error(error))? {
+/// Refuses what sled has if another version of the program wrote it: its records would be misread.
+fn refuse_other(settled: &Settled, named: &Path) -> Result<(), OpenError> {
+    // sled panics over some damage. What cannot be read here is found, and named, where it is needed.
+    let other = quietly(|| settled.other_version().ok().flatten());
+    match other.flatten() {
         Some(version) => Err(OpenError::of_version(named, version)),
         None => Ok(()),
     }
@@ -814,7 +815,8 @@ mod tests {
         }
     }
 
-    /// Goal: records of an older layout are refused, though the witness names this version, or none.
+    /// Goal: records of an older layout are refused, by a start and by `recover`, though the witness names this version, or
+    /// is gone.
     #[test]
     fn records_of_an_older_version_are_refused() {
         let others: [(&[u8], &[u8]); 3] =
@@ -828,16 +830,21 @@ mod tests {
                 changes: create(1),
             };
             opened.log.append(&commit).unwrap();
-            opened.log.settle_all();
             opened.log.settled.put(key, value).unwrap();
-            opened.log.settled.flush().unwrap();
+            opened.log.settle_all();
             opened.close().unwrap();
-            let scratch = tempfile::tempdir().unwrap();
-            let refused = salvage(folder.path(), scratch.path()).unwrap_err();
-            assert!(
-                matches!(refused, OpenError::Older { version: 3, .. }),
-                "{refused}"
-            );
+            let is_refused = |refused: OpenError| match refused {
+                OpenError::Older { version, .. } => assert_eq!(version, 3),
+                refused => panic!("{key:?}: {refused}"),
+            };
+            is_refused(open(folder.path()).unwrap_err());
+            for is_told in [true, false] {
+                if !is_told {
+                    fs::remove_file(folder.path().join("witness")).unwrap();
+                }
+                let scratch = tempfile::tempdir().unwrap();
+                is_refused(salvage(folder.path(), scratch.path()).unwrap_err());
+            }
         }
     }
 

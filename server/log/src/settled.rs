@@ -263,12 +263,12 @@ impl Settled {
         Ok(found)
     }
 
-    /// Returns the storage version of what sled has, if that is an older one.
+    /// Returns the storage version of what sled has, if that is another one than this program writes.
     ///
     /// # Errors
     ///
     /// Returns sled's failure.
-    pub(super) fn older_version(&self) -> Result<Option<u32>, LogError> {
+    pub(super) fn other_version(&self) -> Result<Option<u32>, LogError> {
         let version = self.raw_value(VERSION_KEY)?;
         let version = version.and_then(|version| version.first_chunk::<4>().copied());
         if let Some(version) = version.map(u32::from_be_bytes)
@@ -282,7 +282,7 @@ impl Settled {
         for kind in [b"c", b"h"] {
             if let Some(found) = db.scan_prefix(kind).keys().next() {
                 found.map_err(|error| self.unread(error))?;
-                return Ok(Some(STORAGE_VERSION - 1));
+                return Ok(Some(BEFORE_RECORDS_OF_FEEDS));
             }
         }
         Ok(None)
@@ -692,6 +692,8 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     Ok(())
 }
 
+/// Last storage version with commits by themselves, or heads beside the records of feeds.
+const BEFORE_RECORDS_OF_FEEDS: u32 = 3;
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 

@@ -156,8 +156,8 @@ fn verified(store: &MemoryStore, views: &Views) -> Result<Report, ViewError> {
     verify(&*log, &*with_timelines(&log)?, views)
 }
 
-/// Goal: a view is its own files, and some lines where views and endpoints are listed: the follower runs it, upkeep looks after it, its endpoints
-/// are found, and one of them streams until the server stops.
+/// Goal: a view is its own files, and some lines where views and endpoints are listed: the follower runs it, upkeep looks
+/// after it, its endpoints are found, and one of them streams until the server stops.
 #[test]
 fn a_view_needs_its_files_and_a_few_lines() {
     let folder = tempfile::tempdir().unwrap();

@@ -181,7 +181,7 @@ impl std::fmt::Debug for Stretches {
 
 impl std::fmt::Debug for PushState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("PushState").finish_non_exhaustive()
     }
 }
 

@@ -44,7 +44,7 @@ impl Reading {
 pub enum Standing {
     /// The accepted clock follows the system clock.
     Followed,
-    /// It is followed, and more than [`BEHIND_TOLD`] earlier than a moment that has been reached already.
+    /// It is followed, and more than a minute earlier than a moment that has been reached already.
     Behind {
         /// Latest moment that was reached before.
         reached: Timestamp,
