@@ -135,7 +135,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<usize, QueueError>> + Send;
 
     /// Makes jobs due now that are not due within `due` from now, in their slots as they were, and ends leases that last for more
-    /// than `lease` from now: a clock that was wrong has set these times. It changes at most [`CALL_JOBS_MAX`] jobs, and passes
+    /// than `lease` from now: a clock that was wrong has set these times. It changes at most [`CALL_JOBS_MAX`](crate::limits::CALL_JOBS_MAX) jobs, and passes
     /// by those that another call is changing. Returns how many changes it made; with none, only those are left.
     ///
     /// # Errors

@@ -86,7 +86,7 @@ impl Announcements {
         }
     }
 
-    /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Commits::append`]
+    /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Append::append`](crate::Append::append)
     /// returns. A listener is quick and never appends.
     pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
         let mut listeners = self.listeners.write();
