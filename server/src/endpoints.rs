@@ -52,8 +52,6 @@ pub mod waits;
 #[cfg(test)]
 pub mod counts;
 
-#[cfg(test)]
-use counts::CountParts;
 use events::EventParts;
 use feeds::FeedParts;
 use health::HealthParts;
@@ -121,7 +119,7 @@ pub struct Site {
     pub pages: PageParts,
     /// The throw-away view.
     #[cfg(test)]
-    pub counts: CountParts,
+    pub counts: counts::CountParts,
 }
 
 /// Handles of a server before they are handed out.
@@ -227,10 +225,7 @@ impl Site {
             },
             pages,
             #[cfg(test)]
-            counts: CountParts {
-                shelf: held(),
-                counts: views.files.counts,
-            },
+            counts: counts::CountParts::of(held(), views.files.counts),
             shelf,
         }
     }

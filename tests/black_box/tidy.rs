@@ -371,10 +371,11 @@ fn upkeep_names_no_view() {
     names_none("upkeep", upkeep, &["documents::", "sup::", "archive::"]);
 }
 
-/// The throw-away view is in two files of its own, and in few lines of others.
+/// The throw-away view is in two files of its own, and in few lines of others: those that name it, and the docs of two
+/// fields. Attributes are not counted: it has them because it is for tests only.
 #[test]
 fn a_view_touches_its_own_files() {
-    let mut lines = 0;
+    let mut lines = vec![];
     let mut own = 0;
     for (path, text) in sources() {
         if !path.starts_with(workspace().join("server/src")) || path.ends_with("serve/tests.rs") {
@@ -384,14 +385,16 @@ fn a_view_touches_its_own_files() {
             own += 1;
             continue;
         }
-        let named = text
-            .lines()
-            .filter(|line| line.contains("counts::") || line.contains("mod counts"));
-        // Each has an attribute of its own, because the view is for tests only.
-        lines += 2 * named.count();
+        let is_wiring = path.ends_with("src/views.rs") || path.ends_with("src/endpoints.rs");
+        let names_it = |line: &&str| {
+            let code = line.trim_start();
+            let is_named = code.contains("counts::") || code.contains("mod counts");
+            is_named || is_wiring && !code.starts_with("//") && code.starts_with("counts")
+        };
+        lines.extend(text.lines().filter(names_it).map(str::to_owned));
     }
     assert_eq!(own, 2);
-    assert!((1..=10).contains(&lines), "{lines} lines of other files");
+    assert!((6..=10).contains(&lines.len()), "{lines:#?}");
 }
 
 /// Every rule that code, a test or a page names stands in `docs/rules.md`, and every rule there is named somewhere.

@@ -24,6 +24,13 @@ pub struct CountParts {
     pub counts: Arc<Counts>,
 }
 
+impl CountParts {
+    /// Returns the handles.
+    pub fn of(shelf: Arc<Shelf>, counts: Arc<Counts>) -> Self {
+        Self { shelf, counts }
+    }
+}
+
 /// Paths of the throw-away view.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
