@@ -25,7 +25,7 @@ pub struct CountParts {
 }
 
 impl CountParts {
-    /// Returns the handles.
+    /// Returns the handles for the endpoints of the view.
     pub fn of(shelf: Arc<Shelf>, counts: Arc<Counts>) -> Self {
         Self { shelf, counts }
     }
