@@ -1,7 +1,8 @@
 //! Content of the log: commits, and the encoding that their chain hash covers.
 //!
-//! Pure. The encoding is for ever: every log carries hashes of it. It depends on nothing but the
-//! commit's meaning, so that two kinds of log that hold the same commits have the same chain.
+//! Pure. The encoding is for ever, because every log carries hashes of encodings. An encoding
+//! depends on nothing but the commit's meaning, so that two kinds of log with the same commits have
+//! the same chain.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -16,13 +17,13 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// One accepted group of changes: all of it is in the log, or none.
+/// One accepted group of changes; the log has all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// Timestamp of the commit. Entry i of the commit has this instant plus i microseconds, and the next commit is
-    /// later than all of them.
+    /// Timestamp of the commit. Entry i of the commit has this instant plus i microseconds, and the
+    /// next commit is later than all of them.
     pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<Change>,
@@ -40,13 +41,13 @@ pub enum Change {
         /// All settings, including the unchanged ones.
         settings: Settings,
     },
-    /// A document was opened; the one before it, if any, is closed for ever.
+    /// A document was opened; the document before, if any, is closed for ever.
     Opened {
         /// Feed that the document belongs to.
         feed: FeedKey,
-        /// Number of the opened document; its epoch is that of the log.
+        /// Number of the opened document; the document's epoch is the log's.
         document: DocumentNumber,
-        /// Position of the document's first entry, whether it exists yet or not.
+        /// Position of the document's first entry, which may not exist yet.
         first: Position,
         /// Revision of the settings in the document's header.
         revision: Revision,
@@ -55,11 +56,11 @@ pub enum Change {
     Entry {
         /// Feed that the entry was appended to.
         feed: FeedKey,
-        /// Position of the entry in its feed.
+        /// Position of the entry in the feed.
         at: Position,
-        /// The entry's `atom:id`, unique in its feed.
+        /// The entry's `atom:id`, unique in the feed.
         id: EntryId,
-        /// Digest of the entry in its sent form.
+        /// Digest of the sent form of the entry.
         sent: Digest,
         /// Bytes of the completed entry, from `<entry` to `</entry>`.
         fragment: Bytes,
@@ -71,7 +72,8 @@ pub enum Change {
         /// The epoch that begins.
         epoch: Epoch,
     },
-    /// Entries could not be recovered. Their positions stay empty, and the next entry opens a document.
+    /// Entries could not be recovered. Their positions stay empty, and the next entry opens a
+    /// document.
     Lost {
         /// Feed that lost the entries.
         feed: FeedKey,
@@ -84,11 +86,11 @@ pub enum Change {
     Following {
         /// Timeline whose follows change.
         feed: FeedKey,
-        /// What it follows, and what no longer.
+        /// Feeds and patterns that the timeline now follows, and those that it no longer follows.
         change: Arc<FollowChange>,
     },
-    /// The server's proposals changed. They hold for all timelines from now on, and in other feeds from the next
-    /// revision of their settings on.
+    /// The server's proposals changed. They hold for all timelines from now on, and in other feeds
+    /// from the next revision of their settings on.
     Defaults {
         /// Number of the change; the first one is made before the first timeline.
         revision: Revision,
@@ -98,7 +100,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns the feed that the change belongs to; `None` if it concerns all of them.
+    /// Returns the feed that the change belongs to; `None` if the change concerns all feeds.
     pub fn feed(&self) -> Option<FeedKey> {
         match self {
             Self::Settings { feed, .. }
@@ -111,12 +113,13 @@ impl Change {
     }
 }
 
-/// Commit without its content, which is all that most views need: small, whatever the size of the entries.
+/// Commit without settings and entries themselves. Most views need no more, and an outline is
+/// small, whatever the size of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// Timestamp of the commit, that of its first entry.
+    /// Timestamp of the commit, which is also the first entry's.
     pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<ChangeOutline>,
@@ -132,7 +135,7 @@ pub enum ChangeOutline {
         /// Revision of the new settings.
         revision: Revision,
     },
-    /// A document was opened; the one before it, if any, is closed for ever.
+    /// A document was opened; the document before, if any, is closed for ever.
     Opened {
         /// Feed that the document belongs to.
         feed: FeedKey,
@@ -170,7 +173,8 @@ pub enum ChangeOutline {
     Following {
         /// Timeline whose follows change.
         feed: FeedKey,
-        /// What it follows, and what no longer. Without it nobody can follow the log.
+        /// Feeds and patterns that the timeline now follows or no longer follows. No other record
+        /// names them, so a reader of outlines needs them here.
         change: Arc<FollowChange>,
     },
     /// The server's proposals changed.
@@ -181,7 +185,7 @@ pub enum ChangeOutline {
 }
 
 impl ChangeOutline {
-    /// Returns the feed that the change belongs to; `None` if it concerns all of them.
+    /// Returns the feed that the change belongs to; `None` if the change concerns all feeds.
     pub fn feed(&self) -> Option<FeedKey> {
         match self {
             Self::Settings { feed, .. }
@@ -193,7 +197,7 @@ impl ChangeOutline {
         }
     }
 
-    /// Returns the number of facts in the change, which its memory grows with.
+    /// Returns the number of facts in the change; the memory of the change grows with this number.
     pub fn weight(&self) -> usize {
         match self {
             Self::Following { change, .. } => 1 + change.follow.len() + change.unfollow.len(),
@@ -249,8 +253,8 @@ impl Outline {
         }
     }
 
-    /// Adds an entry to the changes of an outline. Consecutive entries share a change, so the outline of a large
-    /// commit stays small.
+    /// Adds an entry to the changes of an outline. Consecutive entries share a change, so the
+    /// outline of a large commit stays small.
     pub fn count_entry(changes: &mut Vec<ChangeOutline>, feed: FeedKey, at: Position) {
         match changes.last_mut() {
             Some(ChangeOutline::Entries {
@@ -266,7 +270,8 @@ impl Outline {
         }
     }
 
-    /// Returns the number of facts in the changes, which the outline's memory grows with.
+    /// Returns the number of facts in the changes; the memory of the outline grows with this
+    /// number.
     pub fn weight(&self) -> usize {
         self.changes.iter().map(ChangeOutline::weight).sum()
     }
@@ -278,7 +283,7 @@ impl Outline {
         feeds.filter(|feed| seen.insert(*feed)).collect()
     }
 
-    /// Returns the epoch that holds after the commit, if one began with it.
+    /// Returns the epoch that holds after the commit, if the commit began one.
     pub fn epoch(&self) -> Option<Epoch> {
         self.changes.iter().rev().find_map(|change| match change {
             ChangeOutline::Epoch { epoch } => Some(*epoch),
@@ -287,7 +292,7 @@ impl Outline {
     }
 }
 
-/// First bytes of every encoding; they hold its version.
+/// First bytes of every encoding, with the version of the encoding.
 const ENCODING: &[u8] = b"simplefeed commit 1\n";
 
 impl Commit {
@@ -311,18 +316,19 @@ impl Commit {
 
     /// Returns the instant of the commit's last entry: the next commit must be later.
     pub fn last_instant(&self) -> Timestamp {
-        // A commit without entries still has an instant of its own.
+        // A commit without entries still has an instant.
         self.instant.plus_micros(self.entries().saturating_sub(1))
     }
 
     /// Returns the bytes that the chain hash covers.
     ///
     /// `simplefeed commit 1` and a line feed; number and instant (8 bytes each); the number of
-    /// changes (4 bytes); then each change as one byte for its kind (1 settings, 2 opened, 3 entry,
-    /// 4 epoch, 5 lost, 6 following, 7 defaults) and its fields in order. Numbers are big-endian; a feed is 16 bytes, a
-    /// digest 32. Text follows its length in 4 bytes. Settings and defaults are their JSON. Of a fragment, its length
-    /// (4 bytes) and digest are covered. A change of what is followed is the number of entries brought along (4 bytes)
-    /// and two lists, each behind its length (4 bytes); an item is 0 and a feed, or 1 and the text of a pattern.
+    /// changes (4 bytes); then each change as one byte for the kind (1 settings, 2 opened, 3 entry,
+    /// 4 epoch, 5 lost, 6 following, 7 defaults) and the fields in order. Numbers are big-endian; a
+    /// feed is 16 bytes, a digest 32. Text stands behind a length of 4 bytes. Settings and defaults
+    /// are text, their JSON. A fragment is represented by a length (4 bytes) and a digest. A change
+    /// of follows is the number of entries brought along (4 bytes) and two lists, each behind a
+    /// length (4 bytes); an item is 0 and a feed, or 1 and the text of a pattern.
     pub fn encode(&self) -> Vec<u8> {
         // An estimate: numbers, two digests and an id fit into 192 bytes for most entries.
         let mut out = Vec::with_capacity(64 + self.changes.len() * 192);
@@ -375,7 +381,8 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             out.extend_from_slice(&at.0.to_be_bytes());
             push_bytes(id.as_str().as_bytes(), out);
             out.extend_from_slice(&sent.0);
-            // The fragment's digest represents its bytes, so a log can prove its chain without them.
+            // The fragment's digest represents its bytes, so a log can prove its chain without
+            // them.
             out.extend_from_slice(&length(fragment.len()));
             out.extend_from_slice(&digest.0);
         }

@@ -1,8 +1,9 @@
 //! Cuts: the decision to close a document and open the next one.
 //!
-//! Pure. The policy decides once, when an entry arrives, and the log records its answer as a fact. A cut is never
-//! computed again, because the policy may change and an archived document may not. The entry that does not fit opens
-//! the next document, so only an empty feed has an empty document.
+//! Pure. The policy decides once, when an entry arrives, and the log records the answer as a fact.
+//! A cut is never computed again, because the policy may change and an archived document may not.
+//! The entry that does not fit opens the next document, so only an empty feed has an empty
+//! document.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,8 @@ pub enum Period {
 }
 
 impl Period {
-    /// Returns the number of the period that `instant` lies in; the same number for every instant if there is none.
+    /// Returns the number of the period that `instant` lies in; the same number for every instant
+    /// if there is none.
     fn number(self, instant: Timestamp) -> i64 {
         match self {
             Self::None => 0,

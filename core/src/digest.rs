@@ -37,7 +37,7 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
-    /// Returns the digest written as 64 lower-case hexadecimal digits, or `None`.
+    /// Returns the digest of a text of 64 lower-case hexadecimal digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
         Some(Self(bytes.try_into().ok()?))

@@ -7,8 +7,8 @@ use bytes::Bytes;
 /// End of a feed document, the same for all.
 const FOOTER: &str = "</feed>\n";
 
-/// Returns the bytes of a feed document: `header`, then `fragments` given oldest first, written
-/// newest first (rule SF-1), each on a line of its own.
+/// Returns the bytes of a feed document: `header`, then the fragments, each on a line. The argument
+/// has the oldest fragment first, and the document has the newest first (rule SF-1).
 ///
 /// # Examples
 ///

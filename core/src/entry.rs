@@ -1,7 +1,8 @@
 //! An entry on its way into the log: a draft, and how the gate completes it into a fragment.
 //!
-//! Pure. A fragment is stored and shown for ever: the element as sent, with the inherited declarations it needs to
-//! stand alone, and with the elements that Atom requires and its publisher left out. It is never re-serialised.
+//! Pure. A fragment is stored and shown for ever. The fragment is the element as sent, with the
+//! inherited declarations without which the element cannot stand alone, and with the elements that
+//! Atom requires and the publisher left out. Nothing re-serialises a fragment.
 
 use std::sync::Arc;
 
@@ -40,35 +41,36 @@ impl Person {
     }
 }
 
-/// Beginning of a link to an entry's page, behind the prefix of its name and before the URL.
+/// Beginning of a link to an entry's page, between the prefix of the element's name and the URL.
 pub(crate) const ALTERNATE: &str = "link rel=\"alternate\" type=\"text/html\" href=\"";
 
 /// Parts that the gate adds because an entry lacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "seven independent facts")]
 pub struct Missing {
-    /// It has no `id`.
+    /// The entry has no `id`.
     pub id: bool,
-    /// It has no `title`.
+    /// The entry has no `title`.
     pub title: bool,
-    /// It has no `updated`.
+    /// The entry has no `updated`.
     pub updated: bool,
-    /// It has no `author`, nor does its `source`.
+    /// Neither the entry nor the `source` in the entry has an `author`.
     pub author: bool,
-    /// It has neither `content` nor an alternate link.
+    /// The entry has neither `content` nor an alternate link.
     pub content: bool,
-    /// It has no alternate link.
+    /// The entry has no alternate link.
     pub alternate: bool,
-    /// Its content is stored in Base64, which needs a `summary` (rule A-11), and it has none.
+    /// The entry has content in Base64, which needs a `summary` (rule A-11), and has no `summary`.
     pub summary: bool,
 }
 
-/// What a feed adds to entries that lack it.
+/// Parts that a feed adds to entries without them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Additions<'s> {
     /// Author of entries without one.
     pub author: &'s str,
-    /// URL of the entry's page, for entries without an alternate link; `None` in feeds that add none.
+    /// URL of the entry's page, for entries without an alternate link; `None` in feeds that add
+    /// none.
     pub alternate: Option<String>,
 }
 
@@ -77,24 +79,25 @@ pub struct Additions<'s> {
 pub struct Draft {
     /// The entry's id; `None` until the server assigns one.
     pub id: Option<EntryId>,
-    /// Digest of the sent form: an Atom entry's bytes with its inherited context, or a JSON event's canonical
-    /// form.
+    /// Digest of the sent form: an Atom entry's bytes with the inherited context, or a JSON event's
+    /// canonical form.
     pub sent: Digest,
-    /// Authors inherited from the feed document in which the entry was sent; used if the entry names none.
+    /// Authors inherited from the feed document in which the entry was sent; used if the entry
+    /// names none.
     pub(crate) authors: Arc<[Person]>,
     pub(crate) element: String,
     /// Offset in `element`, behind the start tag, at which the completions go.
     pub(crate) inside: usize,
-    /// Prefix of Atom's namespace in the element, with its colon; empty for the default namespace.
+    /// Prefix of Atom's namespace in the element, with the colon; empty for the default namespace.
     pub(crate) prefix: String,
     pub(crate) missing: Missing,
 }
 
 impl Draft {
-    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this author, and with alternate
-    /// links of at most so many bytes.
+    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this
+    /// author, and with alternate links of at most so many bytes.
     pub fn size(&self, author: &str, alternate: usize) -> usize {
-        // Names of elements, their ends, a date, and an id made here.
+        // Room for the names of the completed elements, a date, and an id from the server.
         const COMPLETIONS: usize = 384;
         let id = self.id.as_ref().map_or(0, |id| escaped_len(id.as_str()));
         let authors = match (self.missing.author, &*self.authors) {
@@ -113,8 +116,8 @@ impl Draft {
 
     /// Returns the fragment: the element with all that Atom requires.
     ///
-    /// The title defaults to the id, `updated` to the commit instant, the author to the feed's, the alternate link to the
-    /// entry's page.
+    /// The title defaults to the id, `updated` to the commit instant, the author to the feed's, the
+    /// alternate link to the entry's page.
     ///
     /// # Errors
     ///
@@ -156,11 +159,13 @@ impl Draft {
         if self.missing.summary {
             self.element_with("summary", SUMMARY, &mut fragment);
         }
+        // An entry without an alternate link must have content (RFC 4287, 4.1.2), even if empty.
         if self.missing.content {
             self.element_with("content", "", &mut fragment);
         }
         fragment.push_str(rest);
-        // Only the completed entry has its final size.
+        // The bound holds for the fragment, and completions that only the log knows are part of the
+        // size.
         if fragment.len() > ENTRY_BYTES_MAX {
             let detail = format!("entry {id} is larger than {ENTRY_BYTES_MAX} bytes");
             return Err(Refusal::too_large(detail));
@@ -168,7 +173,7 @@ impl Draft {
         Ok(fragment.into())
     }
 
-    /// Returns the element with the authors it inherited.
+    /// Returns the element with the inherited authors.
     pub(crate) fn into_element(self) -> String {
         if !self.missing.author || self.authors.is_empty() {
             return self.element;
@@ -222,7 +227,7 @@ impl Draft {
 /// Entry as stored in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Position of the entry in its feed.
+    /// Position of the entry in the feed.
     pub at: Position,
     /// The entry's `atom:id`, sent or assigned.
     pub id: EntryId,
@@ -230,9 +235,10 @@ pub struct Entry {
     pub document: DocumentName,
     /// Commit that stored the entry.
     pub commit: CommitNumber,
-    /// Timestamp of the entry: the commit's, plus one microsecond for every entry before it.
+    /// Timestamp of the entry: the commit's, plus one microsecond for every earlier entry of the
+    /// commit.
     pub instant: Timestamp,
-    /// Digest of the entry in its sent form.
+    /// Digest of the sent form of the entry.
     pub sent: Digest,
     /// The bytes from `<entry` to `</entry>`, as they stand in every document.
     pub fragment: Bytes,

@@ -1,11 +1,12 @@
 //! Events: entries as JSON, one object each, for publishers and pipelines that speak no XML.
 //!
-//! Pure. An event becomes an Atom entry and passes the same gate as any other entry; an entry becomes an event for
-//! `replay --format ndjson`. The output of one server is valid input of another: `replay A | append B` gives B the
-//! same contents.
+//! Pure. An event becomes an Atom entry and passes the same gate as any other entry; an entry
+//! becomes an event for `replay --format ndjson`. The output of one server is valid input of
+//! another: `replay A | append B` gives B the same contents.
 //!
-//! JSON content is kept verbatim, numbers and order of members included: as `text/json`, which RFC 4287 (4.1.3.3)
-//! stores verbatim, or in Base64 under any other JSON type (`application/ld+json`).
+//! An entry keeps JSON content verbatim, numbers and order of members included: as `text/json`,
+//! which RFC 4287 (4.1.3.3) stores verbatim, or in Base64 under any other JSON type
+//! (`application/ld+json`).
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -85,7 +86,7 @@ pub struct Event {
     /// URL of the document in which the entry was read. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<String>,
-    /// The position it was read at. Printed by `replay`, ignored by `append`.
+    /// Position at which the entry was read. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
     /// Feed of the entry. Printed by `watch`, ignored by `append`.
@@ -152,7 +153,7 @@ pub enum Category {
     expecting = "a category (a JSON object with a term)"
 )]
 pub struct FullCategory {
-    /// Term that identifies the category within its scheme.
+    /// Term that identifies the category within the scheme.
     pub term: String,
     /// IRI of the vocabulary that the term belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +181,7 @@ pub struct Link {
     /// A title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Length of the target in bytes, as written. JSON may also give it as a number.
+    /// Length of the target in bytes, as written; a JSON number is accepted, too.
     #[serde(
         default,
         deserialize_with = "length",
@@ -194,6 +195,7 @@ fn length<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<St
     match Option::<Value>::deserialize(deserializer)? {
         None => Ok(None),
         Some(Value::String(length)) => Ok(Some(length)),
+        // RFC 4287 (4.2.7.6) has a length in octets, so a negative number or a fraction is none.
         Some(Value::Number(length)) if length.is_u64() => Ok(Some(length.to_string())),
         Some(_) => Err(serde::de::Error::custom(
             "the length of a link is a number of bytes",
@@ -205,14 +207,16 @@ fn length<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<St
 ///
 /// # Errors
 ///
-/// Returns the first event that is not JSON (`Malformed`), or not an event (`Unacceptable`).
+/// Returns a refusal of the first event that is not JSON (`Malformed`), or not an event
+/// (`Unacceptable`).
 pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
-    // One object is an event; the parser has already removed white space around it.
+    // One object is an event; the parser has already removed the white space around the value.
     if raw.get().starts_with('{') {
         return Ok(vec![draft_of(raw.get())?]);
     }
-    // The list stops keeping items beyond the bound, so that an oversized array takes no memory for them.
+    // The list stops keeping items beyond the bound, so that an oversized array takes no memory for
+    // them.
     let Listed(events) = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
     check_count(events.len())?;
     events
@@ -276,20 +280,22 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
 /// Returns the draft of one event.
 fn draft_of(text: &str) -> Result<Draft, Refusal> {
     let event: Event = serde_json::from_str(text).map_err(|error| {
-        // A syntax error comes first, wherever it is: the text is not JSON at all.
+        // A syntax error anywhere in the text comes first: text with one is not JSON at all.
         let syntax = serde_json::from_str::<&RawValue>(text).err();
         json_refusal(&syntax.unwrap_or(error))
     })?;
-    // serde also deserializes a struct from an array of its fields.
+    // serde also deserializes a struct from an array of fields.
     if !text.trim_start().starts_with('{') {
         let detail = "an event is a JSON object, not an array";
         return Err(Refusal::unacceptable(detail, "Simplefeed profile: events"));
     }
+    // Servers take millions of common events, which need no tokenizer; the gate takes the others.
     let mut draft = match plain_draft(&event, event.to_atom()?) {
         Ok(draft) => draft,
         Err(atom) => scanned(&atom)?,
     };
-    // The digest covers the event, not the Atom made from it, so that a later writer can make other Atom.
+    // The digest covers the event, not the Atom made from it, so that a later writer can make other
+    // Atom.
     draft.sent = Digest::of(canonical_event(text)?.as_bytes());
     Ok(draft)
 }
@@ -300,7 +306,8 @@ fn scanned(atom: &str) -> Result<Draft, Refusal> {
     Ok(drafts.pop().expect("an entry document has one entry"))
 }
 
-/// Removes the line: it counts in the Atom made from the event, which the publisher has never seen.
+/// Removes the line, which is a line of the Atom made from the event. The publisher has never seen
+/// that text.
 fn without_line(refusal: Refusal) -> Refusal {
     Refusal {
         line: None,
@@ -323,8 +330,9 @@ impl Event {
         })
     }
 
-    /// Returns the event as one line of JSON, without the line's end, as `replay --format ndjson` and streams of events
-    /// have it: with the URL of the entry's document, the feed where several are read, and the position.
+    /// Returns the event as one line of JSON, without the line feed, as `replay --format ndjson`
+    /// and streams of events show events. The line has the URL of the entry's document, the feed
+    /// where the caller reads several feeds, and the position.
     ///
     /// # Examples
     ///
@@ -436,7 +444,8 @@ impl Event {
         Ok(())
     }
 
-    /// Returns the content, unless it is absent. Without a JSON type, `null` means so, as it does in other members.
+    /// Returns the content; `None` if absent. Without a JSON type, `null` means absence, as in
+    /// other members.
     fn given_content(&self) -> Option<&RawValue> {
         let has_json_type = || self.kind.as_deref().is_some_and(is_json_type);
         let content = self.content.as_deref();

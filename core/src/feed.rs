@@ -1,6 +1,7 @@
 //! Vocabulary: names, places and numbers of feeds, entries, documents and commits.
 //!
-//! Pure. Every number is a type of its own, so that a position cannot be passed for a document.
+//! Pure. Each kind of number has a separate type, so that a position cannot be passed for a
+//! document.
 
 use std::{borrow::Borrow, fmt, num::NonZeroU64, sync::Arc};
 
@@ -14,7 +15,7 @@ use crate::{
     xml::is_char,
 };
 
-/// The name of a feed: the segment of its URL, `[a-z0-9][a-z0-9._-]{0,127}`.
+/// The name of a feed, a segment of the feed's URL: `[a-z0-9][a-z0-9._-]{0,127}`.
 ///
 /// # Examples
 ///
@@ -86,7 +87,7 @@ impl From<FeedName> for String {
     }
 }
 
-/// Feeds: one by its name, or all whose names begin like a pattern that ends with `*`.
+/// Set of feeds: one, by name, or all whose names begin with the text before a final `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FeedPattern {
     beginning: String,
@@ -156,8 +157,8 @@ impl fmt::Display for FeedPattern {
 
 /// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or controls.
 ///
-/// RFC 4287, 4.2.6 and rule A-2. Only the scheme is checked: ids are compared character by character and never
-/// dereferenced.
+/// RFC 4287, 4.2.6 and rule A-2. Only the scheme is checked: ids are compared character by
+/// character and never dereferenced.
 pub fn is_absolute_iri(text: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || !is_char(c);
     has_scheme(text) && !text.contains(forbidden)
@@ -244,18 +245,18 @@ impl FeedId {
         &self.0
     }
 
-    /// Returns the 16 bytes that represent this id in the log, in commits and as the name space of ids derived from
-    /// an idempotency key.
+    /// Returns the 16 bytes that represent this id in the log, in commits and as the name space of
+    /// ids derived from an idempotency key.
     ///
-    /// They are the UUID of a lower-case `urn:uuid:` id; of any other id, its version 5 UUID in the
-    /// URL name space.
+    /// The key of a lower-case `urn:uuid:` id is the UUID. The key of any other id is the version 5
+    /// UUID of the id in the URL name space.
     pub fn key(&self) -> FeedKey {
         let own = self
             .0
             .strip_prefix("urn:uuid:")
             .and_then(|text| Uuid::try_parse(text).ok());
         match own {
-            // Another spelling of the same UUID is another id, so it must not share its key.
+            // Another spelling of the same UUID is another id, so the two must not share a key.
             Some(uuid) if *uuid.urn().to_string() == *self.0 => FeedKey(uuid),
             _ => FeedKey(Uuid::new_v5(&Uuid::NAMESPACE_URL, self.0.as_bytes())),
         }
@@ -286,7 +287,7 @@ impl From<FeedId> for String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedKey(pub Uuid);
 
-/// The place of an entry in its feed: 0 is the oldest, and there are no holes.
+/// The place of an entry in the feed: 0 is the oldest, and there are no holes.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -307,7 +308,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// The number of a document in its feed: 1 is the oldest.
+/// The number of a document in the feed: 1 is the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DocumentNumber(NonZeroU64);
@@ -348,8 +349,9 @@ impl fmt::Display for DocumentNumber {
     }
 }
 
-/// Period between two restorations that may have lost entries: 1 at first, then the second (since 1970) in which the
-/// period began. If the clock is behind the last period, it is that one's number and the seconds since 2026.
+/// Number of the period between two restorations that may have lost entries: 1 at first, then the
+/// second (since 1970) in which the period began. If the clock is behind the last period's number,
+/// the new number is the sum of that number and the seconds since 2026.
 ///
 /// A count would not do: the same backup may be restored twice, into two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -369,31 +371,33 @@ impl fmt::Display for Epoch {
 }
 
 impl Epoch {
-    /// The second in which 2026 began, counted from 1970. No log is older, so an earlier clock is wrong.
+    /// The second in which 2026 began, counted from 1970. No log is older, so an earlier clock is
+    /// wrong.
     pub const NONE_BEFORE: i64 = 1_767_225_600;
 
     /// The epoch of a log without restorations.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more numbers, or the second is
-    /// before [`NONE_BEFORE`](Self::NONE_BEFORE).
+    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more
+    /// numbers, or the second is before [`NONE_BEFORE`](Self::NONE_BEFORE).
     ///
-    /// Of two epochs that follow the same one, that which begins in a later second has the higher number, also if the clock
-    /// is behind the epoch before them.
+    /// Of two epochs that follow the same epoch, the one that begins in a later second has the
+    /// higher number, even if the clock is behind the epoch before them.
     #[must_use]
     pub fn next(self, instant: Timestamp) -> Option<Self> {
-        // A clock that begins at the same time after each start would give two histories one number.
+        // A clock that begins at the same time after each start would give two histories one
+        // number.
         let since = instant.second() - Self::NONE_BEFORE;
         let since = u32::try_from(since).ok()?.max(1);
         match u32::try_from(instant.second()) {
             Ok(second) if second > self.0 => Some(Self(second)),
-            // A clock beyond 2106 does not fit, either.
+            // A second beyond 2106 does not fit into the number, either.
             _ => Some(Self(self.0.checked_add(since)?)),
         }
     }
 
-    /// Returns the second that has the epoch's number: that in which it began, unless the clock was behind the epoch
-    /// before. For the first epoch, it is the second 1 of 1970.
+    /// Returns the second that has the epoch's number. The epoch began in that second, unless the
+    /// clock was behind the epoch before. The first epoch has the second 1 of 1970.
     pub fn began(self) -> Timestamp {
         Timestamp::from_micros(i64::from(self.0) * 1_000_000)
     }
@@ -405,8 +409,8 @@ impl Epoch {
 
     /// Returns the part of a file name that keeps epochs apart: empty in the first.
     ///
-    /// Positions and document numbers repeat after a restoration, and no URL may ever name two contents (invariant
-    /// 4).
+    /// Positions and document numbers repeat after a restoration, and no URL may ever name two
+    /// contents (invariant 4).
     fn suffix(self) -> String {
         if self.is_first() {
             String::new()
@@ -416,7 +420,8 @@ impl Epoch {
     }
 }
 
-/// The last segment of a permanent URL without its extension: a number, and the epoch in which it was assigned.
+/// The last segment of a permanent URL without the extension: a number, and the epoch in which the
+/// number was assigned.
 ///
 /// # Examples
 ///
@@ -438,7 +443,7 @@ pub struct Numbered {
 }
 
 impl Numbered {
-    /// Returns the number and epoch of a canonical text: decimals without leading zeros, no epoch 1.
+    /// Returns the parts of a canonical text: decimals without leading zeros, and no epoch 1.
     pub fn parse(text: &str) -> Option<Self> {
         let (number, epoch) = text.split_once('-').unwrap_or((text, "1"));
         let numbered = Self {
@@ -456,10 +461,10 @@ impl fmt::Display for Numbered {
     }
 }
 
-/// Permanent name of a document: its number, and the epoch in which it was opened.
+/// Permanent name of a document: the number, and the epoch in which the document was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DocumentName {
-    /// Number of the document in its feed, from 1; it repeats after a restoration.
+    /// Number of the document in the feed, from 1; numbers repeat after a restoration.
     pub number: DocumentNumber,
     /// Epoch in which the document was opened, or renamed when the epoch began.
     pub epoch: Epoch,
@@ -473,7 +478,8 @@ impl DocumentName {
         Some(Self { number, epoch })
     }
 
-    /// Returns the document whose permanent URL ends with the segment `name`, `12.atom` or `12-2.atom`.
+    /// Returns the document whose permanent URL ends with the segment `name`, `12.atom` or
+    /// `12-2.atom`.
     pub fn of_file(name: &str) -> Option<Self> {
         Self::of_stem(name.strip_suffix(".atom")?)
     }
@@ -520,7 +526,7 @@ impl fmt::Display for CommitNumber {
 pub struct Revision(pub u32);
 
 impl Revision {
-    /// The revision that a feed has at its creation.
+    /// The revision of a new feed.
     pub const FIRST: Self = Self(1);
 
     /// Returns the revision after this one.

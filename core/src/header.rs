@@ -1,7 +1,8 @@
-//! The head of a document: everything in it but its entries.
+//! The head of a document: all bytes before the first entry.
 //!
-//! Pure, and for ever: these bytes stand in frozen documents. A header is made of facts fixed when
-//! its document was opened, the instant of its newest entry, and the form it is asked for in:
+//! Pure, and for ever: these bytes stand in frozen documents. A header is made of three things:
+//! facts fixed when the document was opened, the instant of the newest entry, and the form that the
+//! reader asks for:
 //!
 //! ```text
 //!                     recent.atom   open {n}.atom   archived {n}.atom
@@ -15,10 +16,11 @@
 //! SUP-ID              yes           –               –
 //! ```
 //!
-//! (*) With `via_links`, itself: the library of the ICT4H projects takes no document without a `via`.
+//! (*) With `via_links`, a `via` names the document's own URL: the library of the ICT4H projects
+//! takes no document without a `via`.
 //!
-//! Prefixes are declared where they are used and not on the feed element, so that an entry sees
-//! the same declarations in every document as in its own.
+//! The element that uses a prefix declares the prefix, and the feed element declares none. So an
+//! entry sees the same declarations in every document as alone.
 
 use crate::{
     entry::{push_attribute, push_element},
@@ -30,9 +32,9 @@ use crate::{
     xml::{ATOM, HISTORY, SIMPLEFEED},
 };
 
-/// The name of the recent document within its feed.
+/// The name of the recent document within the feed.
 pub const RECENT: &str = "recent.atom";
-/// The name of the archive index within its feed.
+/// The name of the archive index within the feed.
 pub const INDEX: &str = "index.json";
 /// The media type of a feed document (RFC 4287, 7).
 pub const FEED_TYPE: &str = "application/atom+xml;type=feed;charset=utf-8";
@@ -53,10 +55,10 @@ pub enum Form {
     },
 }
 
-/// Returns the bytes of a document before its first entry.
+/// Returns the bytes of a document before the first entry.
 ///
 /// `settings` are those of the opening's revision; `updated` is the instant of the document's
-/// newest entry, or of its feed's creation.
+/// newest entry, or of the feed's creation.
 pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Timestamp) -> String {
     let base = settings.base_url();
     let reference = |name: &str| {
@@ -67,7 +69,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
         }
     };
     let permanent = opening.name.to_string();
-    // The recent document names its entry point, so that readers keep polling that one.
+    // The recent document names the entry point as `self`, so that readers keep polling that URL.
     let own = if form == Form::Recent {
         RECENT
     } else {
@@ -76,7 +78,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
 
     let mut out = String::with_capacity(1_024);
     push_beginning(settings, updated, &mut out);
-    // `self` is absolute in any case (see the table above).
+    // `self` is absolute even where other links are relative (see the table above).
     push_link("self", &format!("{base}{own}"), None, &mut out);
     // `via` is the permanent URL under which a bookmark can find this document later.
     if form == Form::Recent || settings.via_links() {
@@ -105,10 +107,11 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
         Some("application/json"),
         &mut out,
     );
-    // Only the recent document changes, so only readers of it need SUP.
+    // Only the recent document changes, so only that document's readers need SUP.
     if form == Form::Recent {
         push_sup_link(settings, &mut out);
     }
+    // Only a final document may have this mark (RFC 5005, 4).
     if matches!(form, Form::Archived { .. }) {
         out.push_str("<fh:archive");
         push_attribute("xmlns:fh", HISTORY, &mut out);
@@ -121,7 +124,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
 /// Links of a paged document (RFC 5005, 3), relative to the feed's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageLinks {
-    /// The page itself, for the link `self`.
+    /// The page of the document, for the link `self`.
     pub own: String,
     /// The page of the newest entries.
     pub first: String,
@@ -131,8 +134,8 @@ pub struct PageLinks {
     pub next: Option<String>,
 }
 
-/// Returns the bytes of a paged document before its first entry; `updated` is the instant of the newest entry on the
-/// page.
+/// Returns the bytes of a paged document before the first entry; `updated` is the instant of the
+/// newest entry on the page.
 pub fn paged_header(settings: &Settings, updated: Timestamp, links: &PageLinks) -> String {
     let base = settings.base_url();
     let mut out = String::with_capacity(1_024);
@@ -148,7 +151,7 @@ pub fn paged_header(settings: &Settings, updated: Timestamp, links: &PageLinks) 
     out
 }
 
-/// Appends what every document of a feed begins with.
+/// Appends the beginning that all documents of a feed share.
 fn push_beginning(settings: &Settings, updated: Timestamp, out: &mut String) {
     out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<feed");
     push_attribute("xmlns", ATOM, out);
@@ -162,16 +165,16 @@ fn push_beginning(settings: &Settings, updated: Timestamp, out: &mut String) {
     push_line("generator", "Simplefeed", out);
 }
 
-/// Tells which entries the document has.
+/// Appends the element `history`, which tells the positions of the document's entries.
 fn push_history(opening: &Opening, settings: &Settings, out: &mut String) {
     out.push_str("<history");
     push_attribute("xmlns", SIMPLEFEED, out);
     push_attribute("first", &opening.first.to_string(), out);
-    // A running hash of a timeline would take every entry of it, whoever asks for whichever document.
+    // A running hash of a timeline would take all of the timeline's entries for any document.
     if !settings.is_timeline() {
         push_attribute("before", &opening.before.to_string(), out);
     }
-    // Documents of the first epoch keep the bytes they had before epochs existed.
+    // Documents of the first epoch keep the bytes from before epochs existed.
     if opening.name.epoch > Epoch::FIRST {
         push_attribute("epoch", &opening.name.epoch.to_string(), out);
         push_attribute("since", &opening.since.to_string(), out);
@@ -276,7 +279,8 @@ mod tests {
         assert_eq!(head(Form::Archived { next: name(3) }, false), want);
     }
 
-    /// A document that was renamed says in which epoch, and where its predecessor's link leads stays.
+    /// A document that was renamed says in which epoch, and where its predecessor's link leads
+    /// stays.
     #[test]
     fn a_later_epoch_is_told() {
         let later = DocumentName {
@@ -334,7 +338,8 @@ mod tests {
         }
     }
 
-    /// A document opened under `via_links` has a `via` that equals its `self`, and only one with absolute links.
+    /// A document opened under `via_links` has a `via` that equals its `self`, and only one with
+    /// absolute links.
     #[test]
     fn numbered_documents_have_a_via_on_request() {
         let with = |absolute| {

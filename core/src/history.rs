@@ -28,7 +28,8 @@ impl HistoryHash {
         Self::start_of_text(feed.as_str())
     }
 
-    /// Returns H₀ for a feed id read from a document, which need not be an id that the gate would accept.
+    /// Returns H₀ for a feed id read from a document, which need not be an id that the gate would
+    /// accept.
     pub fn start_of_text(feed: &str) -> Self {
         Self(Digest::of(feed.as_bytes()))
     }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{digest::Digest, timestamp::Timestamp};
 
-/// One block of a feed's archive index. Documents link to the growing block (`index`), which leads back to the closed
-/// ones.
+/// One block of a feed's archive index. Documents link to the growing block (`index`), which leads
+/// back to the closed blocks.
 ///
-/// The index may lag behind the chain of documents and never leads it.
+/// The index may lag behind the chain of documents, and is never ahead of the chain.
 ///
 /// # Examples
 ///
@@ -28,22 +28,22 @@ pub struct IndexBlock {
     pub feed: String,
     /// The block before this one, relative to this one's URL.
     pub prev: Option<String>,
-    /// Its documents, oldest first.
+    /// Documents of the block, oldest first.
     pub documents: Vec<IndexedDocument>,
 }
 
-/// A frozen document, as the index lists it.
+/// A frozen document, as listed in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedDocument {
     /// URL of the document, relative to the block's URL.
     pub href: String,
-    /// The position of its oldest entry.
+    /// The position of the document's oldest entry.
     pub first: u64,
-    /// The number of its entries.
+    /// The number of the document's entries.
     pub entries: u64,
     /// Timestamp at which the document was opened: RFC 3339.
     pub opened: String,
-    /// The commit instant of its newest entry: RFC 3339.
+    /// The commit instant of the document's newest entry: RFC 3339.
     pub updated: String,
     /// Digest of the document's identity bytes.
     pub sha256: Digest,
@@ -61,7 +61,7 @@ impl IndexBlock {
     ///
     /// # Errors
     ///
-    /// Returns the fault in its JSON. Unknown members are ignored.
+    /// Returns the fault in the JSON of the block. Unknown members are ignored.
     pub fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(body)
     }

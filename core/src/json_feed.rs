@@ -1,7 +1,8 @@
 //! A document as JSON Feed 1.1, for programs that would rather read JSON than XML.
 //!
-//! Pure. A frozen document's form is frozen as its bytes are, so this mapping never changes. What JSON Feed has no member
-//! for is in `_simplefeed`: the position of each entry, and the type of its content.
+//! Pure. The JSON form of a frozen document is frozen, too, so this mapping never changes. Facts
+//! without a member in JSON Feed are in `_simplefeed`: the position of each entry, and the type of
+//! the content.
 
 use serde::Serialize;
 use url::Url;
@@ -85,11 +86,13 @@ struct Attachment {
     size_in_bytes: Option<u64>,
 }
 
-/// Returns a document of ours as JSON Feed; `None` if it has no positions, no `self` or no title, which ours have.
+/// Returns a document of Simplefeed as JSON Feed; `None` for a document without positions, `self`
+/// or title, which all such documents have.
 ///
-/// `next_url` leads to the older document in the same form (rule J-1). Items are in the order of the document, newest first.
-/// The `url` of an item is its entry's `alternate` link, else the address that leads to its page for ever. Content that is
-/// HTML or XHTML is `content_html`; any other is `content_text`, JSON and Base64 as they stand in the document.
+/// `next_url` leads to the older document in the same form (rule J-1). Items are in the order of
+/// the document, newest first. The `url` of an item is the entry's `alternate` link, else the
+/// permanent URL of the entry's page. Content that is HTML or XHTML is `content_html`; any other is
+/// `content_text`, JSON and Base64 as they stand in the document.
 ///
 /// # Examples
 ///
@@ -110,7 +113,7 @@ pub fn json_feed(document: &Document) -> Option<String> {
     let (first, _) = document.history?;
     let own = document.link("self")?;
     let base = own.join(".").ok()?;
-    // The name of a document is its own; where it is shown is `base`.
+    // The link gives the name of the document, and `base` the folder that readers see.
     let sibling = |url: &Url| {
         let name = url.path().rsplit('/').next()?.strip_suffix(".atom")?;
         Some(format!("{base}{name}.json"))
@@ -118,6 +121,7 @@ pub fn json_feed(document: &Document) -> Option<String> {
     let count = u64::try_from(document.len()).ok()?;
     let items = (0..document.len()).map(|index| {
         let from_top = u64::try_from(index).ok()?;
+        // A document shows the newest entry first (rule SF-1), and positions count from the oldest.
         let position = first.0 + count - 1 - from_top;
         let fragment = document.entry(index)?.fragment;
         let event = Event::from_entry(std::str::from_utf8(fragment).ok()?).ok()?;
@@ -142,7 +146,8 @@ pub fn json_feed(document: &Document) -> Option<String> {
     serde_json::to_string(&feed).ok()
 }
 
-/// Whether a URL leads to a page or a file: readers put it into pages of their own, where others may run as scripts.
+/// Returns whether a URL leads to a page or a file. Readers put such URLs into pages of their own,
+/// where a URL of another scheme may run as a script.
 fn is_page(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
@@ -156,6 +161,7 @@ fn item(event: Event, position: u64, place: String) -> Item {
     let (mut html, mut text) = (None, None);
     if let Some(raw) = &event.content {
         let content = serde_json::from_str::<String>(raw.get());
+        // Content under a JSON type may be any JSON value, which stands as in the document.
         let content = content.unwrap_or_else(|_json| raw.get().into());
         match event.kind.as_deref() {
             Some("html" | "xhtml") => html = Some(content),

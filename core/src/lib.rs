@@ -1,7 +1,8 @@
-//! Feeds: entries, their documents, and a consumer's replay.
+//! Feeds: entries, documents, and a consumer's replay.
 //!
-//! Everything here is a pure function of its arguments. There is no I/O, no clock, no randomness
-//! and no async, so that the server, the client and every test decide alike from the same facts.
+//! Pure. Every function depends on nothing but the arguments. There is no I/O, no clock, no
+//! randomness and no async, so that the server, the client and every test decide alike from the
+//! same facts.
 //!
 //! The modules, in the order to read them:
 //!
@@ -14,18 +15,18 @@
 //! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
 //!   [`event`]: JSON events into drafts and back; [`syndication`]: `atom_syndication::Entry`.
 //! - [`entry`]: drafts, and how the gate completes them into fragments.
-//! - [`follow`]: what a timeline is asked to follow.
-//! - [`commit`]: the content of the log, and its encoding for the chain hash.
+//! - [`follow`]: requests to follow and unfollow.
+//! - [`commit`]: the content of the log, and the encoding of commits for the chain hash.
 //! - [`plan`]: every decision of a publish.
-//! - [`header`], [`document`], [`index`]: the bytes a reader gets.
-//! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
-//! - [`timeline`]: which entries a timeline has of the feeds that it follows.
-//! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of looks at them;
-//!   [`opml`]: lists of them.
-//! - [`refresh`]: which things are looked up again, when, and what of them is published.
+//! - [`header`], [`document`], [`index`], [`json_feed`]: the bytes that a reader gets.
+//! - [`reader`]: the bytes of a document (or of a foreign feed's) into entries and links.
+//! - [`timeline`]: the entries that a timeline has of the followed feeds.
+//! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of
+//!   looks at many feeds; [`opml`]: lists of feeds.
+//! - [`refresh`]: the times at which things are looked up again, and the news that is published.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 //! - [`push`]: streams of events, which wake readers that wait for entries.
-//! - [`rates`]: how many entries came when.
+//! - [`rates`]: the number of entries in each minute, hour, day or month.
 
 pub mod limits;
 pub mod feed;

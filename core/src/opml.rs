@@ -14,7 +14,7 @@ use crate::{
 #[error("the list of feeds is not OPML: {0}")]
 pub struct InvalidOpml(String);
 
-/// Returns a list of feeds, each with its title and URL.
+/// Returns a list of feeds, each with a title and a URL.
 pub fn list(title: &str, feeds: &[(String, String)]) -> String {
     let mut out =
         String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<opml version=\"2.0\">\n<head>");
@@ -31,7 +31,7 @@ pub fn list(title: &str, feeds: &[(String, String)]) -> String {
     out
 }
 
-/// Returns the URLs of the feeds in a list, in its order.
+/// Returns the URLs of the feeds in a list, in the order of the list.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn feeds(list: &str) -> Result<Vec<String>, InvalidOpml> {
             // An internal DTD can define entities that expand without bound.
             Event::DocType(_) => return Err(invalid("a DOCTYPE is not accepted".into())),
             Event::End(_) => {
-                // The reader refuses an end tag without its start tag, so the depth is positive here.
+                // The reader refuses an end tag without a start tag, so the depth is positive here.
                 depth -= 1;
                 continue;
             }

@@ -1,7 +1,8 @@
-//! Every decision of a publish: new entries, duplicates, conflicts, cuts of documents, and the final bytes of each
-//! entry.
+//! Every decision of a publish: new entries, duplicates, conflicts, cuts of documents, and the
+//! final bytes of each entry.
 //!
-//! Pure. The writer passes in the log's state, this module decides, and the writer stores the decision.
+//! Pure. The writer passes in the log's state, this module decides, and the writer stores the
+//! decision.
 //!
 //! ```text
 //! entry known?   no ──────────────► appended
@@ -35,38 +36,39 @@ pub struct FeedHead {
     pub feed: FeedKey,
     /// Revision of the feed's newest settings; the open document may have an older one.
     pub revision: Revision,
-    /// The position the next entry gets: the number of entries.
+    /// The position of the next entry, and the number of entries so far.
     pub next: Position,
     /// The history hash after all entries.
     pub history: HistoryHash,
-    /// The document that takes the next entry, unless that entry cuts it.
+    /// The document that takes the next entry, unless that entry causes a cut.
     pub open: OpenDocument,
-    /// The instant of the newest entry; of the feed's creation, while it has none.
+    /// The instant of the newest entry, or of the feed's creation while there is no entry.
     pub updated: Timestamp,
 }
 
-/// Recorded facts of a document, from which its header is made.
+/// Recorded facts of a document, from which the header is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Its number and epoch.
+    /// Number and epoch of the document.
     pub name: DocumentName,
-    /// Name under which the predecessor links to this document: `name`, unless the document was open when an epoch
-    /// began, which renamed it.
+    /// Name under which the predecessor links to this document. The name differs from `name` if an
+    /// epoch began, and renamed the document, while the document was open.
     pub linked: DocumentName,
     /// Name of the document before; `None` for the feed's first.
     pub previous: Option<DocumentName>,
-    /// The position of its oldest entry.
+    /// The position of the document's oldest entry.
     pub first: Position,
     /// The history hash before that entry.
     pub before: HistoryHash,
     /// Revision of the settings in the header.
     pub revision: Revision,
-    /// Timestamp of the commit that opened the document, hence closed its predecessor. A new name does not change it.
+    /// Timestamp of the commit that opened the document, hence closed the predecessor. A new name
+    /// does not change this instant.
     pub opened: Timestamp,
     /// Whether entries of the predecessor were lost, so that the server never shows that document.
     pub after_loss: bool,
-    /// First position of the document that was open when this document's epoch began. Entries of earlier epochs in
-    /// that document and later ones may be lost.
+    /// First position of the document that was open when this document's epoch began. Entries of
+    /// earlier epochs in that document and later ones may be lost.
     pub since: Position,
 }
 
@@ -75,15 +77,15 @@ pub struct Opening {
 pub struct OpenDocument {
     /// Facts recorded when the document was opened.
     pub opening: Opening,
-    /// Total size of its entries so far, in bytes.
+    /// Total size of the document's entries so far, in bytes.
     pub bytes: u64,
-    /// Whether entries behind its newest one were lost.
+    /// Whether entries behind the document's newest one were lost.
     pub lost: bool,
 }
 
 impl OpenDocument {
-    /// Returns the document that takes this one's place: the next one, or this one anew, because it is empty or
-    /// because an epoch has begun.
+    /// Returns the document that takes this one's place: the next document, or this one under a new
+    /// header, if this one is empty or an epoch has begun.
     fn succeeded_by(
         &self,
         name: DocumentName,
@@ -96,7 +98,8 @@ impl OpenDocument {
             open.since = first;
         }
         if open.name.number == name.number {
-            // Only an empty first document has never been shown, so only its instant may change.
+            // Only the instant of an empty first document may change, because nobody has seen that
+            // document.
             let unseen = open.previous.is_none() && open.name.epoch == name.epoch;
             let opening = Opening {
                 name,
@@ -126,7 +129,8 @@ impl OpenDocument {
 impl FeedHead {
     /// Returns the change that gives the open document the name of the epoch that has begun.
     ///
-    /// Lost entries may have been frozen under the old name, so nothing else may be frozen under it.
+    /// Lost entries may have been frozen under the old name, so no other bytes may be frozen under
+    /// that name.
     pub fn renamed(&self) -> Change {
         Change::Opened {
             feed: self.feed,
@@ -177,8 +181,8 @@ impl FeedHead {
         }
     }
 
-    /// Applies a change of this feed from a commit at `instant`. `entry_instant` is the entry's own instant, if the
-    /// change is an entry.
+    /// Applies a change of this feed from a commit at `instant`. `entry_instant` is the entry's own
+    /// instant, if the change is an entry.
     pub fn apply(
         &mut self,
         change: &Change,
@@ -214,11 +218,12 @@ impl FeedHead {
             Change::Lost { next, history, .. } => {
                 self.next = *next;
                 self.history = *history;
-                // The document has a hole behind its newest entry; the next entry must open another one.
+                // The document has a hole behind the newest entry, so the next entry must open
+                // another document.
                 self.open.lost = true;
             }
-            // A feed's documents take the new epoch when they are opened, not here. What a timeline follows changes
-            // nothing that is recorded of it.
+            // A feed's documents take the new epoch when they are opened, not here. A change of
+            // follows changes nothing that is recorded of the timeline.
             Change::Epoch { .. } | Change::Following { .. } | Change::Defaults { .. } => {}
         }
     }
@@ -235,13 +240,13 @@ pub struct Known {
     pub at: Position,
     /// Document that shows the entry.
     pub document: DocumentName,
-    /// Digest of the entry in its sent form.
+    /// Digest of the sent form of the entry.
     pub sent: Digest,
     /// Digest of the stored fragment.
     pub fragment: Digest,
 }
 
-/// Timestamp and epoch of a publish, and its place in the commit.
+/// Timestamp and epoch of a publish, and the place of the publish in the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The instant of the commit.
@@ -287,12 +292,12 @@ pub struct Outcome {
     pub position: Position,
     /// Document that shows that position.
     pub document: DocumentName,
-    /// Whether the feed, or an earlier entry of the batch, already had it.
+    /// Whether the entry repeats one of the feed, or an earlier one of the batch.
     pub duplicate: bool,
 }
 
-/// Sets an id on every draft without one: derived from the request's idempotency key, so that a repeated request
-/// gives the same ids, or else from `random`.
+/// Sets an id on every draft without one: derived from the request's idempotency key, so that a
+/// repeated request gives the same ids, or else from `random`.
 pub fn give_ids(
     drafts: &mut [Draft],
     feed: FeedKey,
@@ -314,13 +319,13 @@ pub fn give_ids(
 
 /// Plans a publish of `drafts`, all of which have ids, to the feed in `state`.
 ///
-/// `known` holds the feed's entries under the ids of the drafts. `defaults` are the server's current proposals; if
-/// they change the feed's documents, the plan records the change first.
+/// `known` holds the feed's entries under the ids of the drafts. `defaults` are the server's
+/// current proposals; if they change the feed's documents, the plan records the change first.
 ///
 /// # Errors
 ///
-/// `Conflict` if the feed or the batch has other content under an id; `TooLarge` if a completed entry is too large.
-/// Nothing of the batch is stored then.
+/// `Conflict` if the feed or the batch has other content under an id; `TooLarge` if a completed
+/// entry is too large. Nothing of the batch is stored then.
 pub fn plan(
     state: &FeedState,
     drafts: &[Draft],
@@ -341,14 +346,14 @@ pub fn plan(
     check_completed(drafts, &state.settings)?;
     let mut batch: HashMap<&EntryId, Known> = HashMap::new();
     let mut conflicts = vec![];
-    // A batch of duplicates appends nothing, so it records no settings either.
+    // A batch of duplicates appends nothing, and so records no settings either.
     let new = drafts.iter().any(|draft| !known.contains_key(id_of(draft)));
     if new {
         planning.propose_defaults(defaults);
     }
     for (index, draft) in drafts.iter().enumerate() {
         let id = id_of(draft);
-        // The batch comes first: its entries are not in `known` yet.
+        // The look into the batch comes first: entries of the batch are not in `known` yet.
         if let Some(earlier) = batch.get(id).or_else(|| known.get(id)) {
             if planning.same_content(draft, id, earlier)? {
                 planning.plan.results.push(Outcome {
@@ -359,7 +364,8 @@ pub fn plan(
                 });
             } else {
                 let (stored, offered) = (earlier.sent, draft.sent);
-                // All conflicts are collected, so that one answer shows the publisher every one.
+                // The loop goes on after a conflict, so that one answer shows the publisher all
+                // conflicts.
                 conflicts.push(Conflict {
                     entry: index,
                     id: id.clone(),
@@ -382,7 +388,8 @@ pub fn plan(
     }
 }
 
-/// Bounds the completed bytes of a batch before any entry is built: completion can multiply short entries.
+/// Bounds the completed bytes of a batch before any entry is built: completion can multiply short
+/// entries.
 fn check_completed(drafts: &[Draft], settings: &Settings) -> Result<(), Refusal> {
     let (author, alternate) = (settings.author(), settings.alternate_bytes());
     let bytes: usize = drafts
@@ -422,7 +429,8 @@ pub fn plan_settings(
     };
     let chosen = state.settings.with(choices)?;
     let newest = chosen.as_ref().unwrap_or(&state.settings);
-    // One revision holds both the choices and the defaults. Those of timelines are recorded for all of them at once.
+    // One revision holds both the choices and the defaults. Defaults of timelines are recorded for
+    // all timelines at once.
     let proposed = newest
         .under(defaults)
         .filter(|settings| !settings.is_timeline());
@@ -435,7 +443,8 @@ pub fn plan_settings(
 
 /// Decides the creation of a feed with `settings`.
 pub fn plan_creation(settings: Settings, stamp: Stamp) -> Plan {
-    // The revision and the opening must match `FeedHead::create`, which does not apply these changes.
+    // The revision and the opening must match `FeedHead::create`, which does not apply these
+    // changes.
     let head = FeedHead::create(&settings, stamp.instant, stamp.epoch);
     let feed = head.feed;
     let mut changes = vec![Change::Settings {
@@ -443,7 +452,7 @@ pub fn plan_creation(settings: Settings, stamp: Stamp) -> Plan {
         revision: Revision::FIRST,
         settings: settings.clone(),
     }];
-    // The documents of a timeline follow from its entries.
+    // A timeline's documents follow from the timeline's entries, so the log records no opening.
     if !settings.is_timeline() {
         changes.push(Change::Opened {
             feed,
@@ -482,8 +491,8 @@ impl Planning {
         }
     }
 
-    /// Records settings. A document without entries is opened anew, because its header has never been promised to a
-    /// reader. Any other keeps its header, and the next entry opens another.
+    /// Records settings. A document with entries keeps the old header, and the next entry opens
+    /// another document.
     fn change_settings(&mut self, settings: Settings) {
         let head = &self.plan.state.head;
         let (feed, revision) = (head.feed, head.revision.next());
@@ -495,6 +504,7 @@ impl Planning {
             settings,
         });
         let state = &self.plan.state;
+        // A document without entries is opened anew: no reader has been promised that header.
         if state.head.fill().entries == 0 && !state.settings.is_timeline() {
             let document = self.plan.state.head.open.opening.name.number;
             self.open(document);
@@ -524,11 +534,12 @@ impl Planning {
 
     fn append(&mut self, draft: &Draft, id: &EntryId) -> Result<Known, Refusal> {
         let instant = self.stamp.of_entry(self.entries);
-        // The entry is completed before the cut: its final size decides whether it fits.
+        // The entry is completed before the cut, because the final size decides whether the entry
+        // fits.
         let mut fragment = self.completed(draft, id, instant)?;
         let head = &self.plan.state.head;
         let policy = self.plan.state.settings.cut_policy();
-        // A header is fixed when its document is opened, so new settings need a new document.
+        // A header is fixed when the document is opened, so new settings need a new document.
         let outdated = head.revision != head.open.opening.revision;
         if outdated
             || head.open.lost
@@ -540,7 +551,8 @@ impl Planning {
             );
             self.open(document);
             if self.plan.state.head.open.opening.name.epoch != epoch {
-                // Its page has the epoch in its URL.
+                // The link to the entry's page contains the document's epoch, which the opening has
+                // changed.
                 fragment = self.completed(draft, id, instant)?;
             }
         }
@@ -578,13 +590,13 @@ impl Planning {
         draft.complete(id, instant, &additions)
     }
 
-    /// Whether a draft equals the stored entry: in its sent form, or in its stored form.
+    /// Returns whether a draft equals the stored entry in the sent form or in the stored form.
     fn same_content(&self, draft: &Draft, id: &EntryId, earlier: &Known) -> Result<bool, Refusal> {
-        // A publisher may send back an entry as it read it, which is the stored fragment.
+        // A publisher may send back an entry from a document, which is the stored fragment.
         if draft.sent == earlier.sent || draft.sent == earlier.fragment {
             return Ok(true);
         }
-        // Without an `updated` of its own, a draft gets this stamp, and cannot match here.
+        // A draft without `updated` gets this stamp, and cannot match here.
         let instant = self.stamp.of_entry(self.entries);
         let settings = &self.plan.state.settings;
         let additions = settings.additions(earlier.at, earlier.document.epoch);

@@ -1,7 +1,8 @@
-//! Push: how a server wakes a reader, who then reads on from its own place.
+//! Push: how a server wakes a reader, who then reads on from the reader's own place.
 //!
-//! Pure. A stream of events (`text/event-stream`, as the HTML standard has it) tells entries, or only the newest place.
-//! Its events are hints: documents and bookmarks remain the truth, so nothing that a stream loses is lost.
+//! Pure. A stream of events (`text/event-stream`, as the HTML standard has it) tells entries, or
+//! only the newest place. Events are hints: documents and bookmarks remain the truth, so an event
+//! that a stream loses costs no entry.
 
 use std::{fmt, str::FromStr};
 
@@ -18,16 +19,17 @@ pub const EVENTS_REL: &str = "urn:simplefeed:1#events";
 pub const EVENTS_TYPE: &str = "text/event-stream";
 /// Kind of the event that ends a stream for good: the reader's place no longer fits the feed.
 pub const STATE: &str = "state";
-/// Id of that event. A reader that comes back with it gets 204, after which browsers stop.
+/// Id of that event. A reader that comes back with this id gets 204, after which browsers stop.
 pub const END: &str = "end";
-/// Longest line of a stream that [`Messages`] takes, in bytes; and the longest id or kind, which each event repeats.
+/// Longest line of a stream that [`Messages`] takes, in bytes.
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Longest id or kind of an event that [`Messages`] takes, in bytes; each event repeats the id.
 const ID_BYTES_MAX: usize = 1024;
 /// Id before a feed's first entry.
 pub const BEGIN: &str = "begin";
 
-/// Proof that a place belongs to a history: 8 bytes of the history hash there, or the epoch, in timelines, which have no
-/// such hash.
+/// Proof that a place belongs to a history: 8 bytes of the history hash there, or the epoch, in
+/// timelines, which have no such hash.
 ///
 /// # Examples
 ///
@@ -42,6 +44,7 @@ pub struct Mark(u64);
 impl Mark {
     /// Returns the mark of a place by the history hash there.
     pub fn of_history(history: &HistoryHash) -> Self {
+        // A hash of 32 bytes always has a first chunk, so the 0 below is never a mark.
         let [first, ..] = history.0.0.as_chunks::<8>().0 else {
             return Self(0);
         };
@@ -60,7 +63,7 @@ impl fmt::Display for Mark {
     }
 }
 
-/// Id of an event: the position of its entry, and the mark of the place after it.
+/// Id of an event: the position of the event's entry, and the mark of the place after that entry.
 ///
 /// # Examples
 ///
@@ -108,7 +111,8 @@ impl FromStr for PlaceId {
     }
 }
 
-/// Returns an event as a stream has it. `data` is one line, and `kind` is none for a plain event.
+/// Returns an event in the form of a stream. `data` is one line, and `kind` is none for a plain
+/// event.
 ///
 /// # Examples
 ///
@@ -133,18 +137,18 @@ pub fn event(kind: Option<&str>, id: &str, data: &str) -> String {
     out
 }
 
-/// An event as a reader gets it.
+/// An event in the form that a reader gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Id of this event, or of the last one before it that had an id.
+    /// Id of this event, or of the last earlier event with an id.
     pub id: String,
     /// Kind of the event; `message` unless the stream names another.
     pub kind: String,
-    /// Its data, with `\n` between lines.
+    /// Data of the event, with `\n` between lines.
     pub data: String,
 }
 
-/// Error: a line or an event of the stream is longer than 4 MiB, or its id longer than 1 KiB.
+/// Error: a line or an event of the stream is longer than 4 MiB, or an id longer than 1 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {LINE_BYTES_MAX} bytes, or an id of more than {ID_BYTES_MAX}")]
 pub struct TooLong;
@@ -166,7 +170,7 @@ pub struct TooLong;
 #[derive(Debug, Default)]
 pub struct Messages {
     line: Vec<u8>,
-    /// Whether the last byte was a CR, whose LF is no line of its own.
+    /// Whether the last byte was a CR. An LF that follows belongs to the same end of line.
     after_return: bool,
     has_begun: bool,
     id: String,
@@ -207,13 +211,18 @@ impl Messages {
     }
 
     fn take_line(&mut self, line: &[u8]) -> Result<Option<Message>, TooLong> {
+        // The HTML standard replaces bytes that are not UTF-8, and goes on.
         let text = String::from_utf8_lossy(line);
         let mut line = &*text;
         if !self.has_begun {
             self.has_begun = true;
+            // A stream is decoded as UTF-8, and such a decoder strips one leading byte order mark
+            // (HTML standard, event streams).
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
         }
         if line.is_empty() {
+            // The kind belongs to this event alone, even if there is no data and hence no event.
+            // The id stays for the events that follow.
             let kind = std::mem::take(&mut self.kind);
             return Ok(self.data.take().map(|data| Message {
                 id: self.id.clone(),
@@ -231,6 +240,7 @@ impl Messages {
             return Err(TooLong);
         }
         match field {
+            // The HTML standard ignores an id with a NUL.
             "id" if !value.contains('\0') => self.id = value.into(),
             "event" => self.kind = value.into(),
             "data" => {
@@ -268,7 +278,8 @@ mod tests {
         read.flatten().collect()
     }
 
-    /// Goal: the events of a stream depend neither on the ends of its pieces nor on the kind of its line ends.
+    /// Goal: the events of a stream depend neither on the ends of its pieces nor on the kind of its
+    /// line ends.
     #[test]
     fn pieces_may_end_anywhere() {
         let stream = format!(

@@ -1,6 +1,7 @@
 //! Rates: how many entries a feed got in each minute, hour, day or month.
 //!
-//! Pure. Entries count where the instant of their commit lies, in UTC, so every copy of a log has the same rates.
+//! Pure. An entry counts in the span in which the instant of the commit lies, in UTC, so every copy
+//! of a log has the same rates.
 
 use std::{fmt, str::FromStr};
 
@@ -18,7 +19,7 @@ const MINUTE_MICROS: i64 = 60_000_000;
 const HOUR_MICROS: i64 = 60 * MINUTE_MICROS;
 const DAY_MICROS: i64 = 24 * HOUR_MICROS;
 
-/// Length of the spans that entries are counted in.
+/// Length of the spans in which entries are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -36,7 +37,7 @@ impl Unit {
     /// All units, the shortest first.
     pub const ALL: [Self; 4] = [Self::Minute, Self::Hour, Self::Day, Self::Month];
 
-    /// Returns the number of the span that an instant lies in: 0 is the one that begins with 1970.
+    /// Returns the number of the span in which an instant lies. Span 0 begins with 1970.
     ///
     /// # Examples
     ///
@@ -50,6 +51,8 @@ impl Unit {
     pub fn number(self, instant: Timestamp) -> i64 {
         let micros = instant.micros();
         match self {
+            // Instants before 1970 are negative, and a plain division would round them into the
+            // next span.
             Self::Minute => micros.div_euclid(MINUTE_MICROS),
             Self::Hour => micros.div_euclid(HOUR_MICROS),
             Self::Day => micros.div_euclid(DAY_MICROS),
@@ -60,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// Returns the instant at which a span begins, within the years that a [`Timestamp`] has.
+    /// Returns the instant at which a span begins, within the years of a [`Timestamp`].
     pub fn start(self, number: i64) -> Timestamp {
         let micros = match self {
             Self::Minute => number.saturating_mul(MINUTE_MICROS),
@@ -84,6 +87,7 @@ impl Unit {
 
 fn month_start(number: i64) -> Timestamp {
     let year = i32::try_from(number.div_euclid(12).saturating_add(1970));
+    // The remainder is 0 to 11, so the conversion cannot fail.
     let month = u32::try_from(number.rem_euclid(12) + 1).unwrap_or(1);
     let start = year
         .ok()
@@ -96,7 +100,7 @@ fn month_start(number: i64) -> Timestamp {
 }
 
 impl fmt::Display for Unit {
-    /// Writes the unit as a query and the JSON form have it.
+    /// Writes the unit as in a query and in the JSON form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Minute => "minute",
@@ -116,7 +120,7 @@ impl FromStr for Unit {
     }
 }
 
-/// Counts of a feed's entries, as `rates.json` has them.
+/// Counts of a feed's entries, as in `rates.json`.
 ///
 /// # Examples
 ///
@@ -134,16 +138,16 @@ impl FromStr for Unit {
 pub struct Rates {
     /// Length of the spans.
     pub by: Unit,
-    /// End of the time whose entries are all counted, in whole seconds, at the latest the feed's last commit; `None` if
-    /// nothing is.
+    /// End of the time whose entries are all counted, in whole seconds, and at the latest the
+    /// feed's last commit; `None` if no time is.
     pub through: Option<String>,
-    /// Instant from which on spans of this length are kept; `None` if all are.
+    /// Instant from which on spans of this length are kept; `None` if all spans are.
     pub kept_from: Option<String>,
     /// Beginning of each span with entries, and their number, the oldest span first.
     pub counts: Vec<(String, u64)>,
 }
 
-/// Returns the instant at which a span begins as JSON has it: RFC 3339 in whole seconds.
+/// Returns the beginning of a span as in JSON: RFC 3339 in whole seconds.
 pub fn span_text(start: Timestamp) -> String {
     DateTime::<Utc>::from(start).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
@@ -155,7 +159,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Goal: each instant lies in one span of each length, which lies in one of the next longer one.
+        /// Goal: each instant lies in one span of each length, which lies in one of the next longer
+        /// one.
         #[test]
         fn spans_are_nested_and_leave_nothing_out(micros in Timestamp::MIN.micros()..=Timestamp::MAX.micros()) {
             let instant = Timestamp::from_micros(micros);

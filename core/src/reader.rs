@@ -1,11 +1,12 @@
 //! Parsed feed documents: the entries as byte slices, the links as URLs.
 //!
-//! Pure. A consumer stakes its place in the feed on the result, so a document that is cut short, has something after
-//! its end or is no Atom feed is an error, and never a shorter document. The reader passes over the inside of
-//! entries, so that one odd entry cannot stop a replay; callers that need more parse the slice.
+//! Pure. A consumer derives the place in the feed from the result. So a document that is cut short,
+//! has something after the end or is no Atom feed is an error, and never a shorter document. The
+//! reader passes over the inside of entries, so that one odd entry cannot stop a replay; callers
+//! that need more parse the slice.
 //!
-//! Foreign feeds differ from Simplefeed's profile: the reader converts their encoding to UTF-8, and notes the signs
-//! of feeds that list their oldest entry first.
+//! Foreign feeds differ from Simplefeed's profile: the reader converts their encoding to UTF-8, and
+//! notes the signs of feeds that list their oldest entry first.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -49,7 +50,7 @@ const STAND_IN: &str = "urn:simplefeed:entry:";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The bytes are not XML, or not all of it is there.
+    /// The bytes are not XML, or end too early.
     #[error("line {line}: {detail}")]
     Malformed {
         /// Description of the error, for people.
@@ -63,7 +64,8 @@ pub enum ReadError {
         /// Qualified name of the root element.
         root: String,
     },
-    /// A feed, or an entry of a feed with positions, has no `atom:id`, without which a consumer cannot keep its place.
+    /// A feed, or an entry of a feed with positions, has no `atom:id`. Without the id, a consumer
+    /// cannot keep a place.
     #[error("line {line}: {element} has no id")]
     NoId {
         /// Element without an id: `feed` or `entry`.
@@ -73,65 +75,72 @@ pub enum ReadError {
     },
 }
 
-/// Feed document, parsed; its entries are slices of its bytes.
+/// Feed document, parsed; entries are slices of the document's bytes.
 #[derive(Clone, Debug)]
 pub struct Document {
     body: Bytes,
     /// The feed's `atom:id`.
     pub feed: String,
-    /// The feed's title, if it is plain text.
+    /// The feed's title, if the title is plain text.
     pub title: Option<String>,
-    /// The feed-level `updated`, if it is a date.
+    /// The feed-level `updated`, if the text is a date.
     pub updated: Option<Timestamp>,
     /// The feed-level links: the first of each relation that a walk needs, and others, at most
     /// [`DOCUMENT_LINKS_MAX`](crate::limits::DOCUMENT_LINKS_MAX).
     pub links: Vec<Link>,
-    /// The feed-level links without a usable target, of relations that a consumer needs; one for each relation.
+    /// The feed-level links without a usable target, of relations that a consumer needs; one for
+    /// each relation.
     pub broken_links: Vec<BrokenLink>,
-    /// The position of the oldest entry and the history hash before it; `None` in a plain feed. A timeline has
-    /// positions, and no hash.
+    /// The position of the oldest entry and the history hash before it; `None` in a plain feed. A
+    /// timeline has positions, and no hash.
     pub history: Option<(Position, Option<HistoryHash>)>,
     /// The epoch in which the document was opened; the first if the document names none.
     pub epoch: Epoch,
     /// First position of the document that was open when that epoch began.
     pub since: Position,
-    /// Whether it carries RFC 5005's mark of an archive.
+    /// Whether the document carries RFC 5005's mark of an archive.
     pub archived: bool,
-    /// Address of the SUP document that lists this feed's updates, if the feed links to one (rules SUP-A2, SUP-A3).
+    /// Address of the SUP document that lists this feed's updates, if the feed links to one (rules
+    /// SUP-A2, SUP-A3).
     pub sup: Option<SupAddress>,
     entries: Vec<Slice>,
     /// Namespace declarations of the feed element.
     scope: Scope,
     /// The feed element's `xml:base`, made absolute, and its `xml:lang`.
     inherited: Vec<(&'static str, String)>,
-    /// The feed's authors, in bytes of the body. They are those of entries that name none (RFC 4287, 4.1.2).
+    /// The feed's authors, in bytes of the body. Entries without an author have the feed's authors
+    /// (RFC 4287, 4.1.2).
     authors: Vec<Range<usize>>,
     listing: Option<Listing>,
     oldest_first: bool,
-    /// Number of entries of a plain feed whose id another entry of the document has, too; each id counts once less.
+    /// Number of entries of a plain feed whose id another entry of the document has, too; each id
+    /// counts once less.
     repeats: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Slice {
     id: String,
-    /// Read in plain feeds only; a document with positions parses it on demand.
+    /// Date of the entry, read in plain feeds only; a document with positions parses the entry on
+    /// demand.
     updated: Option<Timestamp>,
     range: Range<usize>,
 }
 
-/// Entry of a document, borrowed from its bytes.
+/// Entry of a document, borrowed from the document's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EntrySlice<'a> {
-    /// The entry's `atom:id`. For a foreign entry without one, a stand-in made of the entry's bytes, so that one such
-    /// entry stops none of the others: `urn:simplefeed:entry:` and 32 hex digits.
+    /// The entry's `atom:id`. For a foreign entry without one, a stand-in made of the entry's
+    /// bytes, so that one such entry stops none of the others: `urn:simplefeed:entry:` and 32 hex
+    /// digits.
     pub id: &'a str,
     /// The entry's bytes, from `<entry` to `</entry>`, as they stand in the document.
     pub fragment: &'a [u8],
 }
 
 impl Document {
-    /// Reads a document that was retrieved from `url`, which relative links are resolved against.
+    /// Reads a document that was retrieved from `url`; relative links are resolved against that
+    /// URL.
     ///
     /// # Errors
     ///
@@ -195,8 +204,8 @@ impl Document {
             element: "feed",
             line: 1,
         })?;
-        // Positions that would overflow are as good as none. `+ 1` leaves room for the position after the newest
-        // entry.
+        // Positions that would overflow are as good as none. `+ 1` leaves room for the position
+        // after the newest entry.
         let room = u64::try_from(entries.len())
             .ok()
             .and_then(|entries| entries.checked_add(1));
@@ -232,7 +241,8 @@ impl Document {
     /// Returns the `updated` of an entry, counted from the top, where the newest is.
     pub fn updated_of(&self, index: usize) -> Option<Timestamp> {
         let slice = self.entries.get(index)?;
-        // Plain documents need every date to find their order, so the reader keeps them; others parse it on demand.
+        // Plain documents need every date to find the order of entries, so the reader keeps the
+        // dates. Other documents parse the entry on demand.
         if self.history.is_none() {
             return slice.updated;
         }
@@ -264,7 +274,7 @@ impl Document {
         self.entries.is_empty()
     }
 
-    /// Returns an entry by its index from the top of the document, where the newest is.
+    /// Returns an entry by the index from the top of the document, where the newest is.
     pub fn entry(&self, index: usize) -> Option<EntrySlice<'_>> {
         let slice = self.entries.get(index)?;
         let fragment = self.body.get(slice.range.clone())?;
@@ -348,11 +358,12 @@ impl<'a> Reading<'a> {
             let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
             return Err(ReadError::NotAFeed { root });
         }
-        // A foreign entry gets these declarations when it is handed over alone.
+        // A foreign entry gets these declarations when handed over alone.
         self.scope.clone_from(&feed);
         let base = Self::base(Some(self.url), &root);
         if Self::attribute_of(&root, "xml:base").is_some() {
-            // The base is absolute here, because entries leave the document and lose its URL.
+            // The base is absolute here, because an entry outside the document has lost the
+            // document's URL.
             let base = base.as_ref().unwrap_or(self.url).to_string();
             self.inherited.push(("xml:base", base));
         }
@@ -363,7 +374,8 @@ impl<'a> Reading<'a> {
         }
         // Only now are all children read: authors may stand behind the entries.
         self.check_inherited()?;
-        // A body with bytes behind its root is a broken response, and must not count as complete.
+        // A body with bytes behind the root element is a broken response, and must not count as
+        // complete.
         loop {
             match self.event()? {
                 Event::Eof => return Ok(()),
@@ -374,7 +386,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Bounds the bytes that each entry gets from its feed, because they are written onto each of them.
+    /// Bounds the bytes that each entry inherits from the feed, because each entry gets a copy of
+    /// these bytes.
     fn check_inherited(&self) -> Result<(), ReadError> {
         let declarations = self
             .scope
@@ -405,11 +418,12 @@ impl<'a> Reading<'a> {
             };
             let own = self.read_declarations(&tag)?;
             if Self::is(&tag, &own, feed, ATOM, b"entry") {
-                // Authors are slices of the body, so the range is known only after the child was read.
                 self.entry(start, feed, &own, empty)?;
             } else {
                 let is_author = Self::is(&tag, &own, feed, ATOM, b"author");
                 self.head_child(&tag, &own, feed, base, empty)?;
+                // Authors are slices of the body, so the range is known only after the child was
+                // read.
                 if is_author {
                     self.authors.push(start..self.position());
                 }
@@ -487,7 +501,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads an entry to its end, and keeps only its id and, in plain feeds, its date.
+    /// Reads an entry to the end, and keeps only the id and, in plain feeds, the date.
     fn entry(
         &mut self,
         start: usize,
@@ -543,7 +557,8 @@ impl<'a> Reading<'a> {
         }
         let range = start..self.position();
         let stand_in = || {
-            // The same bytes have the same stand-in id in every document, so repeats are recognised.
+            // The same bytes have the same stand-in id in every document, so repeats are
+            // recognised.
             let bytes = self.text.as_bytes().get(range.clone());
             let hash = Digest::of(bytes.unwrap_or_default()).half();
             format!("{STAND_IN}{}", HEXLOWER.encode(&hash))
@@ -574,7 +589,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns the text of the current element, reading to its end.
+    /// Returns the text of the current element, and reads the element to the end.
     fn content(&mut self) -> Result<String, ReadError> {
         let mut content = String::new();
         loop {
@@ -593,7 +608,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Returns the text of the current element, reading to its end; nothing if there are elements in it.
+    /// Returns the text of the current element, and reads the element to the end. Returns nothing
+    /// if the element contains other elements.
     fn simple_content(&mut self) -> Result<Option<String>, ReadError> {
         let mut content = Some(String::new());
         loop {
@@ -666,7 +682,8 @@ impl<'a> Reading<'a> {
 
     /// Returns the namespaces that a tag declares.
     fn read_declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
-        // Most tags declare nothing, and entries of our own server declare the same. Both cases save the allocations.
+        // Most tags declare nothing, and entries of our own server declare the same. Both cases
+        // save the allocations.
         let attributes = tag.attributes_raw().trim_ascii();
         if attributes == OWN_DECLARATION {
             return Ok(vec![(Cow::Borrowed(""), Cow::Borrowed(ATOM))]);
@@ -697,8 +714,8 @@ impl<'a> Reading<'a> {
         self.malformed_at(&format!("&{name}; is not accepted"))
     }
 
-    /// Returns whether a tag is the element `local` of `namespace`, given the declarations on it
-    /// and around it.
+    /// Returns whether a tag is the element `local` of `namespace`, given the declarations on and
+    /// around the tag.
     fn is(tag: &BytesStart<'_>, own: &Scope, outer: &Scope, namespace: &str, local: &[u8]) -> bool {
         if tag.local_name().as_ref() != local {
             return false;
@@ -718,14 +735,15 @@ impl<'a> Reading<'a> {
 
     /// Returns the decoded value of an unprefixed attribute.
     fn attribute_of(tag: &BytesStart<'_>, name: &str) -> Option<String> {
-        // A broken attribute counts as absent: consumers read feeds that no producer's rule has checked.
+        // A broken attribute counts as absent: consumers read feeds that no producer's rule has
+        // checked.
         let attribute = tag.try_get_attribute(name).ok()??;
         let raw = String::from_utf8_lossy(&attribute.value).into_owned();
         attribute_value(&raw).ok().map(Cow::into_owned)
     }
 
-    /// Returns the base of the references inside `tag` (rule A-4); `None` if its `xml:base` is no URL: then only absolute
-    /// references mean something.
+    /// Returns the base of the references inside `tag` (rule A-4). `None` if the `xml:base` of the
+    /// tag is no URL: then only absolute references mean something.
     fn base(outer: Option<&Url>, tag: &BytesStart<'_>) -> Option<Url> {
         match Self::attribute_of(tag, "xml:base") {
             None => outer.cloned(),

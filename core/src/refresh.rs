@@ -1,10 +1,11 @@
-//! Decisions of the refresher, which keeps copies of things fresh: often while they are young, seldom when they are old.
+//! Decisions of the refresher, which keeps copies of things fresh: often while they are young,
+//! seldom when they are old.
 //!
-//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`Round`] says step by step what to do
-//! with it; so the client and a simulation do the same.
+//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`Round`] names the
+//! steps for the batch one by one; so the client and a simulation do the same.
 //!
-//! - [`intervals`]: how often an item is refreshed, by its age.
-//! - [`item`]: state of an item, and the meaning of an answer about it.
+//! - [`intervals`]: how often an item is refreshed, by the item's age.
+//! - [`item`]: state of an item, and the meaning of an answer about an item.
 //! - [`round`]: one batch from lease to finish.
 
 pub mod intervals;

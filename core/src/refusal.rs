@@ -1,7 +1,7 @@
-//! Reasons why a publication was refused, in words its publisher can act on.
+//! Reasons why a publication was refused, in words on which the publisher can act.
 //!
-//! Pure. A refusal changes nothing. Over HTTP it becomes a problem document (RFC 9457); its
-//! members are the problem's members.
+//! Pure. A refusal changes nothing. Over HTTP, a refusal becomes a problem document (RFC 9457) with
+//! the same members.
 
 use crate::{digest::Digest, feed::EntryId, xml::XmlError};
 
@@ -15,8 +15,8 @@ pub enum RefusalKind {
     Unacceptable,
     /// Larger than a bound. Status 413.
     TooLarge,
-    /// An entry with this id and other content exists, or something is not the kind that the request takes it for.
-    /// Status 409.
+    /// An entry with this id and other content exists, or the request names a thing of the wrong
+    /// kind. Status 409.
     Conflict,
     /// The feed has changed since the state that `If-Match` names. Status 412.
     Precondition,
@@ -25,7 +25,7 @@ pub enum RefusalKind {
 /// An id with two different contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The place of the offered entry in its batch, from 0.
+    /// The place of the offered entry in the batch, from 0.
     pub entry: usize,
     /// The id that both contents have.
     pub id: EntryId,
@@ -35,14 +35,14 @@ pub struct Conflict {
     pub offered: Digest,
 }
 
-/// Refusal: the fault and, as exactly as possible, its place.
+/// Refusal: the fault and, as exactly as possible, the fault's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Kind of the refusal, which sets the HTTP status.
     pub kind: RefusalKind,
     /// One sentence for the publisher, lower case, without a period.
     pub detail: String,
-    /// The place of the entry in its batch, from 0, as the batch is appended.
+    /// The place of the entry in the batch, from 0, in the order of appending.
     pub entry: Option<usize>,
     /// The element or member at fault.
     pub element: Option<String>,
@@ -72,7 +72,7 @@ impl Refusal {
         Self::new(RefusalKind::Malformed, detail.into())
     }
 
-    /// Returns a refusal of `text`, which is not XML that we accept.
+    /// Returns a refusal of `text`, which is not acceptable XML.
     pub(crate) fn not_xml(error: XmlError, text: &str) -> Self {
         let line = error.line(text);
         Self::malformed(error.detail).at_line(line)
@@ -91,7 +91,7 @@ impl Refusal {
         Self::new(RefusalKind::TooLarge, detail.into())
     }
 
-    /// Returns a refusal because the feed has grown since the publisher looked.
+    /// Returns a refusal because the feed has changed since the publisher looked.
     pub fn precondition(detail: impl Into<String>) -> Self {
         Self::new(RefusalKind::Precondition, detail.into())
     }
@@ -111,7 +111,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a refusal because what the request names is of another kind.
+    /// Returns a refusal because the request names a thing of another kind.
     pub fn contradiction(detail: impl Into<String>, rule: &'static str) -> Self {
         Self {
             rule: Some(rule),
@@ -137,7 +137,7 @@ impl Refusal {
         }
     }
 
-    /// Names the entry, from 0, as the batch is appended.
+    /// Names the entry, from 0, in the order of appending.
     #[must_use]
     pub fn at_entry(self, entry: usize) -> Self {
         Self {

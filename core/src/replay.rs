@@ -1,19 +1,21 @@
 //! The walk back to the last entry seen, and forward from there.
 //!
-//! Pure: state machines that ask for documents by URL and take them. They know no HTTP and no
-//! clock, so that every way a feed can change under a consumer is tried without a socket.
+//! Pure: state machines that ask for documents by URL and take the documents. They know no HTTP and
+//! no clock, so that tests try every change of a feed under a consumer without a socket.
 //!
 //! ```text
 //!             recent ──prev-archive──► 3.atom ──prev-archive──► 2.atom   (found: turn round)
 //! deliver ◄── 4.atom ◄──next-archive── 3.atom ◄──next-archive── 2.atom
 //! ```
 //!
-//! A plain feed has documents without positions, so an entry is no place in it. `plain.rs` walks such feeds.
+//! A plain feed has documents without positions, so an entry marks no place. `plain.rs` walks such
+//! feeds.
 //!
-//! [`Replay`] goes in rounds. Each round is a [`Walk`] from the place where the last one ended to the entry that is
-//! newest when the round begins. The first look at the recent document only shows how far behind the consumer is.
-//! Entries come from the way forward, because the feed may grow and be cut meanwhile: the walk requests the document
-//! that was open then again, at its permanent URL, at the end of its way.
+//! [`Replay`] goes in rounds. Each round is a [`Walk`] from the place where the last one ended to
+//! the entry that is newest when the round begins. The first look at the recent document only shows
+//! how far behind the consumer is. Entries come from the way forward, because the feed may grow and
+//! be cut meanwhile. The document that was open at the first look comes last: the walk requests
+//! this document again, at the permanent URL.
 
 use url::Url;
 
@@ -55,7 +57,7 @@ pub struct Ask {
 pub enum AskKind {
     /// The recent document, at the feed's entry point.
     Recent,
-    /// Any other document of the feed: archived, or open at its permanent URL.
+    /// Any other document of the feed: archived, or open at the permanent URL.
     Document,
     /// A block of the archive index.
     Index,
@@ -81,20 +83,20 @@ pub struct Run {
 struct Memory {
     /// The entries handed over before a run.
     known: KnownEntries,
-    /// The entries shown and not handed over after it.
+    /// The entries that the feed showed and that are not handed over after the run.
     pending: PendingEntries,
     /// The entries of the run's document.
     records: Records,
-    /// Where its entries are.
+    /// Where the consumer stands at the run's entries.
     stand: Stand,
-    /// Place of the bookmarks among its entries, where that is not in the run's document.
+    /// Place of the bookmarks of the run's entries, if the place is outside the run's document.
     place: Option<Bookmark>,
 }
 
 /// One entry to hand over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunEntry {
-    /// Its index in the document, from the top.
+    /// Index of the entry in the document, from the top.
     pub index: usize,
     /// The entry's position and the history hash after it; `None` in a plain feed.
     pub place: Option<(Position, Option<HistoryHash>)>,
@@ -115,6 +117,7 @@ impl Run {
             ..bookmark
         });
         Some(Bookmark {
+            // Older entries of the document are handed over before this one.
             known: Some(memory.known.and(&memory.records, entry.index)),
             pending: memory.pending.and(&memory.records, left),
             ..place

@@ -1,12 +1,13 @@
 //! Gate for Atom: a posted entry or feed document becomes drafts, or is refused.
 //!
-//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries become Atom first.
-//! The rules are RFC 4287's for producers. Merely unusual input passes (foreign markup, any order, unknown
-//! relations), because a document is only as good as its worst entry and as useful as its most peculiar one.
+//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries
+//! become Atom first. One bad entry spoils a document, so the rules are RFC 4287's for producers.
+//! Peculiar entries are useful, so merely unusual input passes (foreign markup, any order, unknown
+//! relations).
 //!
-//! An entry appears in several documents at several URLs, so it must not depend on its surroundings: the gate writes
-//! the inherited context onto the entry, and a relative reference in Atom's own attributes needs an absolute
-//! `xml:base`.
+//! An entry appears in several documents at several URLs, so no entry may depend on the
+//! surroundings. The gate writes the inherited context onto the entry, and a relative reference in
+//! Atom's own attributes needs an absolute `xml:base`.
 
 use std::{borrow::Cow, collections::HashSet, ops::Range, sync::Arc};
 
@@ -36,8 +37,8 @@ pub use json::{JsonForm, holds_raw_json, is_json_type};
 ///
 /// # Errors
 ///
-/// Returns the first error. `Malformed` marks input that is not acceptable XML, `Unacceptable` a broken rule of Atom,
-/// `TooLarge` a bound exceeded.
+/// Returns the first error. `Malformed` marks input that is not acceptable XML, `Unacceptable` a
+/// broken rule of Atom, `TooLarge` a bound exceeded.
 ///
 /// # Examples
 ///
@@ -85,7 +86,8 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
             let feed = format!("<feed xmlns=\"{ATOM}\">{entries}</feed>");
             // `BATCH_ENTRIES_MAX` bounds a request, and this text is none.
             let mut drafts = Scan::new(&feed, usize::MAX)?.document()?;
-            // The scan returns a feed's entries last to first; a sequence stands in order of appending.
+            // The scan returns a feed's entries last to first; a sequence stands in order of
+            // appending.
             drafts.reverse();
             drafts
         }
@@ -94,7 +96,7 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
     Ok(drafts.into_iter().map(Draft::into_element).collect())
 }
 
-/// Absolute base of a feed or an entry, if it has one.
+/// Absolute base of a feed or an entry, if there is one.
 #[derive(Clone, Debug, Default)]
 struct Base(Option<Arc<str>>);
 
@@ -115,7 +117,7 @@ impl Base {
             Some(absolute) => Some(absolute.into()),
             None => Some(own.into_owned()),
         };
-        // A base such as `urn:x` resolves nothing, so it counts as none.
+        // A base such as `urn:x` resolves nothing, and so counts as none.
         let base = base.filter(|base: &String| is_base(base));
         Ok(Self(base.map(Arc::from)))
     }
@@ -125,10 +127,10 @@ impl Base {
     }
 }
 
-/// Returns whether an absolute base applies inside `tag`, given whether one applies around it.
+/// Returns whether an absolute base applies inside `tag`, given whether one applies outside.
 ///
-/// Below an entry, only this answer matters. Resolving each base would cost the length of the outer one for every
-/// element with a base of its own.
+/// Below an entry, only this answer matters. Resolving each base would cost the length of the outer
+/// base for every element with a base.
 fn is_based_inside(based: bool, tag: &Tag<'_>) -> Result<bool, XmlError> {
     let Some(own) = tag.value("xml:base")? else {
         return Ok(based);
@@ -146,7 +148,7 @@ fn is_base(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| !url.cannot_be_a_base())
 }
 
-/// Facts about an entry, found in its children.
+/// Facts about an entry, found in the entry's children.
 #[derive(Debug, Default)]
 struct Findings {
     seen: Vec<&'static str>,
@@ -204,7 +206,8 @@ impl<'a> Scan<'a> {
             );
             return Err(self.unacceptable(&root, detail, "RFC 4287, 2"));
         };
-        // Only comments, processing instructions and white space may follow the root; reading them checks them.
+        // Only comments, processing instructions and white space may follow the root; reading them
+        // checks them.
         while self.next()?.is_some() {}
         Ok(drafts)
     }
@@ -215,7 +218,8 @@ impl<'a> Scan<'a> {
         let mut drafts: Vec<Draft> = vec![];
         while let Some(child) = self.child(feed)? {
             if child.is(ATOM, "entry") {
-                // The check comes before the entry is scanned: an entry beyond the bound costs nothing.
+                // The check comes before the entry is scanned: an entry beyond the bound costs
+                // nothing.
                 if drafts.len() == self.entries_max {
                     let detail = format!("there are more than {} entries", self.entries_max);
                     return Err(Refusal::too_large(detail));
@@ -249,7 +253,8 @@ impl<'a> Scan<'a> {
         let authors: Arc<[Person]> = authors.into();
         for draft in drafts.iter_mut().filter(|draft| draft.missing.author) {
             self.inherit(bytes, feed)?;
-            // The authors change the entry's meaning, so they are part of the digest of the sent form.
+            // The authors change the entry's meaning, so they are part of the digest of the sent
+            // form.
             draft.sent = Digest::of_parts(&[&draft.sent.0, context.as_bytes()]);
             // One allocation serves all entries of the feed.
             draft.authors = Arc::clone(&authors);
@@ -257,7 +262,8 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Subtracts the bytes that an entry inherits from the allowance, before they are written onto the entry.
+    /// Subtracts the bytes that an entry inherits from the allowance, before they are written onto
+    /// the entry.
     fn inherit(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
         let too_large = |detail: String| {
             Refusal::too_large(detail)
@@ -285,7 +291,8 @@ impl<'a> Scan<'a> {
         let inherited = match outer {
             Some((feed, base)) => {
                 let scope = self.tokens.inherited_scope();
-                // The size is counted before anything is copied: a small feed could otherwise unfold to gigabytes.
+                // The size is counted before anything is copied: a small feed could otherwise
+                // unfold to gigabytes.
                 let bytes = inherited::size(feed, base.0.as_deref(), tag, scope);
                 self.inherit(bytes, tag)?;
                 let base_inside = self.inside(base, tag)?;
@@ -303,7 +310,7 @@ impl<'a> Scan<'a> {
         let mut findings = Findings::default();
         while let Some(child) = self.child(tag)? {
             self.entry_child(&child, inherited.has_base(), &mut findings)?;
-            // Checking after each child stops an oversized entry before all of it is read.
+            // A check after each child stops an oversized entry before the whole entry is read.
             self.check_size(tag)?;
         }
         // The end tag and text behind the last child count, too.
@@ -319,7 +326,7 @@ impl<'a> Scan<'a> {
             has_default,
             findings.rewrite.as_ref(),
         );
-        // An unchanged entry was scanned in its stored form already.
+        // An unchanged entry was scanned in the stored form already.
         if changed {
             self.check_stored(tag, &element)?;
         }
@@ -348,8 +355,8 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Scans the stored form of an element if it differs from the sent one: the inherited context can exceed a bound
-    /// of the reader.
+    /// Scans the stored form of an element. The inherited context can exceed a bound of the reader,
+    /// even if the sent form does not.
     fn check_stored(&self, tag: &Tag<'a>, element: &str) -> Result<(), Refusal> {
         let scanned = Tokens::new(element).and_then(|mut tokens| {
             while tokens.read()?.is_some() {}
@@ -361,7 +368,8 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Writes the entry with its inherited context. Returns the element and the offset behind its start tag.
+    /// Writes the entry with the inherited context. Returns the element and the offset behind the
+    /// start tag.
     fn stand_alone(
         &self,
         tag: &Tag<'a>,
@@ -371,7 +379,8 @@ impl<'a> Scan<'a> {
         rewrite: Option<&Rewrite>,
     ) -> (String, usize) {
         let mut element = format!("<{}", tag.name);
-        // A document declares Atom as the default, so an entry without a default namespace must cancel that.
+        // A document declares Atom as the default, so an entry without a default namespace must
+        // cancel that.
         if !has_default {
             push_attribute("xmlns", "", &mut element);
         }
@@ -438,7 +447,7 @@ impl<'a> Scan<'a> {
             "link" => self.link(child, based, findings)?,
             "category" => self.category(child)?,
             "content" => self.content(child, based, findings)?,
-            // The entry inherits the author of its source (rule A-12).
+            // An entry inherits the author of the source (rule A-12).
             "source" => findings.author |= self.source(child, based)?,
             // Unknown elements of Atom's namespace are foreign markup, which passes.
             _ => self.skip()?,
@@ -492,7 +501,8 @@ impl<'a> Scan<'a> {
             .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
-    /// Returns the next child element of `parent`, passing over text, or `None` at its end.
+    /// Returns the next child element of `parent`, or `None` at the end of `parent`; passes over
+    /// white space.
     fn child(&mut self, parent: &Tag<'a>) -> Result<Option<Tag<'a>>, Refusal> {
         loop {
             match self.next()? {
@@ -536,6 +546,7 @@ impl<'a> Scan<'a> {
 
 fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
     out.push(' ');
+    // The sent spelling stays, references and quotes included: nothing re-serialises an entry.
     out.push_str(attribute.name);
     out.push('=');
     out.push(attribute.quote);
@@ -543,8 +554,8 @@ fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
     out.push(attribute.quote);
 }
 
-/// Returns one complete XML element in a form that can go inside another: without XML declaration, and with its own
-/// default namespace.
+/// Returns one complete XML element in a form that can go inside another: without XML declaration,
+/// and with a declared default namespace.
 ///
 /// # Errors
 ///
@@ -572,8 +583,8 @@ pub fn inline(text: &str) -> Result<String, XmlError> {
     Ok(element)
 }
 
-/// Returns the element from `tag` to byte `end`, with the declarations in scope around it, so that the element stands
-/// alone.
+/// Returns the element from `tag` to byte `end`, with the declarations in scope, so that the
+/// element stands alone.
 pub(crate) fn outline(
     text: &str,
     tag: &Tag<'_>,
@@ -603,7 +614,7 @@ pub fn is_xml_type(media_type: &str) -> bool {
     lower.ends_with("+xml") || lower.ends_with("/xml")
 }
 
-/// Returns a media type in lower case without its parameters.
+/// Returns a media type in lower case without parameters.
 pub fn essence(media_type: &str) -> String {
     let bare = media_type.split(';').next().unwrap_or_default();
     bare.trim().to_ascii_lowercase()

@@ -1,8 +1,8 @@
 //! Settings: everything that shapes the bytes of a feed's documents.
 //!
-//! Pure. Settings are facts in the log like entries are, because a view reads nothing else. The server's operator
-//! proposes [`Defaults`], the feed's owner makes [`Choices`]; a choice wins. The log records both, so that a changed
-//! default reaches the feeds without a choice, and no others.
+//! Pure. Settings are facts in the log, as entries are, because a view reads nothing else. The
+//! server's operator proposes [`Defaults`], the feed's owner makes [`Choices`]; a choice wins. The
+//! log records both, so that a changed default reaches the feeds without a choice, and no others.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ pub use kind::{Embed, Own, TimelineKind};
 
 /// Proposals of the server for feeds without a choice of their own.
 ///
-/// The chain hash covers settings as the JSON they serialise to. That JSON must therefore leave out a later field
-/// while it has its default, or old commits would no longer fit their chain.
+/// The chain hash covers settings as the JSON they serialise to. That JSON must therefore leave out
+/// a later field with the default value, or old commits would no longer fit the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defaults {
-    /// The URL that `/feeds/…` is appended to: absolute, without a slash at its end.
+    /// The URL before `/feeds/…`: absolute, without a slash at the end.
     pub public_url: String,
     /// The author of entries that name none.
     pub author: String,
@@ -77,7 +77,7 @@ impl Defaults {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// The feed's title; its name if not chosen.
+    /// The feed's title; the feed's name if not chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The author of entries that name none.
@@ -103,18 +103,19 @@ pub struct Choices {
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
-    /// Whether documents at their permanent URLs have a `via` link to it, as the recent document has; with absolute links only.
+    /// Whether documents at permanent URLs have a `via` link to that URL, as the recent document
+    /// has; with absolute links only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via_links: Option<bool>,
-    /// Whether entries without an alternate link get one, to their page. Each new feed that is no timeline has a choice;
-    /// older ones add none.
+    /// Whether entries without an alternate link get one, to the entry's page. Each new feed that
+    /// is no timeline has a choice; feeds from before add no link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternate_links: Option<bool>,
-    /// Whether the feed is closed: visible only to readers with a right to it. Chosen at creation; the owner can open
-    /// the feed later.
+    /// Whether the feed is closed: visible only to readers with a right to the feed. Chosen at
+    /// creation; the owner can open the feed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<bool>,
-    /// Most bytes of an entry that a timeline has as a whole; for timelines only.
+    /// Size of the largest entries that a timeline has as a whole, in bytes; for timelines only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embed: Option<Embed>,
 }
@@ -163,7 +164,7 @@ impl Choices {
         }
     }
 
-    /// Checks every chosen value against its bounds.
+    /// Checks every chosen value against the bounds.
     ///
     /// # Errors
     ///
@@ -182,7 +183,7 @@ impl Choices {
 ///
 /// # Errors
 ///
-/// Names the member `name` and its fault.
+/// Names the member `name` and the fault.
 pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
     let Some(text) = text else { return Ok(()) };
     let problem = if text.trim().is_empty() {
@@ -197,7 +198,7 @@ pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
     Err(Refusal::unacceptable(format!("{name} {problem}"), "settings").at_element(name))
 }
 
-/// Checks a number of entries per document against its bounds.
+/// Checks a number of entries per document against the bounds.
 ///
 /// # Errors
 ///
@@ -210,7 +211,7 @@ pub fn check_entries(entries: u32) -> Result<(), Refusal> {
     Err(Refusal::unacceptable(detail, "settings").at_element("document_entries"))
 }
 
-/// Checks a number of bytes per document against its bounds.
+/// Checks a number of bytes per document against the bounds.
 ///
 /// # Errors
 ///
@@ -226,27 +227,29 @@ pub fn check_bytes(bytes: u64) -> Result<(), Refusal> {
 /// Everything that shapes the bytes of one feed, as recorded in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The feed's name, the segment of its URLs.
+    /// The feed's name, a segment of the feed's URLs.
     pub name: FeedName,
     /// The feed's permanent `atom:id`.
     pub id: FeedId,
     /// Choices of the feed's owner. Feeds with the same ones may share them.
     pub choices: Arc<Choices>,
-    /// Proposals of the server when these settings were recorded. Feeds with the same ones may share them.
+    /// Proposals of the server when these settings were recorded. Feeds with the same ones may
+    /// share them.
     pub defaults: Arc<Defaults>,
-    /// The feed's id in SUP documents, assigned at its creation; `None` in feeds created before SUP-IDs existed.
+    /// The feed's id in SUP documents, assigned at creation; `None` in feeds created before SUP-IDs
+    /// existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sup_id: Option<SupId>,
     /// Whether the feed was closed once, and is public now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_closed: bool,
-    /// What makes the feed a timeline, chosen at its creation; `None` in feeds that take entries.
+    /// Kind of timeline, chosen at creation; `None` in feeds that take entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<TimelineKind>,
 }
 
 impl Settings {
-    /// Returns whether the feed is a timeline: its entries are those of the feeds that it follows.
+    /// Returns whether the feed is a timeline, whose entries are those of the followed feeds.
     pub fn is_timeline(&self) -> bool {
         self.timeline.is_some()
     }
@@ -276,9 +279,9 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
-    /// Returns whether documents at their permanent URLs have a `via` link to it.
+    /// Returns whether documents at permanent URLs have a `via` link to that URL.
     pub fn via_links(&self) -> bool {
-        // The server's defaults may have other links later.
+        // The choice may outlive absolute links, because the server's defaults may change.
         self.choices.via_links.unwrap_or(false) && self.absolute_links()
     }
 
@@ -287,7 +290,8 @@ impl Settings {
         self.choices.alternate_links.unwrap_or(false)
     }
 
-    /// Returns what entries get that lack it, at their position and in the epoch of their document.
+    /// Returns the parts that an entry without them gets, at this position and in a document of
+    /// this epoch.
     pub fn additions(&self, at: Position, epoch: Epoch) -> Additions<'_> {
         let number = Numbered {
             number: at.0,
@@ -302,7 +306,8 @@ impl Settings {
 
     /// Returns an upper bound on the bytes of an alternate link that an entry gets.
     pub fn alternate_bytes(&self) -> usize {
-        // A position and an epoch have 31 digits and a hyphen at most. A byte may be escaped, as `&amp;`.
+        // A position and an epoch have 30 digits and a hyphen at most. A byte may be escaped, as
+        // `&amp;`.
         let url = || 5 * (self.base_url().len() + "entries/".len()) + 32;
         if self.alternate_links() {
             ALTERNATE.len() + url()
@@ -317,14 +322,15 @@ impl Settings {
         self.sup_id.unwrap_or_else(|| SupId::of_feed(self.id.key()))
     }
 
-    /// Returns whether a separate SUP document lists the feed, for readers with a right to it: the feed is closed, or
-    /// was. This never changes, so that archived updates stay in one document.
+    /// Returns whether the feed is closed, or was. A separate SUP document lists such feeds, for
+    /// readers with a right to them. Opening the feed does not change the answer, so that archived
+    /// updates stay in one document.
     pub fn is_or_was_closed(&self) -> bool {
         self.is_closed() || self.was_closed
     }
 
-    /// Returns the address that the feed announces (rule SUP-A1): the URL of its SUP document, `#` and its id; `None`
-    /// where the server offers no SUP documents.
+    /// Returns the address that the feed announces (rule SUP-A1): the URL of the SUP document, `#`
+    /// and the feed's id there; `None` where the server offers no SUP documents.
     pub fn sup_address(&self) -> Option<String> {
         let defaults = &self.defaults;
         defaults
@@ -343,7 +349,7 @@ impl Settings {
         format!("{public_url}/{name}.json#{}", self.sup_id())
     }
 
-    /// Returns whether only readers with a right to the feed may see it.
+    /// Returns whether only readers with a right to the feed may see the feed.
     pub fn is_closed(&self) -> bool {
         self.choices.closed == Some(true)
     }
@@ -352,8 +358,9 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Unacceptable`] if they close a public feed, which caches keep, or open a closed timeline, whose sources may be
-    /// closed; or if they do not [fit](Self::check) the kind of feed.
+    /// [`Unacceptable`] if the choices close a public feed, which caches keep, or open a closed
+    /// timeline, whose sources may be closed; or if the choices do not [fit](Self::check) the kind
+    /// of feed.
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn with(&self, choices: Choices) -> Result<Option<Self>, Refusal> {
@@ -362,15 +369,17 @@ impl Settings {
                 .closed
                 .is_some_and(|closed| closed != self.is_closed())
         {
+            // Sources of a closed timeline may be closed, and caches keep a public one.
             let detail = "whether a timeline is closed is chosen at its creation";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
-        // A closed feed that repeats its choice changes nothing, and passes.
+        // A closed feed that repeats the choice changes nothing, and passes.
         if choices.closed == Some(true) && !self.is_closed() {
             let detail = "a feed that was public cannot be closed: caches have it";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
-        // A change of the server's defaults may have left them apart, which is no fault of a change of something else.
+        // A change of the server's defaults may have left `via_links` without absolute links. A
+        // change of another choice must not fail for that.
         let changes_links = choices.via_links.is_some() || choices.absolute_links.is_some();
         let choices = choices.over(&self.choices);
         if choices == *self.choices {
@@ -438,7 +447,8 @@ impl Settings {
         format!("{}{document}", self.base_url())
     }
 
-    /// Returns these settings under `defaults` proposed later, or `None` if no document would change.
+    /// Returns these settings under `defaults` proposed later, or `None` if no document would
+    /// change.
     pub fn under(&self, defaults: &Arc<Defaults>) -> Option<Self> {
         if self.defaults == *defaults {
             return None;
@@ -505,8 +515,8 @@ mod tests {
         assert_eq!(owner.cut_policy().entries, 3);
     }
 
-    /// Goal: a feed with `via_links` can be changed after the server's default of `absolute_links` was taken away, and only
-    /// a change of links has to make them fit.
+    /// Goal: a feed with `via_links` can be changed after the server's default of `absolute_links`
+    /// was taken away, and only a change of links has to make them fit.
     #[test]
     fn via_links_outlive_the_default_that_they_need() {
         let absolute = Defaults {

@@ -4,7 +4,7 @@
 
 use crate::feed::{FeedName, FeedPattern};
 
-/// The closed feeds that the sender of a request may see: those of some patterns.
+/// Closed feeds that the sender of a request may see, as a list of patterns.
 #[derive(Clone, Debug, Default)]
 pub struct Sight(Vec<FeedPattern>);
 
@@ -14,22 +14,22 @@ impl Sight {
         Self(patterns)
     }
 
-    /// Whether the sender may see a closed feed.
+    /// Returns whether the sender may see a closed feed.
     pub fn shows(&self, feed: &FeedName) -> bool {
         self.0.iter().any(|pattern| pattern.matches(feed))
     }
 
-    /// Whether the sender may see every closed feed that can match a pattern.
+    /// Returns whether the sender may see every closed feed that can match a pattern.
     pub fn covers(&self, pattern: &FeedPattern) -> bool {
         self.0.iter().any(|seen| seen.covers(pattern))
     }
 
-    /// Whether the sender may see every closed feed.
+    /// Returns whether the sender may see every closed feed.
     pub fn is_all(&self) -> bool {
         self.covers(&FeedPattern::all())
     }
 
-    /// Whether the sender may see no closed feed at all.
+    /// Returns whether the sender may see no closed feed at all.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }

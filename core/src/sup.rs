@@ -1,10 +1,10 @@
 //! SUP, the Simple Update Protocol: one small document lists the changed ones of many feeds.
 //!
-//! Pure, and for ever: SUP-IDs stand in settings, and archived SUP documents are frozen bytes. Rules
-//! SUP-F, SUP-A.
+//! Pure, and for ever: SUP-IDs stand in settings, and archived SUP documents are frozen bytes.
+//! Rules SUP-F, SUP-A.
 //!
-//! A feed announces a [`SupAddress`]: the URL of its publisher's SUP document, and the feed's id there. The document
-//! ([`SupDocument`]) lists pairs: that id, and one for the update.
+//! A feed announces a [`SupAddress`]: the URL of the publisher's SUP document, and the feed's id
+//! there. The document ([`SupDocument`]) lists pairs: that id, and one for the update.
 
 use std::{fmt, str};
 
@@ -29,14 +29,17 @@ pub const SUP_HEADER: &str = "x-sup-id";
 pub const SUP_REL: &str = "http://api.friendfeed.com/2008/03#sup";
 /// Relation of the same link in the Internet-Draft (rule SUP-A3).
 pub const SUP_DRAFT_REL: &str = "updates";
-/// Name of the document about the public feeds, without its extension; archived ones are in a folder of that name.
+/// Name of the document about the public feeds, without the extension; archived documents are in a
+/// folder of that name.
 pub const SUP: &str = "sup";
-/// Name of the document about feeds that are closed, or were: it shows each reader the feeds that reader may see.
+/// Name of the document about feeds that are closed, or were. Each reader finds in this document
+/// only the feeds that this reader may see.
 pub const SUP_CLOSED: &str = "sup-closed";
-/// Name of the document about timelines that everybody may see. One entry of a popular feed is an update of each of its
-/// followers, so it is apart from [`SUP`].
+/// Name of the document about timelines that everybody may see. One entry of a popular feed is an
+/// update of each follower, so timelines are apart from [`SUP`].
 pub const SUP_TIMELINES: &str = "sup-timelines";
-/// Name of the document about closed timelines, which shows each reader those that the reader may see.
+/// Name of the document about closed timelines. Each reader finds in this document only the
+/// timelines that this reader may see.
 pub const SUP_TIMELINES_CLOSED: &str = "sup-timelines-closed";
 /// The media type of a SUP document.
 pub const SUP_TYPE: &str = "application/json";
@@ -48,13 +51,13 @@ const BASE: i64 = 36;
 /// Number of seconds after which update ids repeat: 36⁵, a year and eleven months.
 const UPDATE_IDS: i64 = BASE.pow(5);
 
-/// Id of one of our feeds in SUP documents: 8 characters of `[a-z0-9]`, which reveal nothing about the feed. Two
-/// feeds may share an id (rule SUP-F6): a watcher of one then looks once too often.
+/// Id of a Simplefeed feed in SUP documents: 8 characters of `[a-z0-9]`, which reveal nothing about
+/// the feed. Two feeds may share an id (rule SUP-F6): a watcher of one then looks once too often.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SupId([u8; 8]);
 
-/// Reason why a text is not a SUP-ID of ours.
+/// Reason why a text is not a SUP-ID of Simplefeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a SUP-ID is 8 characters of a-z and 0-9")]
 pub struct InvalidSupId;
@@ -69,14 +72,15 @@ impl SupId {
         }))
     }
 
-    /// Returns the id of a feed that was created before SUP-IDs existed: a function of the feed's key that does not
-    /// lead back to the key.
+    /// Returns the id of a feed that was created before SUP-IDs existed: a function of the feed's
+    /// key that does not lead back to the key.
     pub fn of_feed(feed: FeedKey) -> Self {
+        // A hash does not lead back to the key, and gives every server the same id for the feed.
         let digest = Digest::of_parts(&[b"simplefeed sup\n", feed.0.as_bytes()]);
         Self::of_bits(u128::from_be_bytes(digest.half()))
     }
 
-    /// Returns the id if `text` is one.
+    /// Returns the id, or `None` if `text` is not such an id.
     pub fn parse(text: &str) -> Option<Self> {
         let id: [u8; 8] = text.as_bytes().try_into().ok()?;
         id.iter()
@@ -116,11 +120,11 @@ impl From<SupId> for String {
     }
 }
 
-/// Returns the id of a feed's updates in one second (counted from 1970): 5 characters, the second in base 36, modulo
-/// 36⁵.
+/// Returns the id of a feed's updates in one second (counted from 1970): 5 characters, the second
+/// in base 36, modulo 36⁵.
 ///
-/// All updates of a second share the id. It hides none of them, because no published document ends within a second: a
-/// reader of the pair knows of all of them.
+/// All updates of a second share the id. The shared id hides no update, because no published
+/// document ends within a second: a reader of the pair knows of all updates in that second.
 ///
 /// # Examples
 ///
@@ -168,8 +172,8 @@ pub struct SupAddress {
 }
 
 impl SupAddress {
-    /// Parses the announcement of a feed that was retrieved from `base`: a URL, `#` and an id (rule SUP-A1). Returns
-    /// `None` for anything else.
+    /// Parses the announcement of a feed that was retrieved from `base`: a URL, `#` and an id (rule
+    /// SUP-A1). Returns `None` for anything else.
     ///
     /// # Examples
     ///
@@ -215,7 +219,7 @@ impl From<Option<SupAddress>> for Announcement {
     }
 }
 
-/// Returns a whole second as RFC 3339 text without a fraction, as SUP documents have it.
+/// Returns a whole second as RFC 3339 text without a fraction, the form of SUP documents.
 fn second_text(second: i64) -> String {
     // A second out of range gives the nearest instant that has a text.
     let micros = second.saturating_mul(1_000_000);

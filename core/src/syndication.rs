@@ -1,7 +1,8 @@
 //! `atom_syndication::Entry`, the type that Rust programs build and receive.
 //!
-//! Pure. The type serves the edges of the API only: writing an entry that it has read loses inline XML, extensions
-//! and `xml:base`. Its writer trusts its caller, so its output passes the gate like any other input.
+//! Pure. The type serves the edges of the API only: an entry that was read and is written again
+//! loses inline XML, extensions and `xml:base`. The type's writer trusts the caller, so written
+//! entries pass the gate like any other input.
 
 use atom_syndication::{Entry, WriteConfig};
 use chrono::{DateTime, Utc};

@@ -1,8 +1,9 @@
-//! Timelines: which entries of the feeds that it follows a timeline has, and in which order.
+//! Timelines: which entries of the followed feeds a timeline has, and in which order.
 //!
-//! Pure. A timeline has an entry if it followed the entry's feed at the entry's place in the log, or if a follow
-//! brought the entry along (*backfill*); it has each entry at most once. So a timeline follows from commits alone, and
-//! any way of keeping it gives the same entries in the same order.
+//! Pure. A timeline has an entry if the timeline followed the entry's feed at the entry's place in
+//! the log, or if a follow brought the entry along (*backfill*). No entry comes twice. So a
+//! timeline follows from commits alone, and any way of keeping it gives the same entries in the
+//! same order.
 //!
 //! ```text
 //! log        a0   b0   follow a, b and 1 back   a1   unfollow a   a2   b1
@@ -10,11 +11,13 @@
 //! place                backfill 0, 1 of t       t'                     t''
 //! ```
 //!
-//! The order is that of *places*, which are instants of the log. No publisher's date orders anything.
+//! The order is that of *places*, which are instants of the log. No publisher's date orders
+//! anything.
 //!
-//! [`Following`] keeps, of each feed, which positions came in which way: ranges, and a list of what follows brought
-//! along. So its size grows with follows and unfollows, and never with the entries that feeds gain. A server has
-//! millions of follows, so feeds stand in it under any small key `S`.
+//! [`Following`] keeps, for each feed, the ranges of positions that came in each way, and a list of
+//! the entries that follows brought along. So the size grows with follows and unfollows, and never
+//! with the entries that feeds gain. A server has millions of follows, so a feed is represented by
+//! any small key `S`.
 
 use std::{
     collections::{BTreeSet, BinaryHeap},
@@ -34,10 +37,11 @@ mod pages;
 pub mod showing;
 pub mod stored;
 
-/// Place of an entry in a timeline: the instant at which it came, unique in the log. What a follow brings along comes at
-/// the follow's instant, oldest first, before an entry of that instant.
+/// Place of an entry in a timeline: the instant at which the entry came, unique in the log. Entries
+/// that a follow brings along come at the follow's instant, oldest first, before an entry of that
+/// instant.
 ///
-/// Its text is opaque to clients, and sorts in no order that they may rely on.
+/// The text of a place is opaque to clients, who may rely on no sort order.
 ///
 /// # Examples
 ///
@@ -54,12 +58,13 @@ pub mod stored;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     instant: Timestamp,
-    /// Index among the entries that a follow brought along; the largest number for an entry of the instant itself.
+    /// Index among the entries that a follow brought along; the largest number for an entry of the
+    /// instant itself.
     rank: u32,
 }
 
 impl Place {
-    /// Returns the place of an entry that its feed gained at `instant`.
+    /// Returns the place of an entry that a feed gained at `instant`.
     pub fn of_entry(instant: Timestamp) -> Self {
         Self {
             instant,
@@ -67,7 +72,8 @@ impl Place {
         }
     }
 
-    /// Returns the place of the entry with this index among those that follows at `instant` brought along.
+    /// Returns the place of the entry with this index among those that follows at `instant` brought
+    /// along.
     pub fn of_backfill(instant: Timestamp, index: u32) -> Self {
         Self {
             instant,
@@ -81,8 +87,8 @@ impl Place {
         self.instant
     }
 
-    /// Returns the place of a text, or `None` if there is no such place. Only the form that [`Display`](fmt::Display)
-    /// writes is one, so that each place has one URL.
+    /// Returns the place of a text, or `None` if there is no such place. Only the form that
+    /// [`Display`](fmt::Display) writes is a place, so that each place has one URL.
     pub fn parse(text: &str) -> Option<Self> {
         let (instant, index) = match text.split_once('.') {
             Some((instant, index)) => (instant, Some(index.parse().ok()?)),
@@ -107,7 +113,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Entry of a timeline: an entry of a feed that it follows.
+/// Entry of a timeline: an entry of a followed feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery<S = FeedKey> {
     /// Place of the entry in the timeline.
@@ -118,13 +124,13 @@ pub struct Delivery<S = FeedKey> {
     pub at: Position,
 }
 
-/// Choices of a timeline, made at its creation.
+/// Choices of a timeline, made at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms<S = FeedKey> {
-    /// Feed of the timeline's owner, and whether the timeline has its entries. Without them it is left out, whatever is
-    /// followed.
+    /// Feed of the timeline's owner, and whether the timeline has that feed's entries. If not, the
+    /// feed is left out even where a followed item names or matches the feed.
     pub own: Option<(S, bool)>,
-    /// Whether the timeline is closed. An open one takes nothing from a closed feed.
+    /// Whether the timeline is closed. An open timeline takes nothing from a closed feed.
     pub is_closed: bool,
 }
 
@@ -145,8 +151,8 @@ pub trait Entries<S = FeedKey> {
     /// Returns the instant of an entry that the feed has.
     fn instant(&self, feed: S, at: Position) -> Timestamp;
 
-    /// Returns the timeline's entries, as far as they were gathered beforehand. By default none were, and the timeline is
-    /// merged from its feeds.
+    /// Returns the timeline's entries, as far as they were gathered beforehand. By default none
+    /// were, and the timeline is merged from the feeds.
     fn gathered(&self) -> Option<&dyn Gathered<S>> {
         None
     }
@@ -154,15 +160,16 @@ pub trait Entries<S = FeedKey> {
 
 /// Entries of a timeline that came as their feeds gained them, gathered beforehand.
 ///
-/// Each entry that [`Following::gained`] gives is either in the list or in a range that is apart from it.
+/// Each entry that [`Following::gained`] gives is either in the list or in a range apart from the
+/// list.
 pub trait Gathered<S> {
     /// Returns the number of entries in the list.
     fn count(&self) -> u64;
 
-    /// Returns an entry by its index in the list, which has the order of places.
+    /// Returns an entry by the index in the list, which has the order of places.
     fn delivery(&self, index: u64) -> Delivery<S>;
 
-    /// Returns the ranges that are not in the list. They are merged with it.
+    /// Returns the ranges that are not in the list; a reader merges them with the list.
     fn apart(&self) -> &[(S, Range<Position>)];
 }
 
@@ -174,13 +181,14 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
     /// Returns the name of a feed and whether it is closed; `None` if there is no such feed.
     fn feed(&self, feed: S) -> Option<Feed>;
 
-    /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default none.
+    /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default
+    /// none.
     fn lost(&self, _feed: S) -> Vec<Range<Position>> {
         vec![]
     }
 
-    /// Returns the instant of an entry that a follow is to bring along, or `None` if it cannot be had any more. By default
-    /// all can.
+    /// Returns the instant of an entry that a follow is to bring along, or `None` if the entry is
+    /// no longer available. By default all entries are.
     fn there(&self, feed: S, at: Position) -> Option<Timestamp> {
         Some(self.instant(feed, at))
     }
@@ -191,30 +199,31 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
 pub struct Feed {
     /// Name that patterns match.
     pub name: FeedName,
-    /// Whether only those with a right to it may see it.
+    /// Whether only readers with a right to the feed may see the feed.
     pub is_closed: bool,
 }
 
-/// Items that a timeline follows, and the positions of each feed that it has.
+/// Items that a timeline follows, and the positions of each feed in the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following<S = FeedKey> {
     terms: Terms<S>,
     /// Feeds that are followed by their names, in the order of their keys.
     items: Vec<S>,
     patterns: Vec<FeedPattern>,
-    /// Feeds that it has, or may get, entries of, in the order of their keys.
+    /// Feeds of which the timeline has, or may get, entries, in the order of their keys.
     feeds: Vec<HeldFeed<S>>,
     /// Entries that follows brought along, in the order of their places.
     batches: Vec<Batch<S>>,
 }
 
-/// A feed in a timeline. No position is in two of its ranges.
+/// A feed in a timeline. No position is in two ranges of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldFeed<S> {
     feed: S,
     /// First position of the range that goes on.
     live: Option<Position>,
-    /// Ranges that came in another way. Few feeds have any, and a server has millions of follows.
+    /// Ranges that came in another way. The box keeps the common case small: few feeds have such
+    /// ranges, and a server has millions of follows.
     other: Option<Box<Other>>,
 }
 
@@ -230,14 +239,15 @@ struct Other {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Batch<S> {
     instant: Timestamp,
-    /// Index of its first entry: requests at one instant share the indexes.
+    /// Index of the request's first entry: requests at one instant share the indexes.
     first: u32,
     /// Entries in the order of their places.
     entries: Vec<(S, Position)>,
 }
 
 impl<S: Copy + Ord> Following<S> {
-    /// Returns the state of a new timeline. If it has its owner's feed, that counts as followed from `feeds` on.
+    /// Returns the state of a new timeline. If the timeline has the owner's feed, that feed counts
+    /// as followed from `feeds` on.
     pub fn new(terms: Terms<S>, feeds: &impl Feeds<S>) -> Self {
         let mut following = Self {
             terms,
@@ -287,7 +297,8 @@ impl<S: Copy + Ord> Following<S> {
         self.held(feed).is_some_and(|held| held.live.is_some())
     }
 
-    /// Returns whether the timeline follows a feed by its name, or has, or may get, entries of it.
+    /// Returns whether the timeline follows a feed by name, or has, or may get, entries of the
+    /// feed.
     pub fn is_source(&self, feed: S) -> bool {
         self.held(feed).is_some() || self.has(&Item::Feed(feed))
     }
@@ -297,8 +308,8 @@ impl<S: Copy + Ord> Following<S> {
         self.feeds.iter().map(|held| held.feed)
     }
 
-    /// Returns the ranges within `range` whose entries came as the feed gained them. Of positions that the feed has, they
-    /// never change.
+    /// Returns the ranges within `range` whose entries came as the feed gained them. For positions
+    /// that the feed already has, the answer never changes.
     pub fn gained(
         &self,
         feed: S,
@@ -322,7 +333,8 @@ impl<S: Copy + Ord> Following<S> {
         self.batches.len()
     }
 
-    /// Returns the entries that requests brought along, without the first `requests` requests, in the order of places.
+    /// Returns the entries that requests brought along, in the order of places; skips the first
+    /// `requests` requests.
     pub fn brought(&self, requests: usize) -> impl Iterator<Item = Delivery<S>> {
         self.batches.iter().skip(requests).flat_map(|batch| {
             let entries = batch.entries.iter().enumerate();
@@ -334,15 +346,15 @@ impl<S: Copy + Ord> Following<S> {
         })
     }
 
-    /// Returns whether any entry of a feed came, or may come, as the feed gained it.
+    /// Returns whether any entry of a feed came, or may come, as the feed gained the entry.
     pub fn gains(&self, feed: S) -> bool {
         self.held(feed).is_some_and(|held| {
             held.live.is_some() || held.other.iter().any(|other| !other.past.is_empty())
         })
     }
 
-    /// Applies a request at an instant of the log. `feeds` are as of that instant. Returns the feeds that the request
-    /// concerns.
+    /// Applies a request at an instant of the log. `feeds` are as of that instant. Returns the
+    /// feeds that the request concerns.
     pub fn change(
         &mut self,
         change: &FollowChange<S>,
@@ -360,6 +372,8 @@ impl<S: Copy + Ord> Following<S> {
                 touched.extend(feeds_of(item, feeds));
             }
         }
+        // One adjustment covers both lists, so that the range of a feed that stays followed goes
+        // on.
         let began = self.adjust(&touched, feeds);
         // A server has millions of these lists, and changes them rarely.
         self.items.shrink_to_fit();
@@ -378,12 +392,13 @@ impl<S: Copy + Ord> Following<S> {
         self.adjust(&BTreeSet::from([feed]), feeds);
     }
 
-    /// Takes note that the entries of a range, which begins with a feed's next position, are lost. Those behind it come
-    /// into the timeline as before.
+    /// Takes note that the entries of a range, which begins with a feed's next position, are lost.
+    /// Entries behind the range come into the timeline as before.
     pub fn lost(&mut self, feed: S, range: &Range<Position>) {
         let Some(held) = self.held_mut(feed) else {
             return;
         };
+        // A follow that began behind the range has none of these positions.
         let Some(first) = held.live.filter(|first| *first < range.end) else {
             return;
         };
@@ -415,6 +430,7 @@ impl<S: Copy + Ord> Following<S> {
                 self.patterns.sort();
             }
             Item::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
+            // `has` differs from `is_followed`, so a present feed is one to remove.
             Item::Feed(feed) => match self.items.binary_search(feed) {
                 Err(index) => self.items.insert(index, *feed),
                 Ok(index) => drop(self.items.remove(index)),
@@ -423,7 +439,7 @@ impl<S: Copy + Ord> Following<S> {
         true
     }
 
-    /// Returns a feed of the timeline, which is put there if need be.
+    /// Returns a feed of the timeline; inserts the feed if absent.
     fn put(&mut self, feed: S) -> &mut HeldFeed<S> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         let index = found.unwrap_or_else(|index| {
@@ -438,7 +454,8 @@ impl<S: Copy + Ord> Following<S> {
         self.feeds.get_mut(index).expect("it is there")
     }
 
-    /// Begins or ends to take the entries of feeds, as the items and terms want it. Returns those that begin.
+    /// Begins or ends to take the entries of feeds, according to the items and terms. Returns the
+    /// feeds that begin.
     fn adjust(&mut self, touched: &BTreeSet<S>, feeds: &impl Feeds<S>) -> Vec<S> {
         let mut began = vec![];
         for feed in touched {
@@ -453,6 +470,8 @@ impl<S: Copy + Ord> Following<S> {
                     self.put(*feed).live = Some(next);
                     began.push(*feed);
                 }
+                // Entries that the timeline has already stay when the feed ends: they become a past
+                // range.
                 (Some(first), false) => {
                     let held = self.put(*feed);
                     held.live = None;
@@ -481,7 +500,8 @@ impl<S: Copy + Ord> Following<S> {
         is_seen && is_followed
     }
 
-    /// Brings the newest `count` entries of each feed along, but those that the timeline has.
+    /// Brings the newest `count` entries of each feed along, except for those that the timeline
+    /// has.
     fn bring(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
         let mut left: Vec<(S, Vec<Range<Position>>)> = vec![];
         for feed in began {
@@ -492,7 +512,8 @@ impl<S: Copy + Ord> Following<S> {
             let missing = newest.iter().flat_map(|range| held.missing(range));
             left.push((*feed, missing.collect()));
         }
-        // Only the newest of all come, so no more are looked at, however many feeds there are.
+        // Only the newest entries of all feeds come. The heap holds one candidate for each feed, so
+        // that no others are looked at, however many feeds there are.
         let mut heads = BinaryHeap::new();
         let mut entries = vec![];
         let push = |heads: &mut BinaryHeap<_>, index: usize, left: &mut Vec<(S, Vec<_>)>| {
@@ -515,12 +536,14 @@ impl<S: Copy + Ord> Following<S> {
             entries.push((feed, at));
             push(&mut heads, index, &mut left);
         }
+        // The heap gave the newest first, and places count from the oldest.
         entries.reverse();
         if entries.is_empty() {
             return;
         }
         for (feed, at) in &entries {
             if let Some(held) = self.held_mut(*feed) {
+                // Positions of a feed rise here, so neighbours share a range.
                 held.bring(*at);
             }
         }

@@ -1,7 +1,7 @@
-//! A point in time, as entries and commits carry it.
+//! A point in time, as in entries and commits.
 //!
-//! Pure. The log counts in microseconds, and RFC 3339 text can carry them. Years outside 0001–9999 have no RFC 3339
-//! form, and the gate refuses them.
+//! Pure. The log counts in microseconds, and RFC 3339 text can carry them. Years outside 0001–9999
+//! have no RFC 3339 form, and the gate refuses them.
 
 use std::{fmt, time::Duration};
 
@@ -38,9 +38,9 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the whole second this instant lies in, counted from 1970.
+    /// Returns the whole second in which this instant lies, counted from 1970.
     pub fn second(self) -> i64 {
-        // Euclidean, so that instants before 1970 round down, too.
+        // Euclidean division rounds instants before 1970 down, too.
         self.0.div_euclid(1_000_000)
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Pure: times are durations since an arbitrary beginning. Rules SUP-C1 to SUP-C12.
 //!
-//! Feeds that announce a SUP document are grouped by it. While the document works, its pairs alone cause looks (a
-//! *ping*). All other feeds are looked at ten times less often than without it, as a safety net; not at all where the
-//! publisher archives its SUP documents, because then nothing is missed. Otherwise a document can begin after the end
-//! of the last one (a *gap*). The watch closes a gap from the archived documents, else from one with a longer window,
-//! else with one look at every feed.
+//! The watch groups feeds by the SUP document that they announce. While the document works, only
+//! new pairs in the document cause prompt looks (a *ping*). As a safety net, feeds without a ping
+//! get looks ten times less often than without SUP. Feeds whose publisher archives SUP documents
+//! get none, because then nothing is missed. Without an archive, a document can begin after the end
+//! of the last one (a *gap*). The watch closes a gap from the archived documents, else from one
+//! with a longer window, else with one look at every feed.
 //!
 //! ```text
 //!             heard                 ping        feed's turn
@@ -18,8 +19,8 @@
 //!     └── broken ──► every feed, at the usual interval
 //! ```
 //!
-//! `watch/feeds.rs` handles the result of a look, `watch/sources.rs` that of a request for a document, and
-//! `watch/pairs.rs` finds the new pairs of a document.
+//! `watch/feeds.rs` handles the result of a look, `watch/sources.rs` that of a request for a
+//! document, and `watch/pairs.rs` finds the new pairs of a document.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -47,7 +48,8 @@ use sources::Source;
 pub struct Pace {
     /// Time between looks at a feed without SUP.
     pub interval: Duration,
-    /// Time between looks at a SUP document, if its period allows less frequent ones; zero follows the period.
+    /// Time between looks at a SUP document, if the document's period allows less frequent looks;
+    /// zero follows the period.
     pub sup_interval: Duration,
 }
 
@@ -71,11 +73,12 @@ pub enum Next {
     },
     /// Request a SUP document, then report the result with [`Watch::heard`].
     Hear {
-        /// Number to report the result under.
+        /// Number under which to report the result.
         source: SourceNumber,
-        /// URL of the document as feeds announce it.
+        /// URL of the document in the announcements of feeds.
         document: Url,
-        /// URL to request: the announced one, another window of the document, or an archived document.
+        /// URL to request: the announced one, another window of the document, or an archived
+        /// document.
         url: Url,
         /// Whether the request must bypass caches, because the document counts as broken.
         fresh: bool,
@@ -87,7 +90,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// Returns the time of the next action, if it is known.
+    /// Returns the time of the next action, if known.
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait(due) => Some(*due),
@@ -103,12 +106,12 @@ pub enum Looked {
     Read {
         /// Whether the feed had new entries.
         news: bool,
-        /// Whether a cache served a copy past its freshness lifetime.
+        /// Whether a cache served a copy past the freshness lifetime.
         stale: bool,
         /// Announcement of a SUP document, as far as the representation shows one.
         sup: Announcement,
     },
-    /// The look could not read the feed, or not to its end.
+    /// The look could not read the feed, or not to the end.
     Failed {
         /// Whether the feed had new entries before the failure.
         news: bool,
@@ -133,14 +136,14 @@ pub enum Heard {
     },
 }
 
-/// Condition of a SUP document, as the watch relies on it.
+/// Condition of a SUP document, which decides whether the watch relies on the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// No request for the document has succeeded yet.
     New,
     /// The watch relies on the document's pings.
     Working,
-    /// The document fails, so the watch looks at its feeds at the usual interval.
+    /// The document fails, so the watch looks at the document's feeds at the usual interval.
     Broken,
 }
 
@@ -224,6 +227,8 @@ impl Watch {
             by_url: HashMap::new(),
             feed_turns: BTreeSet::new(),
             source_turns: BTreeSet::new(),
+            // A random key keeps publishers from choosing pairs that collide. Otherwise no result
+            // depends on the key.
             hashing: RandomState::new(),
             dice: seed,
             tally: Tally::default(),
@@ -231,9 +236,10 @@ impl Watch {
         }
     }
 
-    /// Adds a feed, with the result that [`told_by`](Self::told_by) had when the caller stored it. If the SUP
-    /// document in that result was heard already, in this process or before ([`heard_before`](Self::heard_before)),
-    /// the first look waits for a ping. Any other feed is due at once.
+    /// Adds a feed, with the result of [`told_by`](Self::told_by) from the caller's store. If the
+    /// SUP document in that result was heard already, in this process or before
+    /// ([`heard_before`](Self::heard_before)), the first look waits for a ping. Any other feed is
+    /// due at once.
     pub fn add_feed(&mut self, known: Option<SupAddress>, update: Option<&str>) -> FeedNumber {
         let count = u32::try_from(self.feeds.len()).expect("feeds are counted in 32 bits");
         let number = FeedNumber(count);
@@ -243,7 +249,8 @@ impl Watch {
             source.is_some_and(|source| self.source(*source).updated.is_some())
         };
         if let Some(address) = known.filter(is_heard) {
-            // The order matters: the pair is recognised under the feed's source, and its rest depends on that source.
+            // The order matters: the pair is recognised under the feed's source, and the rest
+            // depends on that source.
             self.take_up(number, address, Duration::ZERO);
             self.recognise(number);
             self.rest(number, Duration::ZERO);
@@ -251,13 +258,16 @@ impl Watch {
             self.changed.remove(&number);
         } else {
             self.call(number, Duration::ZERO, Why::First);
+            // The feed has no source before the first look, so a state in the caller's store is
+            // void.
             self.changed.insert(number);
         }
         number
     }
 
-    /// Sets the end of a SUP document's known updates from an earlier process, as [`heard_until`](Self::heard_until)
-    /// returned it. Call this before adding the document's feeds, of which there must be one.
+    /// Sets the end of a SUP document's known updates from an earlier process, as
+    /// [`heard_until`](Self::heard_until) returned it. Call this before adding the document's
+    /// feeds, of which there must be one.
     pub fn heard_before(&mut self, document: &Url, updated: Timestamp) {
         let number = self.source_at(document, Duration::ZERO);
         let source = self.source_mut(number);
@@ -265,15 +275,16 @@ impl Watch {
         source.heard_at = Some(Duration::ZERO);
     }
 
-    /// Returns the end of each SUP document's known updates. Store it only after the [`told_by`](Self::told_by) of
-    /// every feed.
+    /// Returns the end of each SUP document's known updates. Store this end only after the
+    /// [`told_by`](Self::told_by) of every feed.
     pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Timestamp)> {
         let sources = self.sources.values();
         sources.filter_map(|source| Some((&source.announced, source.updated?)))
     }
 
-    /// Returns the SUP address of a feed and its last listed update, for storing. `None` while the feed is owed a
-    /// look or cannot be read, because a new process must look at it then.
+    /// Returns the SUP address of a feed and the feed's last listed update, for storing. `None`
+    /// while the feed is owed a look or cannot be read, because a new process must look at the feed
+    /// then.
     pub fn told_by(&self, number: FeedNumber) -> Option<(SupAddress, Option<&str>)> {
         let feed = self.feed(number);
         let source = feed.source.filter(|_| !feed.owed)?;
@@ -300,8 +311,8 @@ impl Watch {
         sources.map(|source| (&source.announced, source.condition))
     }
 
-    /// Returns the next action. SUP documents come first, because they save looks at feeds. An action returns only
-    /// once, until the caller reports its result.
+    /// Returns the next action. SUP documents come first, because they save looks at feeds. An
+    /// action returns only once, until the caller reports the result.
     pub fn next(&mut self, now: Duration) -> Next {
         let document = self.next_document(now);
         if matches!(document, Next::Hear { .. }) {
@@ -353,7 +364,7 @@ impl Watch {
     }
 
     fn source(&self, number: SourceNumber) -> &Source {
-        // A source leaves with its last feed, so each number that a feed holds is present.
+        // A source leaves with the last feed, so each number that a feed holds is present.
         self.sources.get(&number).expect("it has feeds")
     }
 

@@ -1,10 +1,11 @@
 //! Strict, namespace-aware XML, as tokens with their byte ranges.
 //!
-//! Pure. quick-xml finds the tokens; this file holds all checks that quick-xml leaves to its caller. Accepted text
-//! stands in frozen documents for ever, next to other publishers' entries, so it must be well-formed for every
-//! parser: one root and nothing after it, XML 1.0 characters and names only, declared prefixes, no attribute twice,
-//! no DOCTYPE, and no entity references but the five predefined ones (RELIABILITY: a parser that only tokenises
-//! accepts all of these).
+//! Pure. quick-xml finds the tokens; this file holds all checks that quick-xml leaves to the
+//! caller. Accepted text stands in frozen documents for ever, next to other publishers' entries, so
+//! the text must be well-formed for every parser: one root element and nothing after the root, XML
+//! 1.0 characters and names only, declared prefixes, no attribute twice, no DOCTYPE, and no entity
+//! references but the five predefined ones. A parser that only tokenises accepts violations of all
+//! these rules.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -34,7 +35,7 @@ pub const HISTORY: &str = "http://purl.org/syndication/history/1.0";
 pub const XHTML: &str = "http://www.w3.org/1999/xhtml";
 /// The namespace of this profile's own elements.
 pub const SIMPLEFEED: &str = "urn:simplefeed:1";
-/// The namespace that the prefix `xml` is always bound to.
+/// The namespace to which the prefix `xml` is always bound.
 pub const XML: &str = "http://www.w3.org/XML/1998/namespace";
 /// The namespace of namespace declarations.
 pub const XMLNS: &str = "http://www.w3.org/2000/xmlns/";
@@ -65,13 +66,13 @@ impl XmlError {
 
 /// Returns whether two prefixes are the same.
 ///
-/// Nearly all are empty, and empty text may point to no memory; glibc's comparison of such text is
-/// twenty times as slow as any other on processors with AVX-512.
+/// Nearly all prefixes are empty, and empty text may point to no memory. On processors with
+/// AVX-512, glibc's comparison of such text is twenty times as slow as any other.
 pub(crate) fn is_prefix(one: &str, other: &str) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
 
-/// Returns the line of `text` that the byte at `offset` lies in, from 1.
+/// Returns the line of `text` in which the byte at `offset` lies, from 1.
 pub fn line_of(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
     1 + before
@@ -85,13 +86,14 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 pub enum Token<'a> {
     /// A start tag, or an empty-element tag (an [`Token::End`] follows all the same).
     Start(Tag<'a>),
-    /// The end of the element opened last, and the bytes of its end tag (none if it was empty).
+    /// The end of the innermost open element, and the bytes of the end tag (none for an
+    /// empty-element tag).
     End(Range<usize>),
     /// Character data, decoded, as one of possibly several pieces.
     Text(Cow<'a, str>),
 }
 
-/// The tokens of a document, up to its end or its first fault.
+/// The tokens of a document, up to the end or the first fault.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     text: &'a str,
@@ -130,7 +132,7 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    /// Returns the text that all ranges refer to: the input without its byte order mark.
+    /// Returns the text to which all ranges refer: the input without a byte order mark.
     pub fn text(&self) -> &'a str {
         self.text
     }
@@ -146,8 +148,8 @@ impl<'a> Tokens<'a> {
         self.scope.down_to(self.depth)
     }
 
-    /// Returns the declarations [in scope](Tokens::in_scope) that the innermost open element inherits: those it did
-    /// not make itself.
+    /// Returns the declarations [in scope](Tokens::in_scope) that the innermost open element
+    /// inherits, without those of the element itself.
     pub fn inherited_scope(&self) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
         self.scope.down_to(self.depth.saturating_sub(1))
     }
@@ -156,7 +158,8 @@ impl<'a> Tokens<'a> {
     ///
     /// # Errors
     ///
-    /// Returns the first fault in form, or the first construct that is not admitted. Nothing after it is read.
+    /// Returns the first fault in form, or the first construct that is not admitted. Nothing after
+    /// the fault is read.
     pub fn read(&mut self) -> Result<Option<Token<'a>>, XmlError> {
         // An empty-element tag counts as a start and an end, so callers need one case only.
         if self.end_owed {
@@ -190,7 +193,8 @@ impl<'a> Tokens<'a> {
                     self.inside_root("reference", start)?;
                     return reference(raw, start).map(Some);
                 }
-                // XML 1.0, 2.5: a comment must not end in `--->`; the reader's own check passes over that.
+                // XML 1.0, 2.5: a comment must not end in `--->`; the reader's own check passes
+                // over that.
                 Event::Comment(_) if raw.ends_with("--->") => {
                     return Err(XmlError::new("a comment ends with --->", start));
                 }
@@ -212,7 +216,8 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Reads to the end of the element whose start tag was the last token, checking all of it.
+    /// Reads to the end of the element whose start tag was the last token, and checks the whole
+    /// element.
     ///
     /// # Errors
     ///
@@ -243,7 +248,7 @@ impl<'a> Tokens<'a> {
         self.depth += 1;
         self.root_seen = true;
         let mut tag = Tag::parse(raw, range)?;
-        // The order matters: an element's own declarations apply to its own name.
+        // The order matters: an element's declarations apply to the element's name, too.
         self.declare(&tag)?;
         tag.resolve(&self.scope)?;
         self.end_owed = empty;
@@ -251,7 +256,7 @@ impl<'a> Tokens<'a> {
     }
 
     fn close(&mut self, range: Range<usize>) -> Token<'a> {
-        // The bindings of the closed element must go before its depth is reused.
+        // The bindings of the closed element must go before another element reuses the depth.
         self.scope.close(self.depth);
         self.depth = self.depth.saturating_sub(1);
         Token::End(range)
@@ -264,6 +269,8 @@ impl<'a> Tokens<'a> {
             };
             let uri = attribute.value()?;
             let at = attribute.offset;
+            // Namespaces in XML 1.0, 3: both prefixes are bound for ever, and nothing else may be
+            // bound to their namespaces.
             let reserved = prefix == "xmlns" || uri == XMLNS || (prefix == "xml") != (uri == XML);
             if reserved {
                 return Err(XmlError::new(
@@ -272,11 +279,12 @@ impl<'a> Tokens<'a> {
                 ));
             }
             let named = attribute.name != "xmlns";
-            // Each declaration takes memory until its element ends.
+            // Each declaration takes memory until the element ends.
             if self.scope.len() >= BINDINGS_MAX {
                 let detail = format!("more than {BINDINGS_MAX} namespaces are declared");
                 return Err(XmlError::new(detail, at));
             }
+            // Namespaces in XML 1.0 can undeclare the default namespace, and no prefix.
             if named && (uri.is_empty() || !is_nc_name(prefix)) {
                 return Err(XmlError::new(
                     format!("prefix {prefix} is declared wrongly"),
@@ -341,6 +349,7 @@ fn check_instruction(raw: &str, start: usize) -> Result<(), XmlError> {
         .split([' ', '\t', '\r', '\n'])
         .next()
         .unwrap_or_default();
+    // XML 1.0, 2.6, reserves `xml` in any case; Namespaces in XML 1.0, 7, forbids a colon.
     if is_nc_name(target) && !target.eq_ignore_ascii_case("xml") {
         return Ok(());
     }
@@ -350,7 +359,8 @@ fn check_instruction(raw: &str, start: usize) -> Result<(), XmlError> {
     ))
 }
 
-/// Checks `<?xml version="1.0" encoding="utf-8" standalone="yes"?>` with its optional parts.
+/// Checks `<?xml version="1.0" encoding="utf-8" standalone="yes"?>`, where the last two parts are
+/// optional.
 fn check_declaration(raw: &str) -> Result<(), XmlError> {
     let inner = raw
         .strip_prefix("<?xml")
