@@ -1,7 +1,7 @@
 //! Canonical form of a JSON event, equal for repeats of the same event.
 //!
-//! Pure. The text has already passed a JSON parser, so this module only follows its structure. It reads the text
-//! once, at any depth of nesting.
+//! Pure. The text has already passed a JSON parser, so this module only follows the structure. One
+//! pass over the text is enough at any depth of nesting.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -11,18 +11,18 @@ use crate::{limits::DEPTH_MAX, refusal::Refusal};
 /// Members that describe the place of an event in a feed.
 const PLACE: [&str; 3] = ["document", "position", "feed"];
 
-/// Returns the form of an event that its digest covers: members sorted, white space removed, strings in
-/// one spelling, numbers as sent, and without the members of its place.
+/// Returns the form of an event that the digest covers: members sorted, white space removed,
+/// strings in one spelling, numbers as sent, and without the members of the event's place.
 ///
 /// # Errors
 ///
-/// `Malformed` if an object has a member twice (parsers disagree about which one counts), or if it is nested
-/// too deeply.
+/// `Malformed` if an object has a member twice (parsers disagree about which one counts), or if the
+/// nesting is too deep.
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
     reading.skip_blanks();
     let mut out = String::with_capacity(json.len());
-    // `replay` adds the place, so `append` must find the same digest without it.
+    // `replay` adds the place, so `append` must find the same digest without the place.
     reading.read_members(1, &PLACE, &mut out)?;
     Ok(out)
 }
@@ -56,7 +56,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Passes over one byte and the white space behind it.
+    /// Passes over one byte and the white space that follows.
     fn sign(&mut self) {
         self.at += 1;
         self.skip_blanks();
@@ -97,8 +97,8 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Appends the object that begins here, its members sorted by name, since parsers do not keep their order, and
-    /// without those of the names `without`.
+    /// Appends the object that begins here, without the members named in `without`. The members are
+    /// sorted by name, since parsers do not keep their order.
     fn read_members(
         &mut self,
         depth: usize,
@@ -107,7 +107,7 @@ impl<'a> Reading<'a> {
     ) -> Result<(), Refusal> {
         self.sign();
         let begin = out.len();
-        // Name of each member, and its place in `out` behind `begin`.
+        // Name of each member, and the member's place in `out` behind `begin`.
         let mut members: Vec<(Cow<'a, str>, Range<usize>)> = vec![];
         while let Some(byte) = self.peek().filter(|byte| *byte != b'}') {
             if byte == b',' {
@@ -151,7 +151,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns the string that begins here, with its quotes.
+    /// Returns the string that begins here, quotes included.
     fn read_string(&mut self) -> &'a str {
         let start = self.at;
         self.at += 1;
@@ -170,13 +170,14 @@ impl<'a> Reading<'a> {
         let rest = self.json.get(self.at..).unwrap_or_default();
         let is_end = |c: char| matches!(c, ',' | ']' | '}' | ' ' | '\t' | '\n' | '\r');
         let length = rest.find(is_end).unwrap_or(rest.len());
-        // At least one byte, so that even text that is not JSON comes to its end.
+        // The length is at least one byte, so that even text that is not JSON comes to an end.
         self.at += length.max(1);
         rest.get(..length).unwrap_or_default()
     }
 }
 
-/// Appends a string in its one spelling. Escapes can spell it in many ways; a string without them has one.
+/// Appends a string in the one canonical spelling. Escapes allow many spellings of a string; a
+/// string without escapes has one.
 fn push_spelled(string: &str, out: &mut String) -> Result<(), Refusal> {
     if string.contains('\\') {
         let spelled = serde_json::to_string(&*unescaped(string)?);
@@ -187,7 +188,7 @@ fn push_spelled(string: &str, out: &mut String) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the text of a string with its quotes.
+/// Returns the text of a string that is given with quotes.
 fn unescaped(string: &str) -> Result<Cow<'_, str>, Refusal> {
     if string.contains('\\') {
         let text: Result<String, _> = serde_json::from_str(string);

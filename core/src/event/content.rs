@@ -36,8 +36,8 @@ fn one_line_json(text: &str) -> Option<Box<RawValue>> {
 
 /// Returns the JSON in `text`, decoded from Base64 (RFC 4287, 4.1.3.3, rule 6), on one line.
 ///
-/// No JSON is its own Base64: the Base64 of a JSON text begins with a capital letter, or with one of `b`,
-/// `d`, `e`, with which no JSON text begins.
+/// No text is both JSON and the Base64 of JSON: the Base64 of a JSON text begins with a capital
+/// letter, or with one of `b`, `d`, `e`, with which no JSON text begins.
 fn json_in_base64(text: &str) -> Option<Box<RawValue>> {
     // Publishers wrap Base64 into lines, and the decoder refuses white space.
     let bare: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();

@@ -1,9 +1,9 @@
 //! An entry's fragment, read back into an event.
 //!
-//! Pure. Lenient where possible: the reader accepts the entries of foreign feeds, and its result must be an event
-//! that a server accepts. Titles and summaries are text, `html` ones with their markup; references are absolute;
-//! foreign elements have no member and are left out. Content that breaks its type's promise (JSON that is none, XML
-//! that is not one element) is text.
+//! Pure. Lenient where possible: the reader accepts the entries of foreign feeds, and the result
+//! must be an event that a server accepts. Titles and summaries are text, `html` ones with markup;
+//! references are absolute; foreign elements have no member and are left out. Content that breaks
+//! the promise of the type (JSON that is none, XML that is not one element) is text.
 
 use std::sync::Arc;
 
@@ -24,19 +24,21 @@ use crate::{
 impl Event {
     /// Returns the event of an entry's fragment.
     ///
-    /// JSON content stays verbatim, but on one line. Inline XML is the text of its element with the declarations it
-    /// needs. All other content is a string. Content that is elsewhere becomes a link with the relation `related`.
+    /// JSON content stays verbatim, but on one line. Inline XML is the text of the element, with
+    /// the declarations that the element needs. All other content is a string. Content that is
+    /// elsewhere becomes a link with the relation `related`.
     ///
     /// # Errors
     ///
-    /// Not well-formed XML, or an event that would be many times as long as its entry.
+    /// The fragment is not well-formed XML, or the event would be many times as long as the entry.
     pub fn from_entry(fragment: &str) -> Result<Self, XmlError> {
         Plain::read(fragment)
             .map_or_else(|| Self::from_any_entry(fragment), |entry| Ok(entry.event()))
     }
 
-    /// Returns the event of a fragment as [one line](Self::line) of JSON, without making the event first. `None` for an entry
-    /// that is not of a common form, and for one without an id: their lines are made of their events.
+    /// Returns the event of a fragment as [one line](Self::line) of JSON, without making the event
+    /// first. `None` for an entry that is not of a common form, and for one without an id: their
+    /// lines are made of their events.
     ///
     /// # Examples
     ///
@@ -85,7 +87,8 @@ type Base = Option<Arc<Url>>;
 struct Reading<'a> {
     tokens: Tokens<'a>,
     event: Event,
-    /// Allowance of bytes from outside the entry's own text: bases and declarations that are written out at each use.
+    /// Allowance of bytes from outside the entry's own text: bases and declarations that are
+    /// written out at each use.
     left: usize,
 }
 
@@ -93,7 +96,7 @@ struct Reading<'a> {
 enum Markup {
     /// Exactly one element, with the declarations to stand alone.
     Element(String),
-    /// Anything else: its text only.
+    /// Anything else: the text only.
     Text(String),
 }
 
@@ -151,7 +154,7 @@ impl<'a> Reading<'a> {
             }
             None => Url::parse(&own),
         };
-        // A base that does not resolve leaves its inside without one.
+        // Elements inside a base that does not resolve have no base.
         Ok(joined.ok().map(Arc::new))
     }
 
@@ -276,7 +279,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns the inside of the current element: its only element, or its text.
+    /// Returns the inside of the current element: the only element there, or the text.
     fn read_markup(&mut self) -> Result<Markup, XmlError> {
         let mut text = String::new();
         let mut elements = 0_usize;
@@ -290,7 +293,8 @@ impl<'a> Reading<'a> {
                 }
                 Some(Token::Start(tag)) => {
                     elements += 1;
-                    // The scope is copied before the element is read, because the reader's scope moves on.
+                    // The scope is copied before the element is read, because the reader's scope
+                    // moves on.
                     let scope: Option<Vec<_>> = (elements == 1).then(|| {
                         let scope = self.tokens.in_scope();
                         scope.map(|(prefix, uri)| (prefix, uri.clone())).collect()

@@ -1,6 +1,7 @@
 //! JSON array with as many items as a request may have entries.
 //!
-//! Pure. A list of 16 MB may have eight million items, and each costs memory before it is counted.
+//! Pure. A list of 16 MB may have eight million items, and each costs memory before the items are
+//! counted.
 
 use std::fmt;
 
@@ -9,7 +10,8 @@ use serde_json::value::RawValue;
 
 use crate::limits::BATCH_ENTRIES_MAX;
 
-/// Items of an array, at most one more than a request may have, so that the caller can notice the excess.
+/// Items of an array, at most one more than a request may have, so that the caller can notice the
+/// excess.
 #[derive(Debug)]
 pub(super) struct Listed<'a>(pub(super) Vec<&'a RawValue>);
 
@@ -26,8 +28,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
                 let mut listed = vec![];
-                // The items beyond the bound are read and dropped: serde refuses an array that is not read to its
-                // end.
+                // The items beyond the bound are read and dropped: serde refuses an array that is
+                // not read to the end.
                 while let Some(item) = items.next_element()? {
                     if listed.len() <= BATCH_ENTRIES_MAX {
                         listed.push(item);

@@ -1,7 +1,7 @@
 //! Common events to entries and back, without a tokenizer.
 //!
-//! Pure. Servers take, and replays print, millions of them. The gate and the general reader take all other forms, and
-//! give the same for this one.
+//! Pure. Servers take, and replays print, millions of such events. The gate and the general reader
+//! take all other forms, and give the same result for this one.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -27,10 +27,12 @@ const CATEGORY: &str = "category term=\"";
 const PAGE_RELATION: &str = "alternate";
 const PAGE_TYPE: &str = "text/html";
 
-/// Returns the draft of an event whose Atom is `atom`, without its digest. Returns the Atom again if it needs the gate:
-/// if a member besides ids and dates has rules of its own, or breaks them.
+/// Returns the draft of an event whose Atom is `atom`, without the digest. Returns the Atom again
+/// if the entry needs the gate: a member besides ids and dates has rules of its own, or a member
+/// breaks the rules.
 ///
-/// The Atom was written from the event, with characters that XML admits, so its form is right.
+/// The Atom was written from the event, with characters that XML admits, so the form of the Atom is
+/// right.
 pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> {
     let authors = match &event.author {
         None => &[],
@@ -53,6 +55,7 @@ pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> 
     }
     Ok(Draft {
         id: id.flatten(),
+        // The caller sets the digest, which covers the event and not this Atom.
         sent: Digest([0; 32]),
         authors: Arc::default(),
         element: atom,
@@ -64,9 +67,9 @@ pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> 
             updated: event.updated.is_none(),
             author: authors.is_empty(),
             content: event.given_content().is_none(),
-            // Those with links are not plain.
+            // Events with links are not plain.
             alternate: true,
-            // JSON as text needs none.
+            // JSON as text needs no summary.
             summary: false,
         },
     })
@@ -98,9 +101,10 @@ enum Content<'f> {
 }
 
 impl<'f> Plain<'f> {
-    /// Returns the entry of a fragment, if it is of the plain form.
+    /// Returns the entry of a fragment of the plain form; `None` for any other form.
     pub(super) fn read(fragment: &'f str) -> Option<Self> {
-        // Line ends other than `\n`, characters that XML does not have, and the end of a CDATA section.
+        // The general reader takes line ends other than `\n`, characters that XML does not have,
+        // and the end of a CDATA section.
         let is_unusual = |byte: u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
         if has_any(fragment, is_unusual) || fragment.contains("]]>") {
             return None;
@@ -117,7 +121,7 @@ impl<'f> Plain<'f> {
         Some(entry)
     }
 
-    /// Reads the inside of an element. Returns the rest behind its end.
+    /// Reads the inside of an element. Returns the rest behind the end tag.
     fn read_element(&mut self, tag: &'f str, inside: &'f str) -> Option<&'f str> {
         let (member, end) = match tag {
             "id" => (&mut self.id, "</id>"),
@@ -198,8 +202,8 @@ impl<'f> Plain<'f> {
         }
     }
 
-    /// Returns the entry as one line of JSON, as [`Event::line`] gives it. `None` without an id, and if JSON content has
-    /// several lines or is not JSON.
+    /// Returns the entry as one line of JSON, the same as [`Event::line`] gives. `None` without an
+    /// id, and if JSON content has several lines or is not JSON.
     pub(super) fn line(
         &self,
         document: Option<&str>,
@@ -265,7 +269,7 @@ const LINE_BYTES: usize = 128;
 struct Line(String);
 
 impl Line {
-    /// Begins a member, and returns the place for its value.
+    /// Begins a member, and returns the place for the value.
     fn member(&mut self, name: &str) -> &mut String {
         let out = &mut self.0;
         out.push(if out.is_empty() { '{' } else { ',' });
@@ -284,7 +288,7 @@ impl Line {
         }
     }
 
-    /// Writes a list, if it has an item.
+    /// Writes a list, but no member for an empty one.
     fn list(&mut self, name: &str, items: &[&str], push: impl Fn(&str, &mut String)) {
         for (index, item) in items.iter().enumerate() {
             let out = if index == 0 {
@@ -327,8 +331,8 @@ fn read_text<'f>(inside: &'f str, end: &str) -> Option<(&'f str, &'f str)> {
     Some((text, rest))
 }
 
-/// Returns a text with characters in place of references, or `None` if there is another reference than those to XML's
-/// own entities.
+/// Returns a text with characters in place of references, or `None` if there is another reference
+/// than those to XML's own entities.
 fn unescape(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('&') {
         return Some(text.into());

@@ -11,11 +11,11 @@ const DECLARATION_BYTES_MAX: usize = 256;
 /// Byte order mark of UTF-8, which overrides the XML declaration.
 const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Returns a document in UTF-8, given the charset of its media type. The byte order mark overrides the media type,
-/// and the media type overrides the XML declaration (RFC 7303, 3).
+/// Returns a document in UTF-8, given the charset of the media type. The byte order mark overrides
+/// the media type, and the media type overrides the XML declaration (RFC 7303, 3).
 ///
-/// A document in UTF-8 stays as it is, and so does one with an unknown encoding: the reader reports it as not UTF-8.
-/// A converted document begins with UTF-8's mark.
+/// A document in UTF-8 stays unchanged, and so does one with an unknown encoding: the reader
+/// reports such a document as not UTF-8. A converted document begins with UTF-8's mark.
 ///
 /// # Examples
 ///
@@ -41,7 +41,7 @@ pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
         };
     }
     let (text, _) = encoding.decode_with_bom_removal(&body);
-    // The text still declares its old encoding; the mark overrides the declaration.
+    // The text still declares the old encoding; the mark overrides the declaration.
     [UTF_8_MARK, text.as_bytes()].concat().into()
 }
 

@@ -1,7 +1,7 @@
 //! Links of a document: sound ones, and those that lead nowhere.
 //!
-//! Pure. A consumer that takes a broken link to the archive for no link ends before the oldest entry, so broken links
-//! are kept and named.
+//! Pure. A consumer that takes a broken link to the archive for no link ends before the oldest
+//! entry, so broken links are kept and named.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ const NEXT_ARCHIVE: &str = "next-archive";
 /// The most characters of a broken target that are kept.
 const TARGET_CHARACTERS_MAX: usize = 200;
 
-/// Feed-level link of a document, or a link of its header fields.
+/// Feed-level link of a document, or a link of the header fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The relation, in lower case: a registered name or an IRI (rule A-5).
@@ -42,13 +42,15 @@ pub struct Link {
     pub url: Url,
 }
 
-/// Link that leads nowhere: it has no target, or one that is no URL of at most
-/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or `file`.
+/// Link that leads nowhere: the link has no target, or one that is no URL of at most
+/// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or
+/// `file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink {
     /// The relation, in lower case.
     pub rel: String,
-    /// The target as the document has it, cut to 200 characters and without control characters; `None` if it has none.
+    /// The target as written in the document, cut to 200 characters and without control characters;
+    /// `None` if there is none.
     pub target: Option<String>,
 }
 
@@ -65,13 +67,14 @@ impl fmt::Display for BrokenLink {
     }
 }
 
-/// Fault of a document that a consumer can read in spite of it.
+/// Fault of a document that a consumer can read all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FeedFault {
     /// A link leads nowhere.
     Link(BrokenLink),
-    /// Some entries have the same id. Only the newest of each id is an entry; the others are revisions of it.
+    /// Some entries have the same id. Only the newest of each id is an entry; the others are
+    /// revisions of that entry.
     Repeats {
         /// Number of entries that are not the newest of their id.
         entries: usize,
@@ -84,12 +87,14 @@ pub enum FeedFault {
 }
 
 impl FeedFault {
-    /// Returns a number that faults of one kind have in common: below 16, so that a set of them fits into that many bits.
+    /// Returns a number that faults of one kind have in common: below 16, so that a set of them
+    /// fits into that many bits.
     pub fn kind(&self) -> u32 {
         let kind = match self {
             Self::Repeats { .. } => 0,
             Self::Paged { .. } => 1,
             Self::Link(link) => {
+                // Only links with a followed relation are kept as broken, so the relation is found.
                 2 + FOLLOWED
                     .iter()
                     .position(|rel| *rel == link.rel)
@@ -123,7 +128,7 @@ impl fmt::Display for FeedFault {
     }
 }
 
-/// Links of a document while it is read.
+/// Links of a document that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) sound: Vec<Link>,
@@ -133,13 +138,14 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Adds a link that `href` names; `rel` has the form of [`relation`]. Without a base, only an absolute target is
-    /// sound.
+    /// Adds a link that `href` names; `rel` has the form of [`relation`]. Without a base, only an
+    /// absolute target is sound.
     pub(super) fn add(&mut self, rel: String, base: Option<&Url>, href: Option<&str>) {
         let followed = FOLLOWED.iter().position(|followed| *followed == rel);
         let Some(url) = href.and_then(|href| target(base, href, followed.is_some())) else {
             return self.add_broken(rel, href);
         };
+        // `FOLLOWED` has fewer than 16 relations, so that each has a bit.
         let bit = followed.map_or(0, |number| 1 << number);
         // A link that a walk needs may stand behind any number of others.
         let is_needed = bit & !self.followed != 0;
@@ -166,16 +172,17 @@ fn add_broken(links: &mut Vec<BrokenLink>, rel: String, href: Option<&str>) {
     links.push(BrokenLink { rel, target });
 }
 
-/// Returns a relation in the form in which relations are compared: without case and white space (RFC 8288, 2.1.1), and
-/// a registered one by its bare name (RFC 4287, 4.2.7.2).
+/// Returns a relation in the form in which relations are compared: without case and white space
+/// (RFC 8288, 2.1.1), and a registered one by the bare name (RFC 4287, 4.2.7.2).
 pub(super) fn relation(text: &str) -> String {
     let rel = text.trim().to_ascii_lowercase();
     let registered = rel.strip_prefix("http://www.iana.org/assignments/relation/");
     registered.map(str::to_owned).unwrap_or(rel)
 }
 
-/// Returns a reference as a URL without its fragment; without a base, only an absolute one. `None` if it is no URL, is
-/// longer than [`LINK_BYTES_MAX`], or is to be followed and leads out of the web.
+/// Returns a reference as a URL without the fragment; without a base, only an absolute one. `None`
+/// if the reference is no URL, is longer than [`LINK_BYTES_MAX`], or is to be followed and leads
+/// out of the web.
 fn target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
     let mut url = resolve(base, reference)?;
     url.set_fragment(None);
@@ -194,8 +201,8 @@ pub(super) fn resolve(base: Option<&Url>, reference: &str) -> Option<Url> {
 }
 
 impl Document {
-    /// Adds a link from a header field (RFC 8288), whose target is relative to `base`. The document's own links precede
-    /// it.
+    /// Adds a link from a header field (RFC 8288), whose target is relative to `base`. The
+    /// document's own links come before such a link.
     pub fn add_link(&mut self, rel: &str, base: &Url, href: &str) {
         let rel = relation(rel);
         let is_followed = FOLLOWED.contains(&rel.as_str());
@@ -245,19 +252,20 @@ impl Document {
         }
     }
 
-    /// Returns whether the document has a link with this relation that a consumer follows, sound or broken.
+    /// Returns whether the document has a link with this relation that a consumer follows, sound or
+    /// broken.
     pub(crate) fn has_link(&self, rel: &str) -> bool {
         self.lead(rel) != Ok(None)
     }
 
-    /// Returns the next page of a feed that goes on at others (RFC 5005, 3) and has no archive. `urls` are those of the
-    /// document itself.
+    /// Returns the next page of a feed that goes on at other pages (RFC 5005, 3) and has no
+    /// archive. `urls` are those of the document itself.
     ///
     /// # Errors
     ///
     /// The broken link, if the feed goes on nobody knows where.
     pub(crate) fn next_page(&self, urls: [&Url; 2]) -> Result<Option<&Url>, &BrokenLink> {
-        // Pages of a feed with positions are another form of its archive.
+        // Pages of a feed with positions are another form of the archive.
         let has_other_way =
             self.history.is_some() || self.has_link(PREV_ARCHIVE) || self.has_link(NEXT_ARCHIVE);
         if has_other_way {
@@ -283,8 +291,8 @@ impl Document {
         links.chain(repeats).chain(paged).collect()
     }
 
-    /// Swaps the archive links of a feed that has them reversed, as Atom Hopper's: there `next-archive` leads to
-    /// older documents.
+    /// Swaps the archive links of a feed that has them reversed, as Atom Hopper's: there
+    /// `next-archive` leads to older documents.
     pub(crate) fn swap_archive_links(&mut self) {
         let links = self.links.iter_mut().map(|link| &mut link.rel);
         let broken = self.broken_links.iter_mut().map(|link| &mut link.rel);

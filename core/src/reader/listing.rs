@@ -1,6 +1,7 @@
-//! Order in which a document lists its entries.
+//! Order of the entries in a document.
 //!
-//! Pure. Simplefeed lists the newest first (SF-1); feeds of others may not, and only some documents show it.
+//! Pure. Simplefeed lists the newest first (SF-1); feeds of others may not, and only some documents
+//! show the order.
 
 use super::Document;
 use crate::timestamp::Timestamp;
@@ -18,8 +19,8 @@ pub enum Listing {
 }
 
 impl Document {
-    /// Returns the order of the entries, if the document proves it: it has positions, its entries are ICT4H's, or at
-    /// least three dates rise, or fall, all the way.
+    /// Returns the order of the entries, if the document proves one: by positions, by ids of ICT4H,
+    /// or by at least three dates that all rise or all fall.
     pub(super) fn listing(&self) -> Option<Listing> {
         if self.history.is_some() {
             return Some(Listing::NewestFirst);
@@ -48,13 +49,14 @@ impl Document {
         all(|above, below| above > below).then_some(Listing::NewestFirst)
     }
 
-    /// Returns the order of the entries in the document's bytes, if the document proves it. One document's order
-    /// holds for its whole feed.
+    /// Returns the order of the entries in the document's bytes, if the document proves one. The
+    /// order of one document holds for the whole feed.
     pub fn shown_listing(&self) -> Option<Listing> {
         self.listing
     }
 
-    /// Reverses the entries of a document that lists the oldest first, so that index 0 is the newest.
+    /// Reverses the entries of a document that lists the oldest first, so that index 0 is the
+    /// newest.
     pub(crate) fn list_newest_first(&mut self) {
         // A second call must not turn the entries back.
         if !self.oldest_first {

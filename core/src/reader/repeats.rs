@@ -1,6 +1,7 @@
 //! Entries of one document with the same id: revisions of one entry.
 //!
-//! Pure. Plain feeds only: entries of a timeline may have one id, and each is an entry by its position.
+//! Pure. Plain feeds only: entries of a timeline may share an id, and each is an entry by its
+//! position.
 
 use std::{
     cmp::Reverse,
@@ -21,8 +22,9 @@ impl Document {
         all.filter(|id| is_repeat(*id)).count()
     }
 
-    /// Leaves out all entries of a plain feed that are not the newest of their id: the one with the latest `updated`, and
-    /// among equals the topmost (FH-13). Entries must be in their true order, the newest on top.
+    /// Leaves out all entries of a plain feed that are not the newest of their id: the one with the
+    /// latest `updated`, and among equals the topmost (FH-13). Entries must be in their true order,
+    /// the newest on top.
     ///
     /// # Examples
     ///
@@ -42,9 +44,10 @@ impl Document {
         self.order_revisions(false);
     }
 
-    /// Puts revisions of one entry in the order of their dates, the newest on top. Of those with one date the topmost
-    /// alone stays: nothing else tells them apart in a consumer's memory. Unless `all` are wanted, the newest alone
-    /// stays. Entries must be in their true order.
+    /// Puts revisions of one entry in the order of their dates, the newest on top. Only the topmost
+    /// of several revisions with one date stays: a consumer's memory tells revisions apart by date
+    /// alone. Unless `all` is set, only the newest revision stays. Entries must be in their true
+    /// order.
     pub(crate) fn order_revisions(&mut self, all: bool) {
         if self.repeats == 0 {
             return;
@@ -63,7 +66,8 @@ impl Document {
             if all {
                 ordered.extend(places.into_iter().zip(revisions));
             } else {
-                // It stays where it is: its neighbours show its place in time.
+                // The newest revision stays at its index, where the neighbours show the place in
+                // time.
                 ordered.extend(revisions.first().map(|newest| (*newest, *newest)));
             }
         }

@@ -11,8 +11,9 @@ use crate::entry::push_attribute;
 impl Document {
     /// Returns an entry as an element that stands alone.
     ///
-    /// Entries of our own feeds stand alone already. An entry of a foreign feed gets its feed's namespace
-    /// declarations, base, language and authors, unless the entry has its own.
+    /// Entries of our own feeds stand alone already. An entry of a foreign feed gets the feed's
+    /// namespace declarations, base, language and authors, unless the entry has such parts of its
+    /// own.
     pub fn stand_alone(&self, index: usize) -> Option<Bytes> {
         let fragment = self.fragment(index)?;
         // Entries with positions stand alone as they were stored.
@@ -32,7 +33,8 @@ impl Document {
             } else {
                 format!("xmlns:{prefix}")
             };
-            // The entry's own declaration overrides the feed's, and an attribute must not stand twice.
+            // The entry's own declaration overrides the feed's, and an attribute must not stand
+            // twice.
             if !matches!(tag.try_get_attribute(&attribute), Ok(Some(_))) {
                 push_attribute(&attribute, uri, &mut element);
             }
@@ -57,7 +59,8 @@ impl Document {
     }
 }
 
-/// Returns whether an entry, given from behind its start tag on, names an author, or a source that may name one.
+/// Returns whether an entry, given from behind the start tag on, names an author, or a source that
+/// may name one.
 fn names_author(children: &[u8]) -> bool {
     let mut reader = Reader::from_reader(children);
     // The slice ends with the entry's end tag, whose start tag is not part of the slice.

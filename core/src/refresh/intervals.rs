@@ -1,4 +1,6 @@
-//! How often an item is refreshed, by its age.
+//! Intervals between the refreshes of an item, by the item's age.
+//!
+//! Pure.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -8,7 +10,7 @@ use crate::timestamp::Timestamp;
 /// Lines of a table, at most.
 const LINES_MAX: usize = 1_000;
 
-/// A length of time as people write it: `90s`, `18m`, `1h`, `30d`.
+/// A length of time in the form that people write: `90s`, `18m`, `1h`, `30d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -26,6 +28,7 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, SpanError> {
         let read = || {
             let (_, seconds) = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
+            // All units are ASCII, so that the last byte is the unit.
             let number = text.get(..text.len() - 1)?;
             // `parse` takes a sign, too.
             let number: u64 = number
@@ -49,7 +52,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// One line of a table: an item is refreshed at this interval until it has this age.
+/// One line of a table: an item is refreshed at this interval until the item has this age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Age from which on the next line counts.
@@ -58,8 +61,8 @@ pub struct Line {
     pub interval: Duration,
 }
 
-/// A table of intervals by age (TU-3). Each line counts from the age of the one before, inclusive, to its own,
-/// exclusive. An item with the last line's age has ended.
+/// A table of intervals by age (TU-3). Each line counts from the age of the line before, inclusive,
+/// to the line's own age, exclusive. An item with the last line's age has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intervals(Vec<Line>);
 
@@ -79,8 +82,8 @@ pub enum IntervalsError {
 }
 
 impl Default for Intervals {
-    /// Up to 18 minutes of age every 2 minutes, to 1 hour every 5 minutes, to 1 day every hour, to 7 days every 6 hours,
-    /// to 30 days every day.
+    /// Up to 18 minutes of age every 2 minutes, to 1 hour every 5 minutes, to 1 day every hour, to
+    /// 7 days every 6 hours, to 30 days every day.
     fn default() -> Self {
         let minutes = |until: u64, interval: u64| Line {
             until: Duration::from_secs(until * 60),
@@ -125,7 +128,7 @@ impl Intervals {
         &self.0
     }
 
-    /// Returns the interval of an item of this age, or nothing if it has ended.
+    /// Returns the interval of an item of this age, or nothing if the item has ended.
     pub fn of_age(&self, age: Duration) -> Option<Duration> {
         self.0
             .iter()
@@ -133,11 +136,10 @@ impl Intervals {
             .map(|line| line.interval)
     }
 
-    /// Returns when an item is refreshed next, or nothing if it has ended (I6).
+    /// Returns the time of an item's next refresh, or nothing if the item has ended (I6).
     ///
-    /// `floor` is the least time until then: the item's own interval, or what its provider asks for. The last refresh
-    /// is at the very end of the item's life, so that its last value is seen; only a floor moves it beyond.
-    /// A birth that is still to come, because clocks differ, is an age of zero (TU-D5).
+    /// `floor` is the least time until then: the item's own interval, or the time that the provider
+    /// asks for. A birth that is still to come, because clocks differ, is an age of zero (TU-D5).
     pub fn next(&self, born: Timestamp, now: Timestamp, floor: Duration) -> Option<Timestamp> {
         let age = age(born, now);
         let interval = self.of_age(age)?;
@@ -146,6 +148,8 @@ impl Intervals {
             .last()
             .map_or(Duration::ZERO, |line| line.until)
             .saturating_sub(age);
+        // The last refresh is at the very end of the item's life, so that the last value is seen.
+        // Only a floor moves that refresh beyond the end.
         let wait = interval.min(rest).max(floor);
         Some(now.plus(wait))
     }
@@ -268,8 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// I5, I6: the next refresh is later than now and not later than the interval of the age allows; none is
-        /// planned for an item that has ended.
+        /// I5, I6: the next refresh is later than now and not later than the interval of the age
+        /// allows; none is planned for an item that has ended.
         #[test]
         fn next_is_within_the_interval(
             born in 0_u64..1_000_000_000,

@@ -1,4 +1,6 @@
-//! State of an item, and the meaning of an answer about it.
+//! State of an item, and the meaning of an answer about the item.
+//!
+//! Pure.
 
 use std::time::Duration;
 
@@ -8,33 +10,36 @@ use uuid::Uuid;
 use super::Intervals;
 use crate::{digest::Digest, timestamp::Timestamp};
 
-/// Answers in a row without an item after which it has ended.
+/// Number of answers in a row without an item after which the item has ended.
 pub const ABSENCES_MAX: u32 = 3;
-/// Namespace of the ids of published events: uuid v5 of the URL namespace and `tag:simplefeed,2026:refresh`.
+/// Namespace of the ids of published events: uuid v5 of the URL namespace and
+/// `tag:simplefeed,2026:refresh`.
 const EVENTS: Uuid = Uuid::from_u128(0x9b0f_8d06_b299_5253_a8cc_c973_b26e_4af2);
 
-/// State of an item between two refreshes; the payload of its job.
+/// State of an item between two refreshes; the payload of the item's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Microseconds after 1970 at which its age is zero.
+    /// Microseconds after 1970 at which the item's age is zero.
     pub born: i64,
-    /// Microseconds after 1970 at which its age is zero once more, because its birth was still to come when `born` was set:
-    /// it was announced, or the clock was wrong.
+    /// Microseconds after 1970 at which the item's age is zero once more, because the birth was
+    /// still to come when `born` was set: the birth was announced, or the clock was wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<i64>,
-    /// Seconds until its next refresh when that was planned, if a floor made them more than the longest interval.
+    /// Seconds from the planning of the next refresh to that refresh, if a floor made them more
+    /// than the longest interval.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wait: u64,
-    /// Its own least interval, in seconds.
+    /// The item's own least interval, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub floor: u64,
     /// Digest of the parts that count of the answer that was published last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Digest>,
-    /// Answers in a row without it.
+    /// Number of answers in a row without the item.
     #[serde(default, skip_serializing_if = "is_none")]
     pub absences: u32,
-    /// Another worker may have published something else after `last`, so that the next answer is published in any case.
+    /// Another worker may have published something else after `last`, so that the next answer is
+    /// published in any case.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
     /// URL of a related resource, for the link `related`.
@@ -59,10 +64,11 @@ fn is_none(absences: &u32) -> bool {
 }
 
 impl State {
-    /// Returns the state of an item that was never refreshed. Until a birth that is still to come, its age is counted from now:
-    /// else it would be young for all that time.
+    /// Returns the state of an item that was never refreshed.
     pub fn new(birth: Timestamp, now: Timestamp) -> Self {
         Self {
+            // Until a birth that is still to come, the age counts from now: else the item would be
+            // young for all that time.
             born: birth.min(now).micros(),
             birth: (birth > now).then_some(birth.micros()),
             wait: 0,
@@ -74,11 +80,13 @@ impl State {
         }
     }
 
-    /// Returns when an item is refreshed next, and its state then; nothing if it has ended.
+    /// Returns the time of an item's next refresh and the state then; nothing if the item has
+    /// ended.
     ///
-    /// `floor` is the provider's least interval; the item's own counts, too. `slot` is the time for which the present refresh
-    /// was planned, by an earlier reading of the clock. An item has ended once both readings say so. If only the present one
-    /// does, the longest interval passes before the next: a clock that is wrong for less time ends nothing.
+    /// `floor` is the provider's least interval; the item's own counts, too. `slot` is the time for
+    /// which the present refresh was planned, by an earlier reading of the clock. An item has ended
+    /// once both readings say so. If only the present reading says so, the longest interval passes
+    /// before the next refresh.
     pub fn next(
         mut self,
         slot: Timestamp,
@@ -92,11 +100,13 @@ impl State {
         let born = Timestamp::from_micros(self.born);
         let floor = floor.max(Duration::from_secs(self.floor));
         let due = intervals.next(born, now, floor).or_else(|| {
+            // A clock that is wrong for less time than the longest interval ends nothing.
             intervals.of_age(age(born, slot))?;
             Some(now.plus(intervals.longest().max(floor)))
         })?;
         let wait = age(now, due);
         let is_long = wait > intervals.longest();
+        // The seconds are rounded up, so that `wait_max` is never less than the wait planned here.
         self.wait = if is_long {
             wait.as_secs().saturating_add(1)
         } else {
@@ -105,20 +115,20 @@ impl State {
         Some((due, self))
     }
 
-    /// Returns the longest time for which its next refresh may have been planned.
+    /// Returns the longest time for which the next refresh may have been planned.
     pub fn wait_max(&self, intervals: &Intervals) -> Duration {
         let floors = self.wait.max(self.floor);
         intervals.longest().max(Duration::from_secs(floors))
     }
 }
 
-/// Returns the time from a birth until now: none, if it is still to come.
+/// Returns the time from a birth until now: none, if the birth is still to come.
 pub(super) fn age(born: Timestamp, now: Timestamp) -> Duration {
     let micros = now.micros().saturating_sub(born.micros());
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// Intent of a worker, stored before it publishes.
+/// Intent of a worker, stored before the worker publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// Digest of the value to be published.
@@ -126,7 +136,8 @@ pub struct Note {
     /// Whether another worker of the same slot was about to publish something else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// Slot of the event, in microseconds after 1970. The job may have another one, which a wrong clock has set.
+    /// Slot of the event, in microseconds after 1970. The job may have another one, which a wrong
+    /// clock has set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<i64>,
 }
@@ -143,7 +154,7 @@ impl Note {
 pub struct Leased {
     /// Id of the item at the provider.
     pub id: String,
-    /// Time for which the refresh was planned. It stays through failures and expired leases.
+    /// Time for which the refresh was planned. The slot stays through failures and expired leases.
     pub slot: Timestamp,
     /// State of the item before this refresh.
     pub state: State,
@@ -170,7 +181,8 @@ impl Leased {
 pub struct Value {
     /// Digest of the parts whose change counts.
     pub counted: Digest,
-    /// Digest of the answer as it came, which is published. Two events with one id thus have one content.
+    /// Digest of the answer as received, which is published. So two events with one id have one
+    /// content.
     pub exact: Digest,
 }
 
@@ -179,23 +191,23 @@ pub struct Value {
 pub enum Seen {
     /// The answer has the item, with this value.
     Value(Value),
-    /// The answer does not have it.
+    /// The answer lacks the item.
     Absent,
-    /// The answer has nothing at all, which says nothing about it.
+    /// The answer has nothing at all, which says nothing about the item.
     Unknown,
 }
 
 /// Content of an event about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Its answer, which has this exact digest.
+    /// The answer about the item, with this exact digest.
     Value(Digest),
-    /// That it is gone.
+    /// The end of the item.
     Ended,
 }
 
 impl What {
-    /// Returns the digest that stands for it in notes and ids.
+    /// Returns the digest that stands for the content in notes and ids.
     pub fn digest(self) -> Digest {
         match self {
             Self::Value(digest) => digest,
@@ -211,15 +223,15 @@ pub struct Publication {
     pub index: usize,
     /// Id of the item at the provider.
     pub id: String,
-    /// Its slot, which is the event's `updated`.
+    /// Slot of the item, which is the event's `updated`.
     pub slot: Timestamp,
     /// Content of the event.
     pub what: What,
 }
 
 impl Publication {
-    /// Returns the event's id. The same value of the same slot has the same id, so that a repeat after a crash is a
-    /// duplicate.
+    /// Returns the event's id. The same value of the same slot has the same id, so that a repeat
+    /// after a crash is a duplicate.
     pub fn event_id(&self) -> Uuid {
         let name = format!(
             "{}\0{}\0{}",
@@ -236,14 +248,15 @@ impl Publication {
 pub struct Decision {
     /// Content to publish, if there is any.
     pub publish: Option<What>,
-    /// Time and state of its next refresh; nothing if it has ended.
+    /// Time and state of the next refresh; nothing if the item has ended.
     pub next: Option<(Timestamp, State)>,
 }
 
 /// Decides about an item.
 ///
-/// A value is published if it is another one than the last. It is published in any case if an earlier worker of this
-/// slot, or of the one before, may have published something else: that worker may still be about to.
+/// A value that differs from the last one is published. Any value is published if an earlier worker
+/// of this slot, or of the slot before, may have published something else, or may still be about
+/// to.
 pub fn decide(
     item: &Leased,
     seen: Seen,
@@ -272,6 +285,8 @@ pub fn decide(
             };
         }
         Seen::Unknown => {
+            // Nothing is published now, so the value of an earlier worker of this slot may be out,
+            // and the next answer must correct that.
             let unsure = state.unsure || item.note.is_some();
             let after = State {
                 unsure,
@@ -421,7 +436,8 @@ mod tests {
         assert_eq!(decided(&item(state, None), Seen::Absent), ended);
     }
 
-    /// A clock that leaps for the time of one refresh ends nothing; one that shows the same at two refreshes is believed.
+    /// A clock that leaps for the time of one refresh ends nothing; one that shows the same at two
+    /// refreshes is believed.
     #[test]
     fn no_item_ends_on_one_reading() {
         let (day, years) = (86_400_000_000, 72 * 365 * 86_400_000_000);
@@ -440,7 +456,8 @@ mod tests {
         assert_eq!(next(state, NOW + 30 * day, NOW + 30 * day), None);
     }
 
-    /// With a clock in 1970, every birth is still to come. Its age is right as soon as the clock is.
+    /// With a clock in 1970, every birth is still to come. Its age is right as soon as the clock
+    /// is.
     #[test]
     fn a_birth_that_is_still_to_come_counts_once_it_comes() {
         let (hour, intervals) = (3_600_000_000, Intervals::default());
@@ -476,7 +493,8 @@ mod tests {
         assert_eq!(next(state, day).wait, 0);
     }
 
-    /// The id is for ever: a repeat after an upgrade must be a duplicate, too. (Recomputed with Python's uuid.)
+    /// The id is for ever: a repeat after an upgrade must be a duplicate, too. (Recomputed with
+    /// Python's uuid.)
     #[test]
     fn golden_event_id() {
         let event = Publication {

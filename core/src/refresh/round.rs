@@ -1,12 +1,15 @@
 //! One batch of items from lease to finish, step by step.
 //!
+//! Pure.
+//!
 //! ```text
 //! ask ──► note what will be published ──► publish ──► finish
 //!  ▲ │ └─► finish, all given back: the provider answers nothing
 //!  └─┴ a refused request is split until the item at fault is alone
 //! ```
 //!
-//! A worker may be killed between any two steps: the lease expires, and another worker begins anew with what was noted.
+//! A worker may be killed between any two steps: the lease expires, and another worker begins anew
+//! with the note.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -20,21 +23,24 @@ use super::{
 };
 use crate::timestamp::Timestamp;
 
-/// Refused requests of a round without an answer between them, after which it is given up. The larger parts are asked for
-/// first, so that this means one item at fault in every ten.
+/// Number of refused requests in a row, without an answer between them, after which a round is
+/// given up. The larger parts are asked for first, so this number means one item at fault in every
+/// ten.
 const REFUSALS_MAX: u32 = 10;
-/// Failed requests without an answer between them after which a round is given up, if the provider answers nothing else.
+/// Number of failed requests in a row, without an answer between them, after which a round is given
+/// up, if the provider answers nothing else.
 const TRIES_MAX: u32 = 3;
-/// Time after a provider's last answer in which its refusals mean the items: less than until an item is tried again. So an
-/// outage counts once against an item, at most.
+/// Time after a provider's last answer in which a refusal means the items. An item is tried again
+/// only after more than this time, so an outage counts against an item at most once.
 const TRUST: Duration = Duration::from_mins(1);
-/// Time after the end of an item's life in which it is tried again, if the provider answers nothing.
+/// Time after the end of an item's life in which workers still try the item, if the provider
+/// answers nothing.
 const PATIENCE: Duration = Duration::from_hours(7 * 24);
 /// Shortest time for which items are given back.
 const LATER: Duration = Duration::from_secs(1);
 /// Longest time for which items are given back if another credential may ask for them.
 const LATER_OF_SEVERAL: Duration = Duration::from_secs(20);
-/// Longest pause after failed requests that name none.
+/// Longest pause after failed requests, if the provider names no pause.
 const PAUSE_MAX: Duration = Duration::from_mins(15);
 /// Longest pause that a provider can name.
 const NAMED_MAX: Duration = Duration::from_hours(24);
@@ -44,11 +50,11 @@ const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
 /// Circumstances of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
-    /// Name of the credential that made it.
+    /// Name of the credential that made the request.
     pub credential: &'r str,
-    /// Credentials that there are.
+    /// Number of all credentials.
     pub credentials: usize,
-    /// Time of its end.
+    /// Time at which the request ended.
     pub now: Timestamp,
     /// How often items are refreshed.
     pub intervals: &'r Intervals,
@@ -56,10 +62,10 @@ pub struct Request<'r> {
     pub jitter: f64,
 }
 
-/// Returns how long a credential pauses after so many failed requests in a row.
+/// Returns how long a credential pauses after `failures` failed requests in a row.
 ///
-/// `jitter` is from 0 to 1: workers that failed together must not come back together. A pause that the provider names is
-/// never shortened; a shorter one than usual changes nothing.
+/// `jitter` is from 0 to 1: workers that failed together must not come back together. A pause that
+/// the provider names is never shortened; a shorter one than usual changes nothing.
 pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
     let doubled = Duration::from_secs(1) * 2_u32.saturating_pow(failures.min(20));
     let least = match (named, status) {
@@ -70,7 +76,7 @@ pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter
     least.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 2.0)
 }
 
-/// Next step of a worker with its batch.
+/// Next step of a worker with a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Reserve one request of a credential, and ask the provider for these distinct ids.
@@ -86,22 +92,24 @@ pub enum Step {
 /// How a job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The job comes again, for the next refresh of its item.
+    /// The job comes again, for the next refresh of the item.
     Again {
         /// Slot of the next refresh.
         due: Timestamp,
         /// State of the item after this refresh.
         state: State,
     },
-    /// Its item has ended.
+    /// The item of the job has ended.
     Done,
-    /// It failed, with this reason.
+    /// The job failed, with this reason.
     Failed(String),
-    /// It is given back as it was, to be leased again after this time. That counts against nothing.
+    /// The job is given back unchanged, to be leased again after this time. Giving back counts
+    /// against nothing.
     Later(Duration),
 }
 
-/// How the provider has answered a worker so far. A worker passes it on from round to round.
+/// How the provider has answered a worker so far. A worker passes the standing on from round to
+/// round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Time of the last answer with an item, by credential.
@@ -115,28 +123,29 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Returns whether a refusal means its item: there was an answer a short time ago.
+    /// Returns whether a refusal means the refused item: there was an answer a short time ago.
     fn is_trusted(&self, now: Timestamp, span: Duration) -> bool {
         self.answered
             .values()
             .any(|answered| is_within(*answered, now, span))
     }
 
-    /// Takes an answer to a request of so many items. The next one may ask for more.
+    /// Takes an answer to a request of `items` items. The next request may ask for more.
     fn raise(&mut self, items: usize) {
         self.failures = 0;
         self.passed = 0;
         self.limit = self.limit.map(|limit| limit.max(items.saturating_mul(2)));
     }
 
-    /// Takes that nothing answered a request for so many items. The next one is for fewer, so that some request has no item at
-    /// fault.
+    /// Takes a request of `items` items that nothing answered. The next request is for fewer, so
+    /// that some request has no item at fault.
     fn lower(&mut self, items: usize) {
         self.limit = Some((items / 2).max(1));
     }
 }
 
-/// Returns whether an instant is less than a span ago. One that is still to come is of a clock that was wrong.
+/// Returns whether an instant is less than a span ago. An instant that is still to come is from a
+/// clock that was wrong.
 fn is_within(instant: Timestamp, now: Timestamp, span: Duration) -> bool {
     instant <= now && now < instant.plus(span)
 }
@@ -159,7 +168,7 @@ enum Fate {
     Failed(String),
     /// The provider answers nothing.
     Later,
-    /// Another worker has it now.
+    /// Another worker has the job now.
     Lost,
 }
 
@@ -191,7 +200,7 @@ pub struct Round {
     smallest: usize,
     /// Failed requests for the first part.
     tries: u32,
-    /// Of other requests for it: those that were forbidden.
+    /// Forbidden requests for the first part.
     forbidden: usize,
     standing: Standing,
     /// Time for which items are given back.
@@ -199,7 +208,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Begins with a batch, whose ids are distinct. `standing` is that of the worker's round before.
+    /// Begins with a batch, whose ids are distinct. `standing` is that of the worker's round
+    /// before.
     pub fn new(items: Vec<Leased>, standing: Standing) -> Self {
         let mut round = Self {
             fates: vec![Fate::Open; items.len()],
@@ -216,7 +226,7 @@ impl Round {
             later: LATER,
             items,
         };
-        // Behind the items of requests without an answer, which may be at fault.
+        // The round begins behind the items of requests without an answer, which may be at fault.
         let all = round.items.len();
         let passed = round.standing.limit.map_or(0, |_| round.standing.passed);
         let begin = passed.checked_rem(all).unwrap_or(0);
@@ -231,7 +241,8 @@ impl Round {
         self.standing.clone()
     }
 
-    /// Returns the next step; nothing if the round is over. The worker says how it went by the method of its name.
+    /// Returns the next step; nothing if the round is over. The worker reports the outcome by the
+    /// method that is named after the step.
     pub fn step(&self) -> Option<Step> {
         match self.phase {
             Phase::Asking => {
@@ -275,29 +286,34 @@ impl Round {
         Some(part)
     }
 
-    /// Returns whether a status means one of the items or the request, and not the provider or the credential.
+    /// Returns whether a status means one of the items or the request, and not the provider or the
+    /// credential.
     fn is_refusal(&self, status: u16, request: &Request<'_>) -> bool {
         match status {
-            // The credential may not see an item, or is not accepted at all: the latter, unless it was accepted just before.
+            // Either the credential may not see an item, or the provider does not accept the
+            // credential at all. The provider accepts a credential that was accepted just before,
+            // so the item is at fault then.
             403 => {
                 let answered = self.standing.answered.get(request.credential);
                 self.accepted.contains(request.credential)
                     || answered.is_some_and(|answered| is_within(*answered, request.now, TRUST))
             }
-            // A credential, too many requests, a request that was too slow.
+            // These statuses mean the credential, too many requests, or a request that was too
+            // slow.
             401 | 402 | 407 | 408 | 421 | 425 | 429 => false,
             400..=499 => true,
             _ => false,
         }
     }
 
-    /// Returns whether a refusal means its item: others were answered in this round, or a short time ago.
+    /// Returns whether a refusal means the refused item: others were answered in this round, or a
+    /// short time ago.
     fn is_trusted(&self, now: Timestamp) -> bool {
         self.has_shown || self.standing.is_trusted(now, TRUST)
     }
 
-    /// Takes an answer to the request: a value for each id present. `floor` is the time for which the provider wants no
-    /// other request for these items.
+    /// Takes an answer to the request: a value for each id present. `floor` is the time for which
+    /// the provider wants no other request for these items.
     pub fn asked(
         &mut self,
         request: &Request<'_>,
@@ -335,8 +351,9 @@ impl Round {
         self.end_asking(now, intervals);
     }
 
-    /// Takes a status with which the provider refused the request. One that means the items makes the next requests smaller,
-    /// until the item at fault is alone. Any other one is a failure. Returns the pause of the credential, if it is to pause.
+    /// Takes the status with which the provider refused the request. A status that means the items
+    /// makes the next requests smaller, until the item at fault is alone. Any other status is a
+    /// failure. Returns the pause of the credential, if there is one.
     pub fn refused(&mut self, request: &Request<'_>, status: u16) -> Option<Duration> {
         if !self.is_refusal(status, request) {
             return Some(self.failed(request, Some(status), None));
@@ -357,11 +374,13 @@ impl Round {
         self.accepted.is_empty().then_some(pause)
     }
 
-    /// Takes a failure of the request: its status, or none if it has no answer, and the pause that the provider names. Returns
-    /// the pause of the credential; after it, or with another one, the request is made again.
+    /// Takes a failure of the request: the status, or none where no answer came, and the pause that
+    /// the provider names. Returns the pause of the credential. After the pause, or with another
+    /// credential, the request is made again.
     ///
-    /// The second one makes the next requests smaller, as a refusal does: the provider may fail at one item. After
-    /// three the items are given back if it answers nothing else, or if every credential is forbidden.
+    /// The second failure makes the next requests smaller, as a refusal does: the provider may fail
+    /// at one item. The items are given back after three failures if the provider answers nothing
+    /// else, and at once if every credential is forbidden.
     pub fn failed(
         &mut self,
         request: &Request<'_>,
@@ -370,7 +389,7 @@ impl Round {
     ) -> Duration {
         let pause = self.pause(request, status, named);
         match status {
-            // They mean the credential.
+            // These statuses mean the credential.
             Some(401 | 402 | 407 | 421 | 425 | 429) => return pause,
             Some(403) => self.forbidden += 1,
             _ => {
@@ -426,9 +445,10 @@ impl Round {
         }
     }
 
-    /// Gives items back, and makes the requests of the next round smaller. (One item says nothing about the size.) Others go
-    /// first, as soon as a credential may make a request.
+    /// Gives items back, and makes the requests of the next round smaller. Other items go first, as
+    /// soon as a credential may make a request.
     fn give_up(&mut self, request: &Request<'_>, pause: Duration) {
+        // A batch of one item says nothing about the size of requests.
         if self.items.len() > 1 {
             self.standing.lower(self.smallest);
         }
@@ -450,7 +470,8 @@ impl Round {
         pause
     }
 
-    /// Decides about items that were refused alone, and about those without an answer, once nothing is asked for any more.
+    /// Decides about items that were refused alone, and about those without an answer, once nothing
+    /// is asked for any more.
     fn end_asking(&mut self, now: Timestamp, intervals: &Intervals) {
         if self.parts.is_empty() {
             for mut alone in std::mem::take(&mut self.alone) {
@@ -466,7 +487,8 @@ impl Round {
                     *fate = Fate::Later;
                 }
                 if matches!(fate, Fate::Later) && has_ended_for_long(item, now, intervals) {
-                    // It ends now, or with its next slot.
+                    // The item ends now, or with the next slot: `State::next` believes no single
+                    // reading of the clock.
                     let zero = Duration::ZERO;
                     *fate = Fate::Decided(decide(item, Seen::Unknown, now, intervals, zero));
                 }
@@ -475,7 +497,8 @@ impl Round {
         self.advance();
     }
 
-    /// Takes which jobs another worker has, by place in the batch. Nothing more is done with them.
+    /// Takes the jobs that another worker has, by place in the batch. The round does nothing more
+    /// with them.
     pub fn noted(&mut self, lost: &[usize]) {
         for index in lost {
             if let Some(fate) = self.fates.get_mut(*index) {
@@ -486,7 +509,7 @@ impl Round {
         self.advance();
     }
 
-    /// Takes which events were refused, by place in the batch, and why. Each fails alone.
+    /// Takes the refused events, by place in the batch, with the reasons. Each job fails alone.
     pub fn published(&mut self, refused: Vec<(usize, String)>) {
         for (index, reason) in refused {
             if let Some(fate) = self.fates.get_mut(index) {
@@ -496,7 +519,7 @@ impl Round {
         self.phase = Phase::Finishing;
     }
 
-    /// Takes that the jobs are finished.
+    /// Ends the round, as the jobs are finished.
     pub fn finished(&mut self) {
         self.phase = Phase::Over;
     }
@@ -557,8 +580,8 @@ impl Round {
     }
 }
 
-/// Returns the fate of an item that was refused alone. The provider may refuse everything: that cannot be told from an item
-/// at fault unless it answered others.
+/// Returns the fate of an item that was refused alone. A provider that refuses everything cannot be
+/// told from an item at fault, unless other items were answered.
 fn fate_alone(
     item: &Leased,
     alone: Alone,
@@ -579,8 +602,10 @@ fn fate_alone(
     Fate::Later
 }
 
-/// Returns whether the provider showed others less than an interval of the item ago: its present one, or that of its refresh
-/// before if it was shorter. By its next refresh an outage has lasted for longer, and so it counts once against the item.
+/// Returns whether the provider showed other items less than an interval of this item ago. The
+/// interval is the present one, or the interval of the refresh before if that was shorter. At the
+/// next refresh of the item, an outage has lasted longer than the interval, so the outage counts
+/// once against the item.
 fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Intervals) -> bool {
     let age = age(Timestamp::from_micros(item.state.born), now);
     let interval = |age| intervals.of_age(age).unwrap_or_default();
@@ -589,7 +614,7 @@ fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Inte
     standing.is_trusted(now, shortest)
 }
 
-/// Returns whether an item needs no answer any more, because its life ended long ago.
+/// Returns whether an item needs no answer any more, because the item's life ended long ago.
 fn has_ended_for_long(item: &Leased, now: Timestamp, intervals: &Intervals) -> bool {
     let patience = i64::try_from(PATIENCE.as_micros()).unwrap_or(i64::MAX);
     let before = Timestamp::from_micros(now.micros().saturating_sub(patience));

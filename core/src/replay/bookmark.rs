@@ -1,6 +1,6 @@
 //! A consumer's memory, and where a replay begins.
 //!
-//! Pure, and for ever: bookmarks are kept in files and databases.
+//! Pure. The form of a bookmark is for ever: bookmarks are kept in files and databases.
 
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -12,7 +12,7 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// A consumer's memory: the entry it accepted last, and all it needs to go on from there.
+/// A consumer's memory: the entry accepted last, and all facts that are needed to go on from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bookmark {
     /// The `atom:id` of the feed.
@@ -28,33 +28,36 @@ pub struct Bookmark {
     /// The epoch of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Epoch::is_first")]
     pub epoch: Epoch,
-    /// Plain feeds only: the document before `document`. It and all older ones hold nothing new.
+    /// Plain feeds only: the document before `document`. Neither that document nor an older one
+    /// holds a new entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Url>,
-    /// Plain feeds only: where the consumer stood; `None` in bookmarks of programs that did not note it.
+    /// Plain feeds only: where the consumer stood; `None` in bookmarks of programs that did not
+    /// note the stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand: Option<Stand>,
     /// Plain feeds only: the entries handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,
-    /// Plain feeds only: the entries shown and not handed over yet, of a consumer that stopped among them.
+    /// Plain feeds only: the entries shown and not handed over yet, of a consumer that stopped
+    /// among them.
     #[serde(default, skip_serializing_if = "PendingEntries::is_empty")]
     pub pending: PendingEntries,
-    /// Whether the feed lists its oldest entry first, as far as its documents show.
+    /// Whether the feed lists the oldest entry first, as far as documents show.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oldest_first: bool,
     /// The permanent URL of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Url>,
-    /// The entity tag of the recent document, as long as the entry is its newest.
+    /// The entity tag of the recent document, as long as the entry is the newest one there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// The `Last-Modified` of the recent document, as long as the entry is its newest.
+    /// The `Last-Modified` of the recent document, as long as the entry is the newest one there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_modified: Option<String>,
 }
 
-/// Where a consumer of a plain feed stood in it.
+/// Where a consumer of a plain feed stood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stand {
@@ -85,8 +88,8 @@ pub enum Start {
 /// Validators of a response, for a later conditional request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validators {
-    /// The entity tag, exactly as the server sent it.
+    /// The entity tag, exactly as sent by the server.
     pub etag: Option<String>,
-    /// The `Last-Modified`, exactly as the server sent it.
+    /// The `Last-Modified`, exactly as sent by the server.
     pub last_modified: Option<String>,
 }

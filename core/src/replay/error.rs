@@ -10,8 +10,8 @@ use crate::{feed::Position, reader::BrokenLink};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalkError {
-    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip entries silently; only
-    /// a person can decide to start over.
+    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip
+    /// entries silently; only a person can decide to start over.
     #[error("gap: entry {entry} is not in the feed")]
     Gap {
         /// The `atom:id` of the missing entry.
@@ -60,7 +60,7 @@ pub enum WalkError {
         /// URL of the missing document.
         url: Url,
     },
-    /// A link that the walk needs leads nowhere, so that nobody knows which entries lie behind it.
+    /// A link that the walk needs leads nowhere, so the entries behind that link are unknown.
     #[error("{url} cannot be read on from: {link}")]
     BrokenLink {
         /// URL that the document was retrieved from.
@@ -68,7 +68,8 @@ pub enum WalkError {
         /// Relation and target of the broken link.
         link: BrokenLink,
     },
-    /// A paged feed has entries behind its first page that were not handed over, and walks do not read other pages.
+    /// A paged feed has entries behind the first page that were not handed over, and walks do not
+    /// read other pages.
     #[error("gap: {url} shows one page of its feed, and entries of other pages were not received")]
     Paged {
         /// URL of the page.
@@ -80,7 +81,8 @@ pub enum WalkError {
         /// URL of the document met twice.
         url: Url,
     },
-    /// The document given is not the recent one, and no link leads there: its archive links lead to newer documents.
+    /// The document given is not the recent one, and no link leads there: the archive links lead to
+    /// newer documents.
     #[error(
         "the document given links to newer ones only, such as {url}: begin with the recent document"
     )]
@@ -88,7 +90,7 @@ pub enum WalkError {
         /// URL of the newer document.
         url: Url,
     },
-    /// A plain feed's recent document has more entries than its bookmark may remember.
+    /// A plain feed's recent document has more entries than a bookmark may remember.
     #[error("{url} has more than {max} entries without positions, too many to remember")]
     TooManyEntries {
         /// URL that the document was retrieved from.
@@ -105,8 +107,8 @@ pub enum WalkError {
 }
 
 impl WalkError {
-    /// Returns whether entries left the feed before they were handed over. A consumer can go on behind such a gap
-    /// with [`Replay::pass_gap`](super::Replay::pass_gap).
+    /// Returns whether entries left the feed before they were handed over. A consumer can go on
+    /// behind such a gap with [`Replay::pass_gap`](super::Replay::pass_gap).
     pub fn is_gap(&self) -> bool {
         matches!(
             self,

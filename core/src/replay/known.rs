@@ -1,9 +1,9 @@
 //! Entries of a plain feed that were handed over, and entries still to be handed over.
 //!
-//! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer ones.
-//! So a consumer remembers entries instead of a place: all of the recent document, and a bounded number of
-//! others, to recognise repeats. A consumer that stops within a document also remembers the entries that it has
-//! seen and not handed over: if one of them is deleted meanwhile, that is a gap.
+//! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer
+//! ones. So a consumer remembers entries instead of a place: all of the recent document, and a
+//! bounded number of others, to recognise repeats. A consumer that stops within a document also
+//! remembers the entries seen and not handed over: the deletion of such an entry is a gap.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -23,7 +23,7 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// Bytes of one entry in a bookmark: of its id's digest and of its `updated`.
+/// Bytes of one entry in a bookmark: 8 of the id's digest and 8 of `updated`.
 const RECORD: usize = 16;
 
 /// Stands for an entry without a date.
@@ -42,8 +42,8 @@ pub(super) enum Coming {
 
 /// The entries that a bookmark remembers, in the order in which they were met.
 ///
-/// In JSON it is text in Base64: for each entry 8 bytes of the SHA-256 of its id, and 8 of its `updated` in
-/// microseconds.
+/// The JSON form is text in Base64: for each entry 8 bytes of the id's SHA-256, and 8 bytes of
+/// `updated` in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownEntries(Arc<Vec<(u64, i64)>>);
 
@@ -58,11 +58,11 @@ impl KnownEntries {
         self.0.is_empty()
     }
 
-    /// Returns these entries and those of a document from its bottom up to the one at `index`.
+    /// Returns these entries and those of a document from the bottom up to the one at `index`.
     pub(super) fn and(&self, records: &Records, index: usize) -> Self {
         let passed = records.0.get(index..).unwrap_or_default().iter().rev();
         let mut entries = Vec::with_capacity(self.0.len() + passed.len());
-        // `passed` runs oldest first, as a bookmark lists its entries.
+        // `passed` runs oldest first, like the entries of a bookmark.
         entries.extend_from_slice(&self.0);
         entries.extend(passed.flatten());
         Self(Arc::new(entries))
@@ -110,7 +110,7 @@ impl Records {
 
 /// The entries that a bookmark owes: a document showed them, and they were not handed over.
 ///
-/// In JSON it is text in Base64: for each entry 8 bytes of the SHA-256 of its id.
+/// The JSON form is text in Base64: for each entry 8 bytes of the id's SHA-256.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingEntries(Arc<Vec<u64>>);
 
@@ -162,7 +162,7 @@ fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     updated: Option<Timestamp>,
-    /// Number of its last meeting.
+    /// Number of the last meeting with the entry.
     met: u64,
 }
 
@@ -171,8 +171,8 @@ struct Entry {
 pub(super) struct Bounds {
     /// Most entries in a bookmark, besides those of the recent document.
     pub(super) kept: usize,
-    /// Most entries while a consumer runs, besides those of the recent document; the memory holds up to twice as many
-    /// between clean-ups.
+    /// Most entries while a consumer runs, besides those of the recent document; the memory holds
+    /// up to twice as many between clean-ups.
     pub(super) running: usize,
     /// Most entries of a way back that are compared with those of the way forward.
     pub(super) compared: usize,
@@ -188,17 +188,18 @@ impl Default for Bounds {
     }
 }
 
-/// The entries that a consumer remembers while it runs.
+/// The entries that a running consumer remembers.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     bounds: Bounds,
     entries: HashMap<u64, Entry>,
-    /// Entries as they were met, the first one in front. An entry that was met again stands here twice.
+    /// Entries as they were met, the first one in front. An entry that was met again stands here
+    /// twice.
     order: VecDeque<(u64, u64)>,
     /// The entries of the recent document, which are never forgotten.
     window: HashSet<u64>,
-    /// The entries of the recent document before. They are not forgotten until the archives they may have moved to
-    /// are read.
+    /// The entries of the recent document before. The memory keeps these entries until the archives
+    /// that they may have moved to are read.
     window_before: HashSet<u64>,
     clock: u64,
     /// Whether the memory may have forgotten an entry that was handed over.
@@ -207,12 +208,13 @@ pub(super) struct Known {
     owed: BTreeSet<u64>,
     /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
-    /// Entries that a copy of the recent document showed after the look of this round, and that the next one owes.
+    /// Entries that a copy of the recent document showed after the look of this round, and that the
+    /// next one owes.
     for_next_round: BTreeSet<u64>,
 }
 
 impl Known {
-    /// Returns a consumer's memory at its start.
+    /// Returns a consumer's memory at the start.
     pub(super) fn at(start: &Start, bounds: Bounds) -> Self {
         let mut known = Self {
             bounds,
@@ -227,11 +229,11 @@ impl Known {
         known.is_partial = entries.len() >= bounds.kept;
         for (id, updated) in entries.0.iter() {
             let updated = (*updated != NO_DATE).then(|| Timestamp::from_micros(*updated));
-            // A bookmark lists the entries of a document beside those known before, so an id can stand twice: the
-            // later date counts.
+            // A bookmark lists the entries of a document beside those known before, so an id can
+            // stand twice: the later date counts.
             known.remember(*id, updated);
         }
-        // Twice, because a bookmark holds this window and the one before it.
+        // The factor is two, because a bookmark holds this window and the window before.
         if known.entries.len() <= 2 * KNOWN_WINDOW_MAX {
             // The bookmark does not record which of them are in the recent document either.
             known.window_before = known.entries.keys().copied().collect();
@@ -254,7 +256,8 @@ impl Known {
         (0..document.len()).any(|index| self.has(document, index))
     }
 
-    /// Returns whether earlier rounds showed any of a document's entries and did not hand it over.
+    /// Returns whether any of a document's entries is owed: shown by earlier rounds and not handed
+    /// over.
     pub(super) fn owes_any_of(&self, document: &Document) -> bool {
         let mut keys = (0..document.len()).filter_map(|index| key(document, index));
         !self.owed.is_empty() && keys.any(|(id, _)| self.owed.contains(&id))
@@ -265,36 +268,38 @@ impl Known {
         key(document, index).is_some_and(|(id, _)| self.entries.contains_key(&id))
     }
 
-    /// Returns whether a document's entry is known, with the date that it has.
+    /// Returns whether a document's entry is known with the same date.
     pub(super) fn has_unchanged(&self, document: &Document, index: usize) -> bool {
         let entry = |(id, updated)| Some(self.entries.get(&id)?.updated == updated);
         key(document, index).and_then(entry).unwrap_or(false)
     }
 
-    /// Takes the recent document. The memory never forgets its entries after they were met.
+    /// Takes the recent document, whose entries the memory never forgets after they were met.
     pub(super) fn look_at(&mut self, recent: &Document) {
-        // A second look in one round keeps the older window: its archives are not read yet.
+        // A second look in one round keeps the older window, because the archives behind are not
+        // read yet.
         if self.window_before.is_empty() {
             self.window_before = std::mem::take(&mut self.window);
         }
         self.window = ids(recent);
     }
 
-    /// Makes the entries left to the next round owed, and the entries of the older window forgettable.
+    /// Makes the entries left to the next round owed, and the entries of the older window
+    /// forgettable.
     pub(super) fn end_round(&mut self) {
         self.window_before.clear();
         self.owed.append(&mut self.for_next_round);
     }
 
-    /// Leaves all entries that this round showed and did not hand over to the next one. Entries that only earlier rounds
-    /// showed are due in this one.
+    /// Leaves all entries that this round showed and did not hand over to the next one. Entries
+    /// that only earlier rounds showed are due in this one.
     pub(super) fn defer_shown(&mut self) {
         let shown = std::mem::take(&mut self.shown);
         self.defer_ids(shown);
     }
 
-    /// Leaves entries that were seen and are lost to the next round, but for those that were handed over or are due in
-    /// this round. Returns those left.
+    /// Leaves entries that were seen and are lost to the next round, but for those that were handed
+    /// over or are due in this round. Returns those left.
     pub(super) fn defer(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
         let mut lost = self.not_handed_over(lost);
         lost.retain(|(id, _)| !self.shown.contains(id));
@@ -313,7 +318,8 @@ impl Known {
         self.shown.extend(key(document, index).map(|(id, _)| id));
     }
 
-    /// Notes entries that were seen and are lost, but for those that were handed over. Returns those noted.
+    /// Notes entries that were seen and are lost, but for those that were handed over. Returns
+    /// those noted.
     pub(super) fn owe(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
         let lost = self.not_handed_over(lost);
         self.shown.extend(lost.iter().map(|(id, _)| *id));
@@ -328,8 +334,8 @@ impl Known {
         seen
     }
 
-    /// Returns the entries that this round showed, or that are among `lost`, that were not handed over, and that a document
-    /// lacks.
+    /// Returns the entries that this round showed, or that are among `lost`, that were not handed
+    /// over, and that a document lacks.
     pub(super) fn missing(&self, lost: &[Seen], document: &Document) -> HashSet<u64> {
         let lost = self.not_handed_over(lost.to_vec());
         let ids = ids(document);
@@ -343,7 +349,7 @@ impl Known {
         lacks(&self.owed, document)
     }
 
-    /// Returns whether this round showed an entry and did not hand it over.
+    /// Returns whether this round showed an entry that is not handed over.
     pub(super) fn has_shown(&self) -> bool {
         !self.shown.is_empty()
     }
@@ -353,7 +359,7 @@ impl Known {
         lacks(&self.shown, document)
     }
 
-    /// Returns whether a round showed a document's entry and did not hand it over.
+    /// Returns whether a round showed a document's entry without handing over that entry.
     pub(super) fn is_pending(&self, document: &Document, index: usize) -> bool {
         // Both sets are empty in most rounds, and hashing each id would be wasted.
         if self.owed.is_empty() && self.shown.is_empty() {
@@ -376,8 +382,8 @@ impl Known {
         self.owed.union(&self.shown).count()
     }
 
-    /// Clears the entries due in this round, after a gap that the consumer accepted. The gap does not cover the entries left
-    /// to the next round.
+    /// Clears the entries due in this round, after a gap that the consumer accepted. The gap does
+    /// not cover the entries left to the next round.
     pub(super) fn forgive(&mut self) {
         self.owed.clear();
         self.shown.clear();
@@ -408,7 +414,8 @@ impl Known {
         self.forget();
     }
 
-    /// Returns the entries for a bookmark: those of the recent document that were met, and the latest others.
+    /// Returns the entries for a bookmark: those of the recent document that were met, and the
+    /// latest others.
     pub(super) fn kept(&self) -> KnownEntries {
         let live = |item: &&(u64, u64)| self.is_live(item);
         let mut besides = 0;
@@ -435,7 +442,7 @@ impl Known {
         self.clock += 1;
         let met = self.clock;
         self.entries.insert(id, Entry { updated, met });
-        // The older pair stays in the queue until `forget`; `is_live` passes it over.
+        // The older pair stays in the queue until `forget`; `is_live` passes over such pairs.
         self.order.push_back((id, met));
     }
 
@@ -506,8 +513,8 @@ mod tests {
         Document::read(text.into_bytes().into(), &url).unwrap()
     }
 
-    /// The whole recent document and a thousand others: nothing less, or it would be handed over again, and
-    /// not much more, or bookmarks would grow with the feed.
+    /// The whole recent document and a thousand others: nothing less, or it would be handed over
+    /// again, and not much more, or bookmarks would grow with the feed.
     #[test]
     fn a_bookmark_remembers_the_recent_document_and_a_thousand_others() {
         let mut known = Known::default();

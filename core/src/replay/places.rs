@@ -18,7 +18,8 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         epoch: document.epoch,
         oldest_first: document.is_turned(),
         document: Some(url.clone()),
-        // A feed with positions finds its place by position; only a plain feed compares archive links.
+        // The place in a feed with positions is found by position; only plain feeds compare archive
+        // links.
         archive: document
             .link("prev-archive")
             .filter(|_| document.history.is_none())
@@ -27,7 +28,8 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
     })
 }
 
-/// Returns the target of a link that a walk needs; `None` if the document, retrieved from `url`, has none.
+/// Returns the target of a link that a walk needs; `None` if the document, retrieved from `url`,
+/// has none.
 ///
 /// # Errors
 ///
@@ -46,12 +48,13 @@ pub(super) fn count(entries: usize) -> u64 {
     u64::try_from(entries).expect("a document has fewer than 2^64 entries")
 }
 
-/// Returns whether all entries of a document are dated before an instant. The document's own date is that of a
-/// commit, and entries may be dated later. It counts only where there is no entry, and in a timeline: what a follow
-/// brings along is old, and stands behind what is newer.
+/// Returns whether all entries of a document are dated before an instant.
 pub(super) fn is_before(document: &Document, instant: Timestamp) -> bool {
     let before = |updated: Option<Timestamp>| updated.is_some_and(|updated| updated < instant);
     let is_timeline = document.history.is_some_and(|(_, before)| before.is_none());
+    // The document's own date is the instant of a commit, and entries may be dated later. So that
+    // date counts only where there is no entry, and in a timeline: a follow brings old entries,
+    // which stand at later places than entries with newer dates.
     if document.is_empty() || is_timeline {
         return before(document.updated);
     }
@@ -65,8 +68,8 @@ pub(super) fn end_of(document: &Document) -> Option<Position> {
         .map(|(first, _)| Position(first.0 + count(document.len())))
 }
 
-/// Returns the position of a document's newest entry and the history hash after it, which timelines have not; `None`
-/// for a document without positions or entries.
+/// Returns the position of a document's newest entry and the history hash after that entry, which
+/// timelines lack; `None` for a document without positions or entries.
 pub(super) fn newest_place(document: &Document) -> Option<(Position, Option<HistoryHash>)> {
     let (first, before) = document.history?;
     // An empty document has no newest entry.
@@ -75,8 +78,8 @@ pub(super) fn newest_place(document: &Document) -> Option<(Position, Option<Hist
     Some((Position(first.0 + newest), history))
 }
 
-/// Returns whether the newest of a document's `oldest` oldest entries has the id of a place; where they are none, the
-/// place is before the document, and nothing contradicts it.
+/// Returns whether the newest of a document's `oldest` oldest entries has the id of a place. If
+/// `oldest` is 0, the place is before the document, and nothing there contradicts the place.
 pub(super) fn is_at(document: &Document, place: &Bookmark, oldest: usize) -> bool {
     let Some(index) = document.len().checked_sub(oldest) else {
         return false;

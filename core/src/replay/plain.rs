@@ -1,8 +1,9 @@
 //! One round of a plain feed (documents without positions).
 //!
-//! Pure. Entries have nothing but their ids and dates there. Between two looks they may be edited, move,
-//! be put in anywhere and be deleted, and documents may be cut. So no entry is a place. A round hands over
-//! all entries that were not handed over before, the oldest document first, each from its bottom to its top.
+//! Pure. Entries of a plain feed have only ids and dates. Between two looks, entries may be edited,
+//! moved, put in anywhere or deleted, and documents may be cut. So no entry is a place. A round
+//! hands over all entries that were not handed over before: the oldest document first, and each
+//! document from bottom to top.
 //!
 //! ```text
 //! recent ──prev-archive──► 3 ──prev-archive──► 2    the document that preceded the recent one
@@ -27,7 +28,8 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// How often a walk goes back again because documents were cut meanwhile, before the rest is for the next round.
+/// How often a walk goes back again because documents were cut meanwhile, before the rest is for
+/// the next round.
 const LOOKS_BETWEEN_MAX: u32 = 8;
 
 /// Direction of a feed's archive links, found at the look at the recent document.
@@ -61,25 +63,26 @@ enum State {
 struct PassedDocument {
     asked: Url,
     url: Url,
-    /// Whether the document cannot have gained entries since the walk read it.
+    /// Whether the document cannot have gained entries after the walk's request.
     closed: bool,
 }
 
 /// Copy of the recent document that was set aside until the archive before it was read again.
 #[derive(Debug)]
 struct Aside {
-    /// Whether it has an entry of the look.
+    /// Whether the copy has a known or owed entry, or shares an entry with an earlier copy that had
+    /// one.
     is_joined: bool,
-    /// Entries that earlier copies showed, and that this one lacks. The archive was read again after that, so those that
-    /// are still missing then were deleted.
+    /// Entries that earlier copies showed and this copy lacks. The archive is read again after this
+    /// copy, so entries that are still missing then were deleted.
     missing: HashSet<u64>,
 }
 
 /// Position of a document relative to the place to begin at.
 enum Standing {
-    /// Everything in the document, and behind it, is old.
+    /// Everything in the document and in older documents is old.
     Before,
-    /// The document holds the place: the entry at this index, and all older ones, are old.
+    /// The document holds the place: the entry at this index and all older ones are old.
     Holds(usize),
     /// Every unknown entry of the document is new, and everything behind the document is old.
     Begins,
@@ -95,15 +98,17 @@ pub(super) struct PlainWalk {
     start: Start,
     /// The place that the last round ended at.
     place: Option<Bookmark>,
-    /// Where that place is, if anything tells.
+    /// Where that place is, if known.
     stand: Option<Stand>,
     known: Known,
     state: State,
-    /// Whether the walk requested this document before, so that the next request must bypass caches.
+    /// Whether the walk requested this document before, so that the next request must bypass
+    /// caches.
     again: bool,
     /// The documents to hand over, the oldest last.
     way: Vec<Url>,
-    /// Number of documents in `way`, from the newest on, that are not newer than one that has a known entry.
+    /// Number of documents in `way`, from the newest on, that are not newer than one that has a
+    /// known entry.
     anchored: Option<usize>,
     /// The documents handed over.
     read: HashSet<Url>,
@@ -117,11 +122,14 @@ pub(super) struct PlainWalk {
     aside: Option<Aside>,
     /// Number of times the recent document was set aside again.
     looks_aside: u32,
-    /// Whether the look at the recent document has shown entries that were handed over or are to be.
+    /// Whether the look at the recent document has shown entries that were handed over or are to
+    /// be.
     has_shown_recent: bool,
-    /// Whether entries of that look had to be handed over from its copy, since they were gone at the end of the way.
+    /// Whether entries of that look were handed over from the copy of the look, since the recent
+    /// document lacked them at the end of the way.
     has_lost_looked: bool,
-    /// Whether the walk already requested the recent document past all caches because the place was missing.
+    /// Whether the walk already requested the recent document past all caches because the place was
+    /// missing.
     looked_again: bool,
     /// Whether any document was marked closed. In such a feed, an unmarked document is open.
     meets_closed: bool,
@@ -144,7 +152,8 @@ pub(super) struct PlainWalk {
 }
 
 impl PlainWalk {
-    /// Begins a round of the feed whose recent document is at `recent`. `known` is the consumer's memory there.
+    /// Begins a round of the feed whose recent document is at `recent`. `known` is the consumer's
+    /// memory there.
     pub(super) fn new(recent: Url, start: Start, known: Known) -> Self {
         let place = match &start {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
@@ -153,7 +162,8 @@ impl PlainWalk {
         // A bookmark without an entry was written in an empty feed, so every entry is new.
         let start = match start {
             Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
-            // An old bookmark without remembered entries, or one from when the feed still had positions.
+            // An old bookmark without remembered entries, or one from when the feed still had
+            // positions.
             Start::Bookmark(Bookmark {
                 entry: Some(entry),
                 known: None,
@@ -187,7 +197,8 @@ impl PlainWalk {
             revisions: false,
             feed: None,
             direction: Direction::default(),
-            // A turned feed stays turned, even if the documents of this round do not show their order.
+            // A turned feed stays turned, even if the documents of this round do not show their
+            // order.
             listing: turned.then_some(Listing::OldestFirst),
             visited: HashSet::new(),
             visited_bytes: 0,
@@ -213,7 +224,7 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the instant that no entry at or after was handed over yet, if the walk looks for one.
+    /// Returns the instant that the walk seeks, until an entry is handed over.
     pub(super) fn seeking(&self) -> Option<Timestamp> {
         self.seeking.filter(|_| self.begins_after.is_none())
     }
@@ -271,7 +282,7 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the gap of a walk at its end: entries that an earlier one saw, and that are gone.
+    /// Returns the gap at the end of a walk: entries that a look showed and that are gone.
     pub(super) fn deleted(&self) -> Option<WalkError> {
         let entries = self.known.overdue();
         (entries > 0).then_some(WalkError::Deleted { entries })
@@ -287,8 +298,8 @@ impl PlainWalk {
         self.known
     }
 
-    /// Returns the place right before the first entry handed over; `None` while none was. Where nothing
-    /// is to be handed over, it is the place where the walk ended.
+    /// Returns the place right before the first entry handed over; `None` while there is none. A
+    /// walk that hands over nothing returns the place where the walk ended.
     pub(super) fn begins_after(&self) -> Option<Bookmark> {
         let nowhere = || {
             let feed = self.feed.clone()?;
@@ -308,7 +319,7 @@ impl PlainWalk {
     ///
     /// # Errors
     ///
-    /// [`WalkError::Missing`] unless the walk goes on without it.
+    /// [`WalkError::Missing`] unless the walk goes on without the document.
     pub(super) fn missing(&mut self) -> Result<(), WalkError> {
         match self.state.clone() {
             State::Back { .. } | State::Forward { .. } if self.lenient => {
@@ -322,7 +333,7 @@ impl PlainWalk {
         }
     }
 
-    /// Takes the document asked for, retrieved from `url`, and returns its entries to hand over.
+    /// Takes the document asked for, retrieved from `url`, and returns the entries to hand over.
     ///
     /// # Errors
     ///
@@ -332,7 +343,8 @@ impl PlainWalk {
         mut document: Document,
         url: &Url,
     ) -> Result<Option<Run>, WalkError> {
-        // The order matters: `check_feed` and the look need links and entries in their true direction.
+        // The order matters: `check_feed` and the look need links and entries in their true
+        // direction.
         self.right_links(&mut document, url)?;
         self.right_order(&mut document);
         document.order_revisions(self.revisions);
@@ -347,9 +359,10 @@ impl PlainWalk {
         }
     }
 
-    /// The look at the recent document: is there anything behind it that is not known?
+    /// Looks at the recent document, and decides whether older documents may have unknown entries.
     fn look(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        // A bookmark must remember every entry of the recent document, or a restart would hand them over again.
+        // A bookmark must remember every entry of the recent document, or a restart would hand them
+        // over again.
         if document.len() > KNOWN_WINDOW_MAX {
             return Err(WalkError::TooManyEntries {
                 url: url.clone(),
@@ -359,7 +372,7 @@ impl PlainWalk {
         self.known.look_at(&document);
         let asked = self.recent.clone();
         let lacks_owed = self.known.lacks_owed(&document);
-        // Before another link stands in for a broken one.
+        // The check comes before `keep_link`, which may put a sound link in place of a broken one.
         let linked = match lead(&document, "prev-archive", url) {
             Err(broken) if self.needs_link(&document) => Err(broken),
             _ => Ok(()),
@@ -387,7 +400,8 @@ impl PlainWalk {
         }
         let begin_at = match standing {
             Standing::Before => {
-                // An empty recent document has no newest entry; the archive behind it has.
+                // An empty recent document has no newest entry, but the archive behind the document
+                // has one.
                 let behind = document
                     .is_empty()
                     .then(|| lead(&document, "prev-archive", url));
@@ -431,18 +445,20 @@ impl PlainWalk {
                 // Pages go back in time.
                 Start::Time(time) => !has_earlier(*time),
                 Start::Oldest => true,
-                // The place is on this page; else it counts as gone.
+                // The place is on this page, or else counts as gone.
                 Start::Newest | Start::Entry(_) | Start::Bookmark(_) => false,
             }
     }
 
-    /// Whether a round from a bookmark cannot do without the link of the recent document to the archive: a known entry
-    /// at the bottom shows that nothing new is behind it, unless it was revised and may have moved.
+    /// Whether a round from a bookmark needs the link from the recent document to the archive. A
+    /// known entry at the bottom shows that nothing new is behind the document, unless the entry
+    /// was revised and may have moved.
     fn needs_link(&self, document: &Document) -> bool {
         matches!(self.start, Start::Bookmark(_)) && !self.is_joined(document)
     }
 
-    /// Whether the entry at the bottom of the recent document is one that a look has shown before, as it was.
+    /// Whether the entry at the bottom of the recent document is known with the same date, or is
+    /// owed after everything older was handed over.
     fn is_joined(&self, document: &Document) -> bool {
         let is_met = |bottom: usize| {
             self.known.has_unchanged(document, bottom)
@@ -451,7 +467,8 @@ impl PlainWalk {
         document.len().checked_sub(1).is_some_and(is_met)
     }
 
-    /// Whether the feed showed no entry and no archive at the end of the last round: whatever is there now is new.
+    /// Whether the feed showed no entry and no archive at the end of the last round: whatever is
+    /// there now is new.
     fn had_nothing(&self) -> bool {
         let archive = self.place.as_ref().and_then(|place| place.archive.as_ref());
         self.stand == Some(Stand::Empty) && archive.is_none()
@@ -462,14 +479,15 @@ impl PlainWalk {
         matches!(self.stand, Some(Stand::Recent | Stand::Empty))
     }
 
-    /// Whether any of a document's entries was handed over, or was to be and everything before it was.
+    /// Whether any of a document's entries was handed over, or is owed after everything older was
+    /// handed over.
     fn has_met_any_of(&self, document: &Document) -> bool {
         let is_owed = || self.stood_at_end() && self.known.owes_any_of(document);
         self.known.has_any_of(document) || is_owed()
     }
 
-    /// Keeps the link to the newest archive where the recent document has lost it. Without the link, the next look would
-    /// take all archives for new.
+    /// Keeps the link to the newest archive where the recent document has lost that link. Without
+    /// the link, the next look would take all archives for new.
     fn keep_link(&self, recent: &mut Document) {
         if recent.link("prev-archive").is_some() {
             return;
@@ -481,16 +499,17 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the archive that the recent document led to when the last round ended. A place within the archive names
-    /// the one behind itself, which is older.
+    /// Returns the archive that the recent document led to when the last round ended. A place
+    /// within the archive names the archive behind the place, which is older.
     fn archive_at_place(&self) -> Option<&Url> {
         let place = self.place.as_ref().filter(|_| self.stood_at_end())?;
         place.archive.as_ref()
     }
 
-    /// Whether documents or entries have gone unseen: the recent document leads to the same archive as at the last look,
-    /// or to none, and none of its entries of then is left; or it leads past the document that the last round was
-    /// stopped in. Its link may be its own, or be kept by [`keep_link`](Self::keep_link).
+    /// Whether documents or entries have gone unseen. Either the recent document leads to the same
+    /// archive as at the last look, or to none, and has lost all entries of the last look. Or the
+    /// link leads past the document that the last round stopped in. The link may be the document's
+    /// own, or be kept by [`keep_link`](Self::keep_link).
     fn has_slid(&self, document: &Document, is_own_link: bool) -> bool {
         let archive = self.place.as_ref().and_then(|place| place.archive.as_ref());
         let is_same = archive.is_some() && document.link("prev-archive") == archive;
@@ -499,14 +518,16 @@ impl PlainWalk {
             && match self.stand {
                 Some(Stand::Archive) => true,
                 Some(Stand::Recent) => is_new(),
-                // It had no entries that could be left.
+                // The empty document had no entries to lose, and the document's own link to the
+                // same archive shows that nothing was cut.
                 Some(Stand::Empty) => !is_own_link && is_new(),
                 None => false,
             }
     }
 
-    /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
-    /// has no entry, or an unknown one below a known one. Without positions, only a request past all caches decides.
+    /// Whether a recent document may be an old copy: the document leads to another archive than the
+    /// last one or to none, has no entry, or has an unknown entry below a known one. Without
+    /// positions, only a request past all caches decides.
     fn may_be_old(&self, document: &Document, url: &Url, asked: &Url) -> bool {
         let Some(place) = &self.place else {
             return false;
@@ -514,7 +535,8 @@ impl PlainWalk {
         let has_lost = document.is_empty()
             || place.archive.is_some() && document.link("prev-archive").is_none();
         let mut known = (0..document.len()).map(|index| self.known.has(document, index));
-        // Both searches share the iterator: the second one only sees entries below the first known one.
+        // Both searches share the iterator: the second one only sees entries below the first known
+        // one.
         let has_gap = known.by_ref().any(|known| known) && known.any(|known| !known);
         has_lost || has_gap || matches!(self.standing(document, url, asked), Standing::Behind)
     }
@@ -529,8 +551,8 @@ impl PlainWalk {
         }
     }
 
-    /// Whether this document, or a newer one of the way back, has an entry that was handed over. An oldest document that
-    /// has none need not be the oldest that there was.
+    /// Whether this document, or a newer one of the way back, has an entry that was handed over. An
+    /// oldest document that has none need not be the oldest that there was.
     fn has_met_on_way(&self, document: &Document) -> bool {
         self.anchored.is_some() || self.has_met_any_of(document)
     }
@@ -567,10 +589,11 @@ impl PlainWalk {
                 }
             }
             Start::Bookmark(place) => {
-                // The recent document compares by its archive link, because its own URL has new contents at each
-                // look.
+                // The recent document compares by the archive link, because the URL of the recent
+                // document has new contents at each look.
                 if self.state == State::Looking {
-                    // Newer documents than the place's were still to be read, or may have been.
+                    // The last round may have left documents unread that are newer than the place's
+                    // document.
                     let is_ahead = || {
                         let is_at_end = self.stood_at_end();
                         !is_at_end && (self.stand.is_some() || !self.is_joined(document))
@@ -579,7 +602,7 @@ impl PlainWalk {
                         (Ok(None) | Err(_), _) if self.is_unknown(document) || is_ahead() => {
                             Standing::Behind
                         }
-                        // Behind a known entry nothing is new.
+                        // Nothing behind a known entry is new.
                         (Ok(None) | Err(_), _) => Standing::Begins,
                         (Ok(Some(previous)), Some(archive)) if previous == archive => {
                             Standing::Begins
@@ -595,8 +618,8 @@ impl PlainWalk {
                 } else if previous == Ok(place.archive.as_ref())
                     && (previous != Ok(None) || self.had_nothing() || self.has_met_on_way(document))
                 {
-                    // Everything behind the document is old, so no request for it is needed, and the server may have
-                    // removed it.
+                    // Everything behind the document is old, and the server may have removed the
+                    // documents there. So the walk makes no request for them.
                     Standing::Begins
                 } else {
                     Standing::Behind
@@ -611,7 +634,8 @@ impl PlainWalk {
         url: &Url,
         asked: Url,
     ) -> Result<Option<Run>, WalkError> {
-        // A copy without the closed mark, although newer documents exist, is from when the document was open.
+        // A copy without the closed mark, although newer documents exist, is from when the document
+        // was open.
         let seeks_place = matches!(self.start, Start::Entry(_) | Start::Bookmark(_));
         let is_read = self.read.contains(url) || self.read.contains(&asked);
         let may_be_old = self.meets_closed || seeks_place || is_read;
@@ -629,7 +653,8 @@ impl PlainWalk {
                 if is_passed {
                     self.pass_over(&document, 0, url);
                 }
-                // The walk never reads documents behind a bookmark's place again: their entries may be forgotten.
+                // The walk never reads documents behind a bookmark's place again: their entries may
+                // be forgotten.
                 let closed = !is_passed || is_closed(&document);
                 self.note_passed(asked, url, closed);
                 self.go_forward();
@@ -643,7 +668,8 @@ impl PlainWalk {
                 Ok(None)
             }
             Standing::Begins => {
-                // Below the place everything is known, so the way forward begins with this document.
+                // Below the place everything is known, so the way forward begins with this
+                // document.
                 self.meets_place = true;
                 self.see(&document, &asked, document.len());
                 self.way.push(asked);
@@ -665,7 +691,8 @@ impl PlainWalk {
         }
     }
 
-    /// Ends a way back at a document that this round passed before. If the document is not closed, it may have grown since.
+    /// Ends a way back at a document that this round passed before. A document that is not closed
+    /// may have grown since.
     fn end_way_back(
         &mut self,
         document: Document,
@@ -676,7 +703,7 @@ impl PlainWalk {
         let grown = Some(document).filter(|document| !is_closed(document));
         let run = grown.map(|document| self.hand_over(document, url, &asked));
         let run = run.transpose()?;
-        // The way back came from the document behind it, so it grows no more.
+        // The way back came from a newer document, so this document grows no more.
         self.note_passed(asked, url, true);
         self.go_forward();
         Ok(run)
@@ -691,13 +718,15 @@ impl PlainWalk {
         }
         let wanted = (0..document.len()).filter(|index| self.is_wanted(document, *index, first));
         let wanted: Vec<usize> = wanted.collect();
-        // In the recent document, entries may be edited at any time: only that they are there counts.
+        // In the recent document, entries may be edited at any time: only that they are there
+        // counts.
         let is_dated = self.revisions && !is_recent;
         self.seen.note(asked, document, &wanted, is_dated);
     }
 
-    /// Handles a place that is in none of the documents: they have other URLs now, or the entries are gone. A stale
-    /// copy of the recent document can hide the place, so the walk requests that document once more past all caches.
+    /// Handles a place that is in none of the documents: they have other URLs now, or the entries
+    /// are gone. A stale copy of the recent document can hide the place, so the walk requests that
+    /// document once more past all caches.
     fn not_found(
         &mut self,
         at_hand: Option<(Document, Url)>,
@@ -715,7 +744,8 @@ impl PlainWalk {
         let is_entry = matches!(self.start, Start::Entry(_));
         match (self.anchored, is_entry) {
             (Some(anchored), false) => {
-                // An earlier round handed over everything behind the oldest document with a known entry.
+                // An earlier round handed over everything behind the oldest document with a known
+                // entry.
                 if let Some((_, asked)) = at_hand {
                     self.way.push(asked);
                 }
@@ -724,7 +754,8 @@ impl PlainWalk {
             _ if !self.lenient => return Err(self.gap()),
             _ => {
                 if let Some((document, asked)) = at_hand {
-                    // A lenient walk goes on with the recent document at hand: no way back has begun.
+                    // A lenient walk goes on with the recent document at hand: no way back has
+                    // begun.
                     if self.state == State::Looking {
                         let run = self.hand_over(document, url, &asked)?;
                         self.state = State::Done;
@@ -738,21 +769,22 @@ impl PlainWalk {
         Ok(None)
     }
 
-    /// Whether no entry of the recent document was handed over or is to be, nor follows one through a copy that was set
-    /// aside.
+    /// Whether no entry of the recent document was handed over or is to be, nor follows one through
+    /// a copy that was set aside.
     fn is_all_new(&self, recent: &Document) -> bool {
         let aside_is_joined = self.aside.as_ref().is_some_and(|aside| aside.is_joined);
         let is_joined = |index| aside_is_joined && self.seen.has(&self.recent, recent, index);
         (0..recent.len()).all(|index| self.is_new(recent, index) && !is_joined(index))
     }
 
-    /// Whether a document's entry was not handed over, and no round is to hand it over.
+    /// Whether a document's entry was not handed over and is not owed.
     fn is_new(&self, document: &Document, index: usize) -> bool {
         !self.known.has(document, index) && !self.known.is_pending(document, index)
     }
 
-    /// Returns what is wrong where the recent document at the end of the way has no entry of those that the look has
-    /// shown, and leads to no newer archive: others may have come and gone between. `link` is its own one.
+    /// Returns the error of a recent document at the end of the way that has no entry of the look
+    /// and leads to no newer archive: other entries may have come and gone between. `link` is the
+    /// document's own link.
     fn is_cut_off(
         &self,
         document: &Document,
@@ -767,9 +799,9 @@ impl PlainWalk {
             Err(broken) if !self.is_joined(document) => Some(broken),
             Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
             Ok(Some(link))
-                // If it was cut meanwhile, the documents between are walked back to, and if the archive may have grown, it
-                // was read again. So entries that came from the copy of the look only were deleted, and others may have
-                // been.
+                // After a cut, the walk goes back over the documents between, and an archive that
+                // may have grown was read again. So entries that only the copy of the look had were
+                // deleted, and unseen entries may have been deleted, too.
                 if is_cut
                     && self.has_lost_looked
                     && self.looks_between == 0
@@ -781,8 +813,9 @@ impl PlainWalk {
         }
     }
 
-    /// Gives up this way, since its copies may be stale. Its entries stay owed: the next way may lead elsewhere. Behind the
-    /// oldest document with a known entry, unknown entries need not be new.
+    /// Gives up this way, since the copies on the way may be stale. The entries of the way stay
+    /// owed: the next way may lead elsewhere. Behind the oldest document with a known entry,
+    /// unknown entries need not be new.
     fn give_up_way(&mut self, at_hand: Option<&Url>) {
         let anchored = self.anchored.unwrap_or(0);
         let way = std::mem::take(&mut self.way);
@@ -792,11 +825,12 @@ impl PlainWalk {
         }
     }
 
-    /// Owes entries that a document showed, and that its next copy lacks, if they were not handed over. Returns those.
+    /// Owes the entries of a document that the next copy lacks, if they were not handed over.
+    /// Returns the entries owed.
     fn owe(&mut self, asked: &Url, lost: Vec<Seen>) -> Vec<Seen> {
         if *asked == self.recent {
-            // They came after the look, and the last copy may be that of a server that lags: the next round shows whether
-            // they are gone.
+            // These entries came after the look, and the last copy may be from a server that lags.
+            // The next round shows whether the entries are gone.
             return self.known.defer(lost);
         }
         self.known.owe(lost)
@@ -809,18 +843,19 @@ impl PlainWalk {
         asked: &Url,
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = *asked == self.recent;
-        // Before another link stands in for a broken one.
+        // The check comes before `keep_link`, which may put a sound link in place of a broken one.
         let own_link = lead(&document, "prev-archive", url);
         if is_recent {
             self.keep_link(&mut document);
         }
-        // A document without the closed mark may be a stale copy from when it was open, and one that has lost entries
-        // since the way back may come from another server.
+        // A document without the closed mark may be a stale copy from before the cut. A document
+        // that has lost entries since the way back may come from another server.
         let lost = self.seen.lost(asked, &document);
         let may_be_old = !is_recent && !is_closed(&document) || !lost.is_empty();
         if may_be_old && !self.again {
             if !is_recent {
-                // Another server's copy may have entries that neither the way back nor the next copy has.
+                // Another server's copy may have entries that neither the way back nor the next
+                // copy has.
                 self.see(&document, asked, document.len());
             }
             self.again = true;
@@ -832,7 +867,8 @@ impl PlainWalk {
         if is_recent {
             let looked = self.looked.take();
             if let Some(looked) = looked.filter(|_| self.known.lacks_shown(&document)) {
-                // The publisher deleted entries during the walk, so they come from the copy that showed them.
+                // The publisher deleted entries during the walk, so they come from the copy that
+                // showed them.
                 let (looked, at) = *looked;
                 let run = self.hand_over_copy(looked, &at, asked)?;
                 self.has_lost_looked = true;
@@ -846,8 +882,9 @@ impl PlainWalk {
             self.known.look_at(&document);
         }
         self.seen.take(asked);
-        // Before, so that a bookmark among these entries owes what is lost; behind, because an older revision may have
-        // stood in for it.
+        // The lost entries are owed before the document is handed over, so that a bookmark among
+        // its entries has them. They are owed again afterwards, because an older revision may have
+        // stood in for a lost entry.
         let owed = self.owe(asked, lost);
         let run = if is_recent && !owed.is_empty() {
             self.hand_over_copy(document, url, asked)?
@@ -859,8 +896,9 @@ impl PlainWalk {
         Ok(Some(run))
     }
 
-    /// Reads the documents before this one that may have new entries: the one that the walk passed last, if it may have
-    /// grown since, and those that were cut since. Returns the outcome of this step; `None` if there are none.
+    /// Reads the older documents that may have new entries: the document that the walk passed last,
+    /// if that document may have grown since, and the documents that were cut since. Returns the
+    /// outcome of this step; `None` if there is no such document.
     fn follow_growth(
         &mut self,
         document: &Document,
@@ -873,10 +911,11 @@ impl PlainWalk {
         let passed = self.passed.as_mut().filter(|passed| passed.url != *url)?;
         if previous == Some(&passed.asked) || previous == Some(&passed.url) {
             let before = passed.asked.clone();
-            // The document may have gained entries between its reading and the cut that this document shows.
+            // The passed document may have gained entries between the request and the cut that this
+            // document shows.
             let was_closed = std::mem::replace(&mut passed.closed, true);
             if was_closed {
-                // It may have gained more of them since.
+                // A passed document that was read again may have gained more entries since.
                 if !is_recent || !self.is_ahead(document, lost) {
                     return None;
                 }
@@ -899,7 +938,7 @@ impl PlainWalk {
         Some(self.go_back(between.clone()).map(|()| None))
     }
 
-    /// Sets a document aside, and reads the one before it, which it follows, again.
+    /// Sets a document aside, and reads the preceding document again.
     fn set_aside(&mut self, document: &Document, asked: Url, before: Url, lost: &[Seen]) {
         if asked == self.recent {
             self.aside = Some(Aside {
@@ -913,33 +952,35 @@ impl PlainWalk {
         self.again = true;
     }
 
-    /// Whether the document before the recent one may have grown since it was read after the copy that was set aside.
-    /// `lost` are the entries of such copies that the recent document lacks.
+    /// Whether the document before the recent one may have grown since the walk read that document
+    /// after setting a copy aside. `lost` are the entries of such copies that the recent document
+    /// lacks.
     fn is_ahead(&self, recent: &Document, lost: &[Seen]) -> bool {
         let Some(aside) = &self.aside else {
             return false;
         };
-        // Entries roll off at the bottom. A new one there may follow others that came and went unseen, also if the copy
-        // that was set aside was empty, or if one entry stays on top.
+        // Entries roll off at the bottom. A new one there may follow others that came and went
+        // unseen, also if the copy that was set aside was empty, or if one entry stays on top.
         let is_unseen =
             |bottom| self.is_new(recent, bottom) && !self.seen.has(&self.recent, recent, bottom);
         recent.len().checked_sub(1).is_some_and(is_unseen)
             || !self.known.missing(lost, recent).is_subset(&aside.missing)
     }
 
-    /// Whether the feed grows faster than the walk reads, after so many looks: the round must end before the recent
-    /// document.
+    /// Whether the feed grows faster than the walk reads, after so many looks: the round must end
+    /// before the recent document.
     fn is_outrun(&self, looks: u32) -> bool {
         let is_whole = looks > 1 && !self.known.has_shown();
         is_whole || looks > LOOKS_BETWEEN_MAX
     }
 
-    /// Ends the round before the recent document: hands over the entries of its look, and leaves newer ones to the next
-    /// round.
+    /// Ends the round before the recent document: hands over the entries of the look, and leaves
+    /// newer entries to the next round.
     fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<Run>, WalkError> {
         let looked = self.looked.take().filter(|_| self.known.has_shown());
-        // Newer entries are owed before the copy of the look is handed over, for the bookmarks among its entries; and again
-        // behind it, because an older revision may have stood in for one.
+        // Newer entries are owed before the copy of the look is handed over, so that the bookmarks
+        // among its entries have them. They are owed again afterwards, because an older revision
+        // may have stood in for a newer one.
         self.show(recent, recent.len());
         let seen = self.seen.take(asked);
         let owed = self.known.owe(seen);
@@ -953,8 +994,9 @@ impl PlainWalk {
         Ok(run)
     }
 
-    /// Hands over the entries of a copy of the recent document that is not the end of the way. The walk, and each bookmark
-    /// among these entries, stay at the document before it: a link to the same archive must lead through that again.
+    /// Hands over the entries of a copy of the recent document that is not the end of the way. The
+    /// walk, and each bookmark among these entries, stay at the document before: a link to the same
+    /// archive must lead through that document again.
     fn hand_over_copy(&mut self, copy: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
         let (passed, last) = (self.passed.clone(), self.last.clone());
         let mut run = self.hand_over(copy, url, asked)?;
@@ -966,7 +1008,7 @@ impl PlainWalk {
         Ok(run)
     }
 
-    /// Notes that newer documents than that of the last place are still to be read.
+    /// Notes that documents newer than that of the last place are still to be read.
     fn stay_before_recent(&mut self) {
         if let Some(last) = &mut self.last {
             last.stand = Some(Stand::Archive);
@@ -1019,7 +1061,8 @@ impl PlainWalk {
         let closed =
             is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
         self.note_passed(asked.clone(), url, closed);
-        // Memory as of the document's beginning: `Run::bookmark` adds the entries up to each accepted one.
+        // Memory as of the document's beginning: `Run::bookmark` adds the entries up to each
+        // accepted one.
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
         self.show(&document, first);
@@ -1037,7 +1080,8 @@ impl PlainWalk {
         if !document.is_empty() {
             self.last = self.bookmark_at(&document, 0, url);
         } else if let Some(last) = &mut self.last {
-            // An empty recent document has no entry to stand at, but its archive link is the place of the next look.
+            // An empty recent document has no entry to stand at, so the archive link is the place
+            // of the next look.
             last.archive = document.link("prev-archive").cloned();
             if *asked == self.recent {
                 last.stand = Some(Stand::Empty);
@@ -1068,11 +1112,12 @@ impl PlainWalk {
         }
     }
 
-    /// Returns whether to hand over an entry of a document in which unknown entries are new below the index `first`.
+    /// Returns whether to hand over an entry of a document in which unknown entries are new below
+    /// the index `first`.
     fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
         match self.known.coming(document, index) {
             Coming::New => {
-                // A shown entry that was not handed over is new wherever it stands.
+                // A shown entry that was not handed over is new at any index.
                 let is_new = index < first || self.known.is_pending(document, index);
                 is_new && self.is_in_time(document, index)
             }
@@ -1083,12 +1128,13 @@ impl PlainWalk {
 
     /// Returns the index below which an unknown entry of a document is new.
     ///
-    /// All of them are, unless some that were handed over are forgotten. Then an archived document counts as
-    /// handed over from its newest known entry down.
+    /// All unknown entries are new, unless the memory has forgotten some that were handed over.
+    /// Then an archived document counts as handed over from the newest known entry down.
     fn first_new(&self, document: &Document, asked: &Url) -> usize {
         let place = self.place.as_ref();
         let is_place = place.is_some_and(|place| place.document.as_ref() == Some(asked));
-        // Entries newer than the place were in the recent document then, so they are remembered, or they are new.
+        // Entries newer than the place were in the recent document then, so they are remembered, or
+        // they are new.
         let is_newer = self.meets_place || is_place || *asked == self.recent;
         if is_newer || !self.known.is_partial() {
             return document.len();
@@ -1100,7 +1146,7 @@ impl PlainWalk {
     fn is_in_time(&self, document: &Document, index: usize) -> bool {
         let updated = document.updated_of(index);
         let dates = self.seeking.zip(updated);
-        // An entry without a date cannot be before the time, so it is handed over.
+        // Nothing shows that an entry without a date is before the time, so the walk hands it over.
         dates.is_none_or(|(time, updated)| updated >= time)
     }
 
@@ -1121,7 +1167,7 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the place before an entry, given that those below it are known.
+    /// Returns the place before an entry, given that all entries below are known.
     fn place_before(&self, document: &Document, index: usize, url: &Url) -> Bookmark {
         let below = self.bookmark_at(document, index + 1, url);
         let place = below.or_else(|| self.last.clone());
@@ -1137,7 +1183,8 @@ impl PlainWalk {
     }
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
-        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX` bytes.
+        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX`
+        // bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
@@ -1151,8 +1198,8 @@ impl PlainWalk {
         Ok(())
     }
 
-    /// Goes on to the oldest document that is not handed over yet. The walk requests the recent document past all
-    /// caches, because an older copy of it must not be the end.
+    /// Goes on to the oldest document that is not handed over yet. The walk requests the recent
+    /// document past all caches, because the way must not end at an older copy.
     fn go_forward(&mut self) {
         // The way back visited the same URLs, and meeting them on the way forward is no loop.
         self.forget_visited();
@@ -1171,13 +1218,14 @@ impl PlainWalk {
         self.visited_bytes = 0;
     }
 
-    /// Swaps reversed archive links. Some feeds (Atom Hopper) call the older document "next": their recent document
-    /// has a "next" archive and no "previous" one.
+    /// Swaps reversed archive links. Some feeds (Atom Hopper) call the older document "next": their
+    /// recent document has a "next" archive and no "previous" one.
     fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
         if self.state == State::Looking {
             let leads = |rel| document.has_link(rel);
             let only_next = leads("next-archive") && !leads("prev-archive");
-            // A closed document with only a "next" archive is the oldest one of a feed whose links are right.
+            // A closed document with only a "next" archive is the oldest one of a feed whose links
+            // are right.
             if only_next && !document.archived {
                 self.direction = Direction::Inverted { behind: None };
             }
@@ -1186,8 +1234,8 @@ impl PlainWalk {
             return Ok(());
         };
         document.swap_archive_links();
-        // The oldest document of a feed with right links also has only a "next" one. Then the swapped links lead to
-        // newer documents, which rising dates reveal.
+        // The oldest document of a feed with right links also has only a "next" one. Then the
+        // swapped links lead to newer documents, which rising dates reveal.
         let back = matches!(self.state, State::Looking | State::Back { .. });
         let newer = behind.zip(document.updated);
         if back && newer.is_some_and(|(behind, updated)| updated > behind) {
@@ -1198,11 +1246,13 @@ impl PlainWalk {
         Ok(())
     }
 
-    /// Puts the entries of a document into their true order: the order that the document shows, or else the one that
-    /// the recent document showed last. The order only decides in which sequence entries are handed over.
+    /// Puts the entries of a document into their true order: the order that the document shows, or
+    /// else the one that the recent document showed last. The order only decides in which sequence
+    /// entries are handed over.
     fn right_order(&mut self, document: &mut Document) {
         let shown = document.shown_listing();
-        // Only the recent document may change the feed's order: dates can rise in one odd archive by chance.
+        // Only the recent document may change the feed's order: dates can rise in one odd archive
+        // by chance.
         self.listing = match self.state {
             State::Looking => shown.or(self.listing),
             _ => self.listing.or(shown),
@@ -1236,7 +1286,8 @@ impl PlainWalk {
     }
 }
 
-/// Returns where a place is. Bookmarks of older programs tell it by the URL of the document, unless the feed has moved.
+/// Returns where a place is. Bookmarks of older programs show the stand only by the URL of the
+/// document, unless the feed has moved.
 fn stand_of(place: &Bookmark, recent: &Url) -> Option<Stand> {
     let guess = || match &place.document {
         Some(document) if document == recent => Some(Stand::Recent),

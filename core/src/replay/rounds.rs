@@ -45,12 +45,13 @@ pub struct Replay {
     /// The URL given at first; the recent document's own URL once known.
     recent: Url,
     start: Start,
-    /// Timestamp to begin at; `None` once an entry dated at or after it was met.
+    /// Timestamp to begin at; `None` once an entry dated at or after that time was met.
     seeking: Option<Timestamp>,
     /// Validators of the recent document, as long as no round has seen a newer entry.
     known: Validators,
     round: Round,
-    /// The newest entry of the recent document at the last look, and the validators of that document.
+    /// The newest entry of the recent document at the last look, and the validators of that
+    /// document.
     newest: Option<(String, Validators)>,
     /// Whether the replay has already followed a link to the recent document.
     led_on: bool,
@@ -73,7 +74,7 @@ enum Round {
 }
 
 impl Replay {
-    /// Begins with a feed's URL: the short one, or that of any of its documents.
+    /// Begins with a feed's URL: the short one, or the URL of any document of the feed.
     pub fn new(url: Url, start: Start) -> Self {
         Self {
             known: known_at(&start, &url),
@@ -91,7 +92,7 @@ impl Replay {
         }
     }
 
-    /// Begins at another place instead. It has an effect before the first document only.
+    /// Begins at another place instead. The call has an effect before the first document only.
     ///
     /// # Examples
     ///
@@ -120,9 +121,10 @@ impl Replay {
         }
     }
 
-    /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again (FH-13); off by
-    /// default. An entry with an unchanged date never is. A running consumer recognises the last 100,000 entries; a
-    /// restarted one the entries of the recent document and 1,000 others.
+    /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again
+    /// (FH-13); off by default. An entry with an unchanged date never is. A running consumer
+    /// recognises the last 100,000 entries; a restarted one the entries of the recent document and
+    /// 1,000 others.
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
@@ -133,8 +135,9 @@ impl Replay {
         Self { bounds, ..self }
     }
 
-    /// Handles a 404 for the feed's URL, and returns whether to wait for the feed: not if the consumer has a place in
-    /// it. `Start::Newest` then begins at `since`, so a short absence does not hand over the whole history.
+    /// Handles a 404 for the feed's URL, and returns whether to wait for the feed: not if the
+    /// consumer has a place there. `Start::Newest` then begins at `since`, so a short absence does
+    /// not hand over the whole history.
     ///
     /// # Examples
     ///
@@ -155,8 +158,8 @@ impl Replay {
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
 
-    /// Goes on from the oldest entry left if the place, a document or an owed entry has left the feed. The entries
-    /// between are lost. Applies until the end of this round.
+    /// Goes on from the oldest entry left if the place, a document or an owed entry has left the
+    /// feed. The entries between are lost. Applies until the end of this round.
     ///
     /// # Examples
     ///
@@ -194,7 +197,8 @@ impl Replay {
         let place = match round {
             Round::Walking(walk) => walk.bookmark().cloned(),
             Round::Plain(walk) => {
-                // `lenient` forgives the owed entries, so the bookmark after it must not list them.
+                // `lenient` forgives the owed entries, so the bookmark is taken afterwards, and
+                // does not list them.
                 let walk = walk.lenient(true);
                 let place = walk.bookmark();
                 self.plain = Some(walk.into_known());
@@ -225,11 +229,12 @@ impl Replay {
         }
     }
 
-    /// Returns whether the feed has no positions, as far as its documents have shown.
+    /// Returns whether the feed has no positions, as far as documents have shown.
     pub fn is_plain(&self) -> bool {
         match (&self.round, &self.start) {
             (Round::Plain(_), _) => true,
-            // A round that only learned of a 304 walks without a document, so the bookmark shows the kind of feed.
+            // A round that only learned of a 304 walks without a document, so the bookmark shows
+            // the kind of feed.
             (Round::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
             (Round::Looking, _) => self.plain.is_some(),
             (Round::Walking(_), _) => false,
@@ -244,8 +249,8 @@ impl Replay {
         }
     }
 
-    /// Returns the number of entries left in this round; `None` unless documents have positions and the way leads
-    /// forward.
+    /// Returns the number of entries left in this round; `None` unless documents have positions and
+    /// the way leads forward.
     pub fn remaining(&self) -> Option<u64> {
         match &self.round {
             Round::Walking(walk) => walk.remaining(),
@@ -253,7 +258,7 @@ impl Replay {
         }
     }
 
-    /// Takes the requested document, retrieved from `url`, and returns its entries to hand over.
+    /// Takes the requested document, retrieved from `url`, and returns the entries to hand over.
     ///
     /// # Errors
     ///
@@ -277,7 +282,7 @@ impl Replay {
             self.recent = url.clone();
             self.round = self.begin(document.history.is_some());
         }
-        // The walk consumes the document, so its newest id is copied first.
+        // The walk consumes the document, so the newest id is copied first.
         let newest = document.entry(0).map(|entry| entry.id.to_owned());
         // The request is read before `take`, which moves the walk on.
         let ask = self.ask();
@@ -287,8 +292,8 @@ impl Replay {
                 (walk.take(document, url)?, is_recent)
             }
             Round::Plain(walk) => {
-                // A plain walk may request the recent document again on its way forward, so the URL decides, not the
-                // kind.
+                // A plain walk may request the recent document again on the way forward, so the URL
+                // decides, not the kind.
                 let is_recent = ask.is_some_and(|ask| ask.url == self.recent);
                 (walk.take(document, url)?, is_recent)
             }
@@ -333,18 +338,18 @@ impl Replay {
         }
     }
 
-    /// Handles a 304: the recent document has not changed since its newest entry was passed.
+    /// Handles a 304: the recent document has not changed since the newest entry there was passed.
     pub fn not_modified(&mut self) {
         if matches!(self.round, Round::Looking) {
-            // The kind of feed does not matter here: the walk ends before it takes a document.
+            // The kind of feed does not matter here: the walk ends before taking a document.
             let mut walk = Walk::new(self.recent.clone(), self.start.clone()).seek(self.seeking);
             walk.not_modified();
             self.round = Round::Walking(walk);
         }
     }
 
-    /// Handles a requested document or index block that does not exist (any more), or an optional one that is
-    /// unavailable.
+    /// Handles a requested document or index block that does not exist (any more), or an optional
+    /// one that is unavailable.
     ///
     /// # Errors
     ///
@@ -359,8 +364,8 @@ impl Replay {
         }
     }
 
-    /// Returns the place right before the first entry handed over in this round; `None` while none was. Where a round
-    /// hands over nothing, the place is the round's end.
+    /// Returns the place right before the first entry handed over in this round; `None` while none
+    /// was. Where a round hands over nothing, the place is the round's end.
     pub fn begins_after(&self) -> Option<Bookmark> {
         match &self.round {
             Round::Walking(walk) => walk.begins_after(),
@@ -369,18 +374,19 @@ impl Replay {
         }
     }
 
-    /// Starts the next round where this one ended, and returns that place: the bookmark of a consumer that accepted
-    /// everything.
+    /// Starts the next round where this one ended, and returns that place: the bookmark of a
+    /// consumer that accepted everything.
     ///
-    /// Returns `None` while entries still pass before the instant to begin at, because a bookmark cannot record that
-    /// state, and where there is no entry yet.
+    /// Returns `None` while entries still pass before the instant to begin at, because a bookmark
+    /// cannot record that state, and where there is no entry yet.
     ///
     /// # Errors
     ///
-    /// [`WalkError::Deleted`] if entries of a plain feed were deleted after a look and before they were handed over:
-    /// between two documents, or between the bookmark's process and this one. [`pass_gap`](Self::pass_gap) goes on.
+    /// [`WalkError::Deleted`] if entries of a plain feed were deleted after a look and before they
+    /// were handed over: between two documents, or between the bookmark's process and this one.
+    /// [`pass_gap`](Self::pass_gap) goes on.
     pub fn next_round(&mut self) -> Result<Option<Bookmark>, WalkError> {
-        // The check comes before any change, so that `pass_gap` finds the round as it was.
+        // The check comes before any change, so that `pass_gap` finds the round unchanged.
         if let Round::Plain(walk) = &self.round
             && let Some(gap) = walk.deleted()
         {
@@ -405,15 +411,15 @@ impl Replay {
             return Ok(None);
         };
         self.known = match self.newest.take() {
-            // The validators fit only while the last entry is the newest of their document. An entry of an older document
-            // may have the same id.
+            // The validators fit only while the last entry is the newest of their document. An
+            // entry of an older document may have the same id.
             Some((newest, validators))
                 if last.entry.as_ref() == Some(&newest) && last.stand != Some(Stand::Archive) =>
             {
                 validators
             }
             Some(_) => Validators::default(),
-            // A round answered with 304 keeps its validators.
+            // A round answered with 304 keeps the validators.
             None => std::mem::take(&mut self.known),
         };
         last.etag.clone_from(&self.known.etag);
@@ -422,8 +428,8 @@ impl Replay {
         Ok(Some(last).filter(|_| self.seeking.is_none()))
     }
 
-    /// Returns the URL of the recent document if this is another one. Followed only once, because two spellings of
-    /// one URL may lead to each other.
+    /// Returns the URL of the recent document if this is another one. Followed only once, because
+    /// two spellings of one URL may lead to each other.
     fn leads_to(&self, document: &Document, url: &Url) -> Result<Option<Url>, WalkError> {
         // In our feeds only the recent document has `via`, so there is no other one to go on to.
         if document.link("via").is_some() || self.led_on {
@@ -434,7 +440,7 @@ impl Replay {
     }
 }
 
-/// Returns the validators that a replay from `start` may send with its first request to `url`.
+/// Returns the validators that a replay from `start` may send with the first request to `url`.
 fn known_at(start: &Start, url: &Url) -> Validators {
     let Start::Bookmark(bookmark) = start else {
         return Validators::default();

@@ -1,7 +1,7 @@
 //! Entries that the way back through a plain feed has seen, until the way forward hands them over.
 //!
-//! Pure. The two ways request a document each, and the copies need not be the same: servers behind a balancer may
-//! differ, and entries may be deleted between.
+//! Pure. The two ways request a document each, and the copies need not be the same: servers behind
+//! a balancer may differ, and entries may be deleted between.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,10 +9,10 @@ use url::Url;
 
 use crate::{digest::Digest, reader::Document, timestamp::Timestamp};
 
-/// Entry that was seen: the hash of its id, and its date where revisions count.
+/// Entry that was seen: the hash of the id, and the date where revisions count.
 pub(super) type Seen = (u64, Option<Timestamp>);
 
-/// Returns the hash of an entry's id, and its date.
+/// Returns the hash of an entry's id, and the entry's date.
 pub(super) fn key(document: &Document, index: usize) -> Option<Seen> {
     // Bookmarks store 8 bytes of the digest; `half` returns 16.
     let id = document.entry(index)?.id;
@@ -21,7 +21,8 @@ pub(super) fn key(document: &Document, index: usize) -> Option<Seen> {
     Some((u64::from_be_bytes(*first), document.updated_of(index)))
 }
 
-/// Entries seen on the way back, by the URL that was asked for. Those beyond a bound are not compared.
+/// Entries seen on the way back, by the URL that was asked for. Entries beyond a bound are not
+/// compared.
 #[derive(Debug)]
 pub(super) struct SeenEntries {
     documents: HashMap<Url, HashSet<Seen>>,
@@ -38,7 +39,7 @@ impl SeenEntries {
         }
     }
 
-    /// Notes entries of a document by their indices. An earlier copy's stay noted.
+    /// Notes entries of a document by their indices. Entries of an earlier copy stay noted.
     pub(super) fn note(
         &mut self,
         asked: &Url,
@@ -60,13 +61,14 @@ impl SeenEntries {
         }
     }
 
-    /// Returns whether an entry of a copy was noted of the document, without its date.
+    /// Returns whether an entry of a copy was noted for the document without a date.
     pub(super) fn has(&self, asked: &Url, copy: &Document, index: usize) -> bool {
         let seen = self.documents.get(asked).zip(key(copy, index));
         seen.is_some_and(|(seen, (id, _))| seen.contains(&(id, None)))
     }
 
-    /// Returns the entries that were seen in a document, and that this copy has not, or has in an older revision only.
+    /// Returns the entries seen in a document that this copy lacks, or has in an older revision
+    /// only.
     pub(super) fn lost(&self, asked: &Url, copy: &Document) -> Vec<Seen> {
         let Some(seen) = self.documents.get(asked).filter(|seen| !seen.is_empty()) else {
             return vec![];
@@ -80,7 +82,7 @@ impl SeenEntries {
         seen.iter().filter(is_lost).copied().collect()
     }
 
-    /// Forgets what was seen in a document, and returns it.
+    /// Forgets the entries seen in a document, and returns them.
     pub(super) fn take(&mut self, asked: &Url) -> Vec<Seen> {
         let seen = self.documents.remove(asked).unwrap_or_default();
         self.entries -= seen.len();

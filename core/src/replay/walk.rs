@@ -1,4 +1,5 @@
-//! Round of a feed with positions: back to the place to go on from, and forward to the newest entry at the start.
+//! Round of a feed with positions: back to the place to go on from, and forward to the newest entry
+//! at the start.
 //!
 //! Pure.
 
@@ -31,11 +32,14 @@ use feed::permanent_url;
 enum State {
     /// Before the look at the recent document.
     Looking,
-    /// Searches the archive index for a document to begin at. If the index does not help, goes back from `back`.
+    /// Searches the archive index for a document to begin at. If the index does not help, goes back
+    /// from `back`.
     Index { url: Url, back: Url },
-    /// Tries the document that the bookmark names. If the document does not help, goes back from `back`.
+    /// Tries the document that the bookmark names. If the document does not help, goes back from
+    /// `back`.
     Resuming { url: Url, back: Option<Url> },
-    /// Searches for the entry to begin after, along `prev-archive`. If `url` is missing, goes back from `instead`.
+    /// Searches for the entry to begin after, along `prev-archive`. If `url` is missing, goes back
+    /// from `instead`.
     Back { url: Url, instead: Option<Url> },
     /// Handing over, along `next-archive`.
     Forward { url: Url },
@@ -46,10 +50,10 @@ enum State {
 /// Position of a document relative to the place to go on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// That many of the document's oldest entries lie before the place, and the place is in the document or at its
-    /// edge.
+    /// That many of the document's oldest entries lie before the place, which is in the document or
+    /// at an edge of the document.
     Holds(usize),
-    /// The document ends before the place, although it should hold the place: an old copy.
+    /// The document ends before the place that the document should hold: an old copy.
     Stale,
     /// The place is not in the document.
     Elsewhere,
@@ -86,15 +90,18 @@ pub struct Walk {
     recent: Url,
     start: Start,
     state: State,
-    /// Whether the walk requested this document before, so that the next request must bypass caches.
+    /// Whether the walk requested this document before, so that the next request must bypass
+    /// caches.
     again: bool,
     documents_max: usize,
     pin: Option<Pin>,
-    /// The newest entry passed, handed over or not. The next document must continue from this place.
+    /// The newest entry passed, handed over or not. The next document must continue from this
+    /// place.
     last: Option<Bookmark>,
     /// The place right before the first entry handed over.
     begins_after: Option<Bookmark>,
-    /// Timestamp to begin at. Entries pass without being handed over until one is dated at or after it; then `None`.
+    /// Timestamp to begin at. Entries pass without being handed over until one is dated at or after
+    /// that time; then `None`.
     seeking: Option<Timestamp>,
     /// The document that the way back passed last: the oldest one known.
     walked_over: Option<Url>,
@@ -102,9 +109,11 @@ pub struct Walk {
     behind: Option<Position>,
     /// Number of documents handed over, bounded by `documents_max`.
     handed_over: usize,
-    /// Whether the walk already requested the recent document past all caches because an entry was missing.
+    /// Whether the walk already requested the recent document past all caches because an entry was
+    /// missing.
     looked_again: bool,
-    /// The epoch of the recent document, and the position at which the document open at that epoch's start began.
+    /// The epoch of the recent document, and the position at which the document open at that
+    /// epoch's start began.
     epoch: (Epoch, Position),
     /// The feed's id, from the first document taken.
     feed: Option<String>,
@@ -163,7 +172,7 @@ impl Walk {
         Self { lenient, ..self }
     }
 
-    /// Returns the instant of the start while no entry dated at or after it was met.
+    /// Returns the instant of the start while all entries met are dated before.
     pub fn seeking(&self) -> Option<Timestamp> {
         self.seeking
     }
@@ -181,7 +190,7 @@ impl Walk {
     pub fn ask(&self) -> Option<Ask> {
         let (url, kind, optional) = match &self.state {
             State::Looking => (&self.recent, AskKind::Recent, false),
-            // The index only saves requests, so it is always optional.
+            // The index only saves requests, so the walk never depends on the index.
             State::Index { url, .. } => (url, AskKind::Index, true),
             State::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
             State::Back { url, instead } => (url, AskKind::Document, instead.is_some()),
@@ -202,8 +211,8 @@ impl Walk {
         self.last.as_ref()
     }
 
-    /// Returns the place right before the first entry handed over; `None` while none was. Where
-    /// nothing is to be handed over, it is the place where the walk ended.
+    /// Returns the place right before the first entry handed over; `None` while there is none. A
+    /// walk that hands over nothing returns the place where the walk ended.
     pub fn begins_after(&self) -> Option<Bookmark> {
         let before_all = || {
             let feed = self.feed.clone()?;
@@ -219,8 +228,8 @@ impl Walk {
         self.begins_after.clone().or_else(ended)
     }
 
-    /// Returns the number of entries from the current place to the walk's end; `None` unless the walk goes forward
-    /// and both positions are known.
+    /// Returns the number of entries from the current place to the walk's end; `None` unless the
+    /// walk goes forward and both positions are known.
     pub fn remaining(&self) -> Option<u64> {
         let State::Forward { .. } = self.state else {
             return None;
@@ -229,13 +238,13 @@ impl Walk {
         self.pin_position()?.0.checked_sub(last.0)
     }
 
-    /// Ends the walk: the recent document has not changed since the bookmarked entry was its newest.
+    /// Ends the walk: the bookmarked entry is still the newest one of the recent document.
     pub fn not_modified(&mut self) {
         self.go(State::Done);
     }
 
-    /// Handles a requested document or index block that does not exist (any more), or an optional one that is
-    /// unavailable.
+    /// Handles a requested document or index block that does not exist (any more), or an optional
+    /// one that is unavailable.
     ///
     /// # Errors
     ///
@@ -254,8 +263,8 @@ impl Walk {
                 Ok(())
             }
             State::Forward { .. } if self.lenient => {
-                // The walk hands over everything from the hole to the newest document. Resuming at the named document
-                // would lead into the hole again.
+                // The walk hands over everything from the hole to the newest document. Resuming at
+                // the named document would lead into the hole again.
                 self.last = self.last.take().map(|last| Bookmark {
                     document: None,
                     ..last
@@ -274,7 +283,8 @@ impl Walk {
 
     /// Begins with the oldest document known, behind which documents are missing.
     fn begin_behind_a_hole(&mut self, hole: &Url) {
-        // The next document cannot continue the place before the hole, so its history is not compared.
+        // The next document cannot continue the place before the hole, so the walk compares no
+        // history there.
         self.last = None;
         self.start = Start::Oldest;
         self.forget_visited();
@@ -282,7 +292,7 @@ impl Walk {
         self.go(State::Forward { url });
     }
 
-    /// Takes the requested document, retrieved from `url`, and returns its entries to hand over.
+    /// Takes the requested document, retrieved from `url`, and returns the entries to hand over.
     ///
     /// # Errors
     ///
@@ -311,8 +321,8 @@ impl Walk {
         }
     }
 
-    /// Whether a document is a cached copy from before a restoration. Such a copy may hold, or lead to, entries that
-    /// the restoration lost.
+    /// Whether a document is a cached copy from before a restoration. Such a copy may hold, or lead
+    /// to, entries that the restoration lost.
     fn is_lost(&self, document: &Document) -> bool {
         let (epoch, since) = self.epoch;
         let begins_behind = document.history.is_some_and(|(first, _)| first >= since);
@@ -337,7 +347,8 @@ impl Walk {
         let found = match &self.start {
             Start::Time(time) => {
                 let mut listed = block.documents.iter();
-                // A block lists its oldest document first: the last one before the time is the place to begin.
+                // A block lists the oldest document first: the last one before the time is the
+                // place to begin.
                 listed.rfind(|listed| listed.is_before(*time))
             }
             _ => None,
@@ -372,7 +383,8 @@ impl Walk {
             self.last = None;
         }
         let standing = self.standing(&document, url)?;
-        // A stale copy must not set the pin, because the walk would end before the bookmark's place.
+        // A stale copy must not set the pin, because the walk would end before the bookmark's
+        // place.
         if standing == Standing::Stale {
             return self.ask_again(url);
         }
@@ -411,8 +423,8 @@ impl Walk {
         }
     }
 
-    /// Leaves the recent document for one far back, through the archive index if there is one. The index needs
-    /// documents with positions, because those link forward.
+    /// Leaves the recent document for one far back, through the archive index if there is one. The
+    /// index needs documents with positions, because those link forward.
     fn look_into_index(&mut self, document: &Document, back: Url) -> Result<(), WalkError> {
         match document
             .link("index")
@@ -428,7 +440,8 @@ impl Walk {
         }
     }
 
-    /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
+    /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was
+    /// just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if let Some(previous) = lead(document, "prev-archive", url)? {
             self.walked_over = Some(permanent_url(document, url));
@@ -452,8 +465,9 @@ impl Walk {
         Ok(None)
     }
 
-    /// Leaves the recent document for older ones: first for the document that the bookmark names. A document at
-    /// another origin belongs to the feed's former location, and may have another history.
+    /// Leaves the recent document for older ones: first for the document that the bookmark names. A
+    /// document at another origin belongs to the feed's former location, and may have another
+    /// history.
     fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
         let recent = self.recent.origin();
         let at_home = |url: &Url| {
@@ -475,12 +489,14 @@ impl Walk {
         }
     }
 
-    /// Handles an entry that is in none of the documents. Where only its id is known, an old copy of the recent
-    /// document may have hidden it, so the walk looks once more past all caches.
+    /// Handles an entry that is in none of the documents. Where only the id is known, an old copy
+    /// of the recent document may have hidden the entry, so the walk looks once more past all
+    /// caches.
     fn not_found(&mut self) -> Result<(), WalkError> {
         let placed = |last: &Bookmark| last.position.is_some();
         let placed = self.last.as_ref().is_some_and(placed);
-        // With a position, `standing` has already recognised old copies, so a second look cannot help.
+        // With a position, `standing` has already recognised old copies, so a second look cannot
+        // help.
         if placed || self.looked_again {
             return match self.walked_over.clone().filter(|_| self.lenient) {
                 Some(oldest) => {
@@ -520,7 +536,8 @@ impl Walk {
     ) -> Result<Option<Run>, WalkError> {
         match (self.standing(&document, url)?, back) {
             (Standing::Holds(after), _) => self.hand_over(document, url, after).map(Some),
-            // The bookmark's document may be cached from when it was open: one request past all caches.
+            // A cache may have the bookmark's document from before the cut, so the walk makes one
+            // request past all caches.
             (Standing::Stale, _) if !self.again => self.ask_again(url),
             (_, Some(previous)) => self.go_back(previous).map(|()| None),
             (Standing::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
@@ -531,8 +548,8 @@ impl Walk {
     fn back(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         let after = match &self.start {
             Start::Newest => return Ok(self.begin_after(&document, url)),
-            // All entries here are older than the time. Handing over none of them turns the walk towards the
-            // successor.
+            // All entries here are older than the time. Handing over none of them turns the walk
+            // towards the successor.
             Start::Time(time) if is_before(&document, *time) => Some(document.len()),
             Start::Oldest | Start::Time(_) => {
                 let previous = lead(&document, "prev-archive", url)?;
@@ -541,7 +558,8 @@ impl Walk {
             Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
                 Standing::Holds(after) => Some(after),
                 Standing::Stale => return self.ask_again(url),
-                // The document ends before the one behind it begins: a copy from when the document was open.
+                // The document ends before the next newer one begins: a copy from when the document
+                // was open.
                 Standing::Elsewhere if self.ends_early(&document) => {
                     return self.ask_again(url);
                 }
@@ -564,7 +582,7 @@ impl Walk {
         }
     }
 
-    /// Whether a document ends before the one behind it begins.
+    /// Whether a document ends before the next newer one begins.
     fn ends_early(&self, document: &Document) -> bool {
         end_of(document)
             .zip(self.behind)
@@ -575,10 +593,12 @@ impl Walk {
         let after = match self.standing(&document, url)? {
             Standing::Stale => return self.ask_again(url),
             Standing::Holds(after) => after,
-            // This document is from before the feed had positions: its entries have no order relative to the place.
+            // This document is from before the feed had positions: the entries have no order
+            // relative to the place.
             Standing::Elsewhere if document.history.is_none() => 0,
             Standing::Elsewhere if self.lenient => {
-                // Behind a hole no history continues, so the walk accepts this document as its new beginning.
+                // No history continues behind a hole, so the walk accepts this document as a new
+                // beginning.
                 self.last = None;
                 0
             }
@@ -591,14 +611,16 @@ impl Walk {
         self.hand_over(document, url, after).map(Some)
     }
 
-    /// Returns the URL of the current request, as links name it. A redirect may have led from there to `url`.
+    /// Returns the URL of the current request, as links name it. A redirect may have led from there
+    /// to `url`.
     fn asked(&self, url: &Url) -> Url {
         self.ask().map_or_else(|| url.clone(), |ask| ask.url)
     }
 
     /// Classifies a document against the place to go on from.
     fn standing(&self, document: &Document, url: &Url) -> Result<Standing, WalkError> {
-        // Indices count from the newest entry, so `len - index` counts this entry and all older ones.
+        // Indices count from the newest entry, so `len - index` counts this entry and all older
+        // ones.
         let by_id = |id: &str| match document.find(id) {
             Some(index) => Standing::Holds(document.len() - index),
             None => Standing::Elsewhere,
@@ -621,19 +643,20 @@ impl Walk {
         if next < first.0 {
             return Ok(Standing::Elsewhere);
         }
-        // A document of a newer epoch may be shorter: the restoration lost its end.
+        // A document of a newer epoch may be shorter: the restoration lost the end.
         if next > end && document.epoch <= wanted.epoch {
             return Ok(Standing::Stale);
         }
-        // Saturates only for `next > end`, which the condition below excludes.
+        // The number saturates only for `next > end`, which the condition below excludes.
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
-        // The document shows nothing of the place itself. After a restoration that must be looked at, unless the walk
-        // comes from there.
+        // The document shows nothing of the place itself. After a restoration the walk must look at
+        // the place's document, unless the walk comes from there.
         let is_behind = matches!(self.state, State::Forward { .. });
         let is_restored = document.epoch > wanted.epoch;
         if before.is_none() && is_restored {
             if position >= document.since {
-                // The restoration may have lost entries up to here, and the id of one entry says nothing of the others.
+                // The restoration may have lost entries up to here, and the id of one entry says
+                // nothing of the others.
                 return Err(WalkError::HistoryChanged {
                     url: url.clone(),
                     position: Position(next),
@@ -645,7 +668,8 @@ impl Walk {
         }
         let continues = match wanted.history.zip(before) {
             Some((history, before)) => hash_entries(document, before, older) == history,
-            // A timeline: of its past, only the id of the entry at the place is known.
+            // Timelines have no history hash, so only the id of the entry at the place can be
+            // compared.
             None => is_at(document, wanted, older),
         };
         if next <= end && continues {
@@ -688,7 +712,8 @@ impl Walk {
     }
 
     fn visit(&mut self, url: Url) -> Result<(), WalkError> {
-        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX` bytes.
+        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX`
+        // bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
@@ -718,7 +743,8 @@ impl Walk {
             });
         }
         match document.history {
-            // The hash before position 0 depends on the feed's id alone, so even a first document is checkable.
+            // The hash before position 0 depends on the feed's id alone, so even a first document
+            // is checkable.
             Some((Position(0), Some(before)))
                 if before != HistoryHash::start_of_text(&document.feed) =>
             {

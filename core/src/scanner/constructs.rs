@@ -1,6 +1,6 @@
 //! The parts of an entry: text, dates, people, links, categories, content.
 //!
-//! Pure. One function per construct of RFC 4287, each reading to the end of its element.
+//! Pure. One function per construct of RFC 4287, each reading to the end of the element.
 
 use data_encoding::BASE64;
 
@@ -17,7 +17,7 @@ use crate::{
 /// Maximum length of a wrong value in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Returns a wrong value, cut to its first [`SHOWN_CHARS_MAX`] characters.
+/// Returns a wrong value, cut to the first [`SHOWN_CHARS_MAX`] characters.
 fn shortened(text: &str) -> String {
     let mut chars = text.chars();
     let mut shown: String = chars.by_ref().take(SHOWN_CHARS_MAX).collect();
@@ -126,7 +126,8 @@ impl<'a> Scan<'a> {
         Ok(Person { name, uri, email })
     }
 
-    /// Reads a link: an `href`, and no second alternate of the same type and language (RFC 4287, 4.2.7).
+    /// Reads a link: an `href`, and no second alternate of the same type and language (RFC 4287,
+    /// 4.2.7).
     pub(super) fn link(
         &mut self,
         tag: &Tag<'a>,
@@ -158,7 +159,7 @@ impl<'a> Scan<'a> {
         self.skip()
     }
 
-    /// Reads a category: a `term` is its only required attribute (RFC 4287, 4.2.2).
+    /// Reads a category: `term` is the only required attribute (RFC 4287, 4.2.2).
     pub(super) fn category(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         if tag.attribute("term").is_none() {
             return Err(self.unacceptable(tag, "category has no term", "RFC 4287, 4.2.2.1"));
@@ -177,7 +178,8 @@ impl<'a> Scan<'a> {
                 self.person(&child, based)?;
                 continue;
             }
-            // The children of a source differ in kind, but a relative reference is wrong in any of them.
+            // The children of a source differ in kind, but a relative reference is wrong in any of
+            // them.
             if child.namespace == *ATOM {
                 let based = self.is_based(based, &child)?;
                 for name in ["href", "uri"] {
@@ -235,8 +237,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads JSON under a type that RFC 4287 wants in Base64. The gate also accepts verbatim JSON, and stores it in a
-    /// form that every consumer reads.
+    /// Reads JSON under a type that RFC 4287 wants in Base64. The gate also accepts verbatim JSON,
+    /// and stores the JSON in a form that every consumer reads.
     fn json(
         &mut self,
         tag: &Tag<'a>,
@@ -272,7 +274,7 @@ impl<'a> Scan<'a> {
     }
 
     fn check_base64(&self, tag: &Tag<'a>, mut text: String, detail: &str) -> Result<(), Refusal> {
-        // Encoders wrap Base64 into lines, and its decoder refuses white space.
+        // Encoders wrap Base64 into lines, and the decoder refuses white space.
         text.retain(|c| !c.is_ascii_whitespace());
         match BASE64.decode(text.as_bytes()) {
             Ok(_) => Ok(()),

@@ -1,7 +1,8 @@
-//! Context that an entry inherits from the feed document it was sent in: namespaces, base, language, authors.
+//! Context that an entry inherits from the feed document around the entry: namespaces, base,
+//! language, authors.
 //!
-//! Pure. Everything here is written onto each entry, so its size is known before any of it is copied:
-//! a feed of a megabyte could otherwise unfold to gigabytes.
+//! Pure. The context is written onto each entry, so the size is known before anything is copied: a
+//! feed of a megabyte could otherwise unfold to gigabytes.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -12,13 +13,13 @@ use crate::{
     xml::{Attribute, Namespace, Tag, escaped_len},
 };
 
-/// Attributes that a feed has for its entries, besides declarations and the base.
+/// Attributes that entries inherit from a feed, besides declarations and the base.
 const ATTRIBUTES: [&str; 2] = ["xml:lang", "xml:space"];
 
 /// Bytes around a value in ` xmlns:="…"` or ` xml:base="…"`.
 const AROUND: usize = 12;
 
-/// Returns an upper bound on the bytes that the entry `tag` inherits from its feed, authors apart.
+/// Returns an upper bound on the bytes that the entry `tag` inherits from the feed, authors apart.
 pub(super) fn size<'t>(
     feed: &Tag<'_>,
     base: Option<&str>,
@@ -38,7 +39,8 @@ pub(super) fn size<'t>(
         }
     });
     let relative = feed.attribute("xml:base").map_or(0, |base| base.raw.len());
-    // A base that is not absolute is merged with the entry's own, whose bytes the entry has already.
+    // A base that is not absolute is merged with the entry's own, whose bytes the entry has
+    // already.
     let base = base.map_or(relative, escaped_len);
     let bases = if base == 0 { 0 } else { base + AROUND };
     declarations.chain(attributes).sum::<usize>() + bases
@@ -59,20 +61,21 @@ pub(super) fn of_authors(authors: &[Person]) -> String {
     context
 }
 
-/// Context that one entry inherits from its feed.
+/// Context that one entry inherits from the feed.
 #[derive(Debug)]
 pub(super) struct InheritedContext<'a> {
     scope: Vec<(&'a str, Namespace<'a>)>,
     /// Attributes of the feed, written as they stand there.
     attributes: Vec<Attribute<'a>>,
-    /// Base to write onto the entry, unless its own is absolute.
+    /// Base to write onto the entry, unless the entry's own is absolute.
     base: Option<String>,
-    /// Whether references in the entry have an absolute base, written onto it or its own.
+    /// Whether references in the entry have an absolute base, inherited or the entry's own.
     based: bool,
 }
 
 impl<'a> InheritedContext<'a> {
-    /// Returns the context of an entry that was sent without a feed, given the entry's own absolute base.
+    /// Returns the context of an entry that was sent without a feed, given the entry's own absolute
+    /// base.
     pub(super) fn nothing(base: Option<&str>) -> Self {
         Self {
             scope: vec![],
@@ -82,7 +85,8 @@ impl<'a> InheritedContext<'a> {
         }
     }
 
-    /// Returns the context of the entry `tag`; the feed's absolute base is `outer`, the entry's is `inside`.
+    /// Returns the context of the entry `tag`; the feed's absolute base is `outer`, the entry's is
+    /// `inside`.
     pub(super) fn new<'t>(
         feed: &Tag<'a>,
         outer: Option<&str>,
@@ -97,7 +101,7 @@ impl<'a> InheritedContext<'a> {
         let attributes = ATTRIBUTES.into_iter().filter(inherits);
         let own = value_of(tag, "xml:base");
         let base = match (outer, inside) {
-            // With an absolute outer base, the resolved base of the entry replaces its own.
+            // With an absolute outer base, the resolved base of the entry replaces the one as sent.
             (Some(_), inside) => inside.map(str::to_owned),
             (None, _) => value_of(feed, "xml:base").and_then(|outer| {
                 let own = own.as_deref().unwrap_or_default();
@@ -154,15 +158,16 @@ impl<'a> InheritedContext<'a> {
 
     /// Returns the digest of an entry's bytes and their inherited context.
     ///
-    /// The same bytes have another meaning under another base or another binding of a prefix. A binding that the
-    /// entry does not use is left out: a feed that gains declarations must not make its old entries new.
+    /// The same bytes have another meaning under another base or another binding of a prefix. A
+    /// binding that the entry does not use is left out: a feed that gains declarations must not
+    /// make old entries new.
     pub(super) fn sent(&self, entry: &str) -> Digest {
         // Without context the digest is that of the bytes alone, as for an entry sent by itself.
         if self.is_empty() {
             return Digest::of(entry.as_bytes());
         }
         let used = prefixes_in(entry);
-        // Names without a prefix use the default namespace, so it always counts.
+        // Names without a prefix use the default namespace, so that namespace always counts.
         let mut scope: Vec<(&str, &str)> = self
             .scope
             .iter()
@@ -185,7 +190,8 @@ impl<'a> InheritedContext<'a> {
     }
 }
 
-/// Appends a name and a value, each with its length, so that two different lists never give the same text.
+/// Appends a name and a value, each behind the length, so that two different lists never give the
+/// same text.
 fn push_part(name: &str, value: &str, out: &mut String) {
     for part in [name, value] {
         out.push_str(&part.len().to_string());
@@ -194,15 +200,16 @@ fn push_part(name: &str, value: &str, out: &mut String) {
     }
 }
 
-/// Returns all possible prefixes in a text: the names before a colon, in names and in values (which may hold qualified
-/// names).
+/// Returns all possible prefixes in a text: the names before a colon, in names and in values (which
+/// may hold qualified names).
 fn prefixes_in(text: &str) -> HashSet<&str> {
     let is_part =
         |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '\u{b7}') || !c.is_ascii();
     let mut prefixes = HashSet::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(':') {
-        // The name begins behind the last character that no name has; that character can be longer than a byte.
+        // The name begins behind the last character that no name has; that character can be longer
+        // than a byte.
         let start = before.rfind(|c| !is_part(c)).map_or(0, |at| {
             at + before
                 .get(at..)
@@ -220,9 +227,10 @@ fn value_of<'t>(tag: &Tag<'t>, name: &str) -> Option<Cow<'t, str>> {
     tag.value(name).ok().flatten()
 }
 
-/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986, 5.2).
+/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986,
+/// 5.2).
 fn merge_bases(outer: &str, own: &str) -> String {
-    // An empty reference or a fragment leaves the base as it is (RFC 3986, 5.2.2).
+    // An empty reference or a fragment leaves the base unchanged (RFC 3986, 5.2.2).
     if own.is_empty() || own.starts_with('#') {
         return outer.into();
     }
@@ -244,7 +252,7 @@ fn merge_bases(outer: &str, own: &str) -> String {
         // A relative path replaces the last segment.
         _ => path.rfind('/').map_or(0, |slash| slash + 1).max(host_end),
     };
-    // A host and a path beside it need their slash.
+    // A slash must stand between a host and a path.
     let slash = if kept == host_end && kept > 0 && !own.starts_with(['/', '?']) {
         "/"
     } else {

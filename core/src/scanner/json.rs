@@ -1,7 +1,8 @@
-//! JSON content and its stored form.
+//! Stored form of JSON content.
 //!
-//! Pure. RFC 4287 (4.1.3.3) wants verbatim text under `text/*` and Base64 under anything else. Widespread feed
-//! readers garble verbatim JSON under `application/json`, so new entries carry it as `text/json`.
+//! Pure. RFC 4287 (4.1.3.3) wants verbatim text under `text/*` and Base64 under anything else.
+//! Widespread feed readers garble verbatim JSON under `application/json`, so new entries carry JSON
+//! as `text/json`.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ pub(crate) const JSON: &str = "application/json";
 pub enum JsonForm {
     /// Verbatim, under `text/json`.
     Text,
-    /// In Base64, under its own media type, with a summary (rule A-11).
+    /// In Base64, under the media type as sent, with a summary (rule A-11).
     Base64,
 }
 
@@ -44,7 +45,8 @@ pub fn is_json_type(media_type: &str) -> bool {
     JsonForm::of(media_type).is_some()
 }
 
-/// Returns whether an entry holds verbatim JSON under a type that RFC 4287 (4.1.3.3) wants in Base64.
+/// Returns whether an entry holds verbatim JSON under a type that RFC 4287 (4.1.3.3) wants in
+/// Base64.
 pub fn holds_raw_json(entry: &str) -> bool {
     is_raw(entry).unwrap_or(false)
 }
@@ -77,17 +79,18 @@ fn is_raw(entry: &str) -> Result<bool, XmlError> {
     Ok(false)
 }
 
-/// Content element with its stored form, which differs from the sent one.
+/// Content element with a stored form that differs from the sent one.
 #[derive(Debug)]
 pub(super) struct Rewrite {
     pub(super) form: JsonForm,
-    /// The element's bytes up to its end tag, which both forms share.
+    /// The element's bytes up to the end tag, which both forms share.
     replaced: Range<usize>,
     replacement: String,
 }
 
 impl Rewrite {
-    /// Returns the stored form of the content element that begins with `tag` and holds the bytes `inner`.
+    /// Returns the stored form of the content element that begins with `tag` and holds the bytes
+    /// `inner`.
     pub(super) fn new(
         text: &str,
         tag: &Tag<'_>,
@@ -104,9 +107,9 @@ impl Rewrite {
         }
         replacement.push('>');
         match form {
-            // The source text keeps its escapes, so the bytes stay as they were sent.
+            // The source text keeps the escapes, so the bytes stay as they were sent.
             JsonForm::Text => replacement.push_str(text.get(inner.clone())?),
-            // Base64 holds the unescaped JSON; white space around it has no meaning.
+            // Base64 holds the unescaped JSON; white space around JSON has no meaning.
             JsonForm::Base64 => BASE64.encode_append(json.trim().as_bytes(), &mut replacement),
         }
         Some(Self {
@@ -116,7 +119,8 @@ impl Rewrite {
         })
     }
 
-    /// Appends the bytes `range` of `text`, with the stored form in place of the content element inside.
+    /// Appends the bytes `range` of `text`, with the stored form in place of the content element
+    /// inside.
     pub(super) fn push(&self, text: &str, range: Range<usize>, out: &mut String) {
         let before = range.start..self.replaced.start;
         let behind = self.replaced.end..range.end;

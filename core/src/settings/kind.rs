@@ -1,6 +1,6 @@
 //! Settings that only timelines have: kind, owner, and the size of embedded entries.
 //!
-//! Pure. The JSON of these types is covered by the chain hash, so it never changes.
+//! Pure. The chain hash covers the JSON of these types, so that form never changes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -11,26 +11,27 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Whether a timeline has the entries of its owner's feed.
+/// Whether a timeline has the entries of the owner's feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Own {
-    /// It has none of them, whatever it follows.
+    /// The timeline has none of these entries, whatever feeds are followed.
     #[default]
     Exclude,
-    /// It has them, as if it followed that feed from its creation on.
+    /// The timeline has these entries, as if that feed were followed from the timeline's creation
+    /// on.
     Include,
 }
 
 /// Choices at the creation of a timeline, which never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineKind {
-    /// Version of the rule by which its documents are cut.
+    /// Version of the rule by which the timeline's documents are cut.
     pub rule: u32,
-    /// Feed of its owner.
+    /// Feed of the timeline's owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FeedName>,
-    /// Whether it has the owner's entries.
+    /// Whether the timeline has the owner's entries.
     #[serde(default)]
     pub own: Own,
 }
@@ -48,10 +49,11 @@ impl TimelineKind {
 
 /// How much of an entry a timeline has.
 ///
-/// Its text is a number of bytes, or `all`.
+/// The JSON form is a number of bytes, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Embed {
-    /// Entries of at most so many bytes as a whole, others with a link instead of their content.
+    /// Entries of at most this number of bytes as a whole, others with a link instead of their
+    /// content.
     Bytes(u32),
     /// Every entry as a whole.
     All,
@@ -64,7 +66,7 @@ impl Default for Embed {
 }
 
 impl Embed {
-    /// Returns whether an entry whose fragment has so many bytes is there as a whole.
+    /// Returns whether a timeline has an entry with a fragment of `bytes` bytes as a whole.
     pub fn takes(self, bytes: usize) -> bool {
         match self {
             Self::Bytes(max) => u32::try_from(bytes).is_ok_and(|bytes| bytes <= max),
@@ -101,7 +103,8 @@ impl<'de> Deserialize<'de> for Embed {
     }
 }
 
-/// Returns the bounds of a timeline's document, in entries and in bytes of fragments, of those that were chosen.
+/// Returns the bounds of a timeline's document, in entries and in bytes of fragments, from the
+/// bounds that were chosen.
 pub(super) fn bounds(embed: Embed, entries: u32, bytes: u64) -> (u32, u64) {
     match embed {
         Embed::All => (entries, bytes),

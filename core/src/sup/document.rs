@@ -17,23 +17,25 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// Members of a written document before its updates.
+/// Members of a written document before the updates.
 #[derive(Clone, Debug)]
 pub struct Heading<'a> {
     /// Last second that the document covers completely, counted from 1970.
     pub updated: i64,
     /// First second that the document covers, counted from 1970.
     pub since: i64,
-    /// Length of the window without its overlap, in seconds (rule SUP-F1).
+    /// Length of the window without the overlap, in seconds (rule SUP-F1).
     pub period: i64,
     /// The windows that the server offers: period in seconds, and URL.
     pub periods: &'a [(u32, String)],
-    /// The archived document that ends where this one begins, relative to this one; `None` for the first.
+    /// The archived document that ends where this one begins, relative to this one; `None` for the
+    /// first.
     pub prev_archive: Option<&'a str>,
 }
 
 impl Heading<'_> {
-    /// Returns a document with these updates, in the order given: each a feed, and the second of its last update.
+    /// Returns a document with these updates, in the order given: each a feed, and the second of
+    /// the feed's last update.
     ///
     /// # Examples
     ///
@@ -92,22 +94,22 @@ impl Heading<'_> {
     }
 }
 
-/// SUP document of any publisher, as far as a consumer needs it.
+/// SUP document of any publisher, with the members that consumers need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupDocument {
     /// End of the time that the document covers completely.
     pub updated: Timestamp,
     /// Beginning of the time that the document covers.
     pub since: Timestamp,
-    /// Length of the window without its overlap, in seconds; at least 1.
+    /// Length of the window without the overlap, in seconds; at least 1.
     pub period: u64,
-    /// Other windows: their period in seconds, and their URL; relative to this one unless it is
+    /// Other windows: period in seconds, and URL, relative to this document unless
     /// [resolved](Self::resolved).
     pub periods: BTreeMap<u64, String>,
-    /// Whether the publisher archives its SUP documents, so that consumers can close every gap.
+    /// Whether the publisher archives SUP documents, so that consumers can close every gap.
     pub is_archived: bool,
-    /// The archived document that ends where this one begins, relative to this one as `periods` are; `None` for the
-    /// first, or without archives.
+    /// The archived document that ends where this one begins, relative to this one as `periods`
+    /// are; `None` for the first, or without archives.
     pub prev_archive: Option<String>,
     /// Pairs of a feed's id and an update's id, in document order.
     pub updates: Vec<(Box<str>, Box<str>)>,
@@ -119,9 +121,9 @@ pub struct SupDocument {
 pub struct InvalidSup(String);
 
 impl SupDocument {
-    /// Parses a document. Unknown members are ignored (rule SUP-F5). Numbers count as text and text as numbers, an
-    /// empty list as an empty object, and `update_time` as `updated_time` (rule SUP-F8), because publishers wrote
-    /// them so.
+    /// Parses a document. Unknown members are ignored (rule SUP-F5). Numbers count as text and text
+    /// as numbers, an empty list as an empty object, and `update_time` as `updated_time` (rule
+    /// SUP-F8), because publishers wrote them so.
     ///
     /// # Errors
     ///
@@ -163,7 +165,8 @@ impl SupDocument {
         })
     }
 
-    /// Returns the document with absolute URLs, resolved against `base`; text that is not a URL stays as it is.
+    /// Returns the document with absolute URLs, resolved against `base`; text that is not a URL
+    /// stays unchanged.
     ///
     /// # Examples
     ///
@@ -202,7 +205,8 @@ struct Raw {
     updates: Updates,
 }
 
-/// The member `prev_archive`, which only publishers with archives have; `null` for the first document.
+/// The member `prev_archive`, which only publishers with archives have; `null` for the first
+/// document.
 #[derive(Default, PartialEq, Eq)]
 enum Previous {
     #[default]
@@ -218,7 +222,7 @@ impl<'de> Deserialize<'de> for Previous {
     }
 }
 
-/// Whole number of seconds. Some languages write it as `60.0`.
+/// Whole number of seconds. Some languages write `60.0`.
 struct Period(u64);
 
 impl<'de> Deserialize<'de> for Period {
@@ -297,8 +301,8 @@ impl<'de> Deserialize<'de> for Updates {
                     if updates.len() == SUP_UPDATES_MAX {
                         return Err(de::Error::custom("there are too many updates"));
                     }
-                    // An illegal id belongs to no feed that could announce it; an update's id is any text (rule
-                    // SUP-F7).
+                    // An illegal id belongs to no feed that could announce it; an update's id is
+                    // any text (rule SUP-F7).
                     let is_update = (1..=SUP_UPDATE_BYTES_MAX).contains(&update.0.len());
                     if is_token(&feed.0) && is_update {
                         updates.push((feed.0, update.0));

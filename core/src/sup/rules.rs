@@ -1,7 +1,8 @@
 //! Findings of the reference validator about a SUP document.
 //!
-//! Pure. The rules of SUP's own validator in its order, first finding only (SPECS 1.7), without its defects:
-//! an offset from UTC counts, so does a whole day, and a URL may have a port.
+//! Pure. The rules and their order are those of SUP's own validator, and only the first finding
+//! counts (SPECS 1.7). Defects of that validator are mended: an offset from UTC counts, so does a
+//! whole day, and a URL may have a port.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use crate::timestamp::Timestamp;
 pub enum Severity {
     /// Consumers cannot use the document.
     Error,
-    /// Consumers can use the document, but it could be better.
+    /// Consumers can use the document, which could be better.
     Suggestion,
 }
 
@@ -42,7 +43,7 @@ fn suggestion(message: impl Into<String>) -> Finding {
     }
 }
 
-/// Returns the first finding about a SUP document; `None` if it has no fault.
+/// Returns the first finding about a SUP document; `None` if there is no fault.
 ///
 /// # Examples
 ///
@@ -194,7 +195,8 @@ fn check_available(available: &Value) -> Result<usize, Finding> {
     Ok(available.len())
 }
 
-/// Returns whether `text` is `http://` or `https://`, a host, perhaps a port, and a path without white space.
+/// Returns whether `text` is `http://` or `https://`, a host, perhaps a port, and a path without
+/// white space.
 fn is_url(text: &str) -> bool {
     let rest = text
         .strip_prefix("http://")
@@ -290,7 +292,8 @@ mod tests {
         finds(day, Severity::Suggestion, "available_periods");
     }
 
-    /// SPECS 1.4: ids as publishers made them are legal, and 21 bytes an update are possible (SUP-P6).
+    /// SPECS 1.4: ids as publishers made them are legal, and 21 bytes an update are possible
+    /// (SUP-P6).
     #[test]
     fn sup_1_4_the_ids_of_the_reference_are_legal() {
         for id in [

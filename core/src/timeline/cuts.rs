@@ -1,11 +1,13 @@
-//! Documents of a timeline: which entries each one has, and when it was opened.
+//! Documents of a timeline: the entries of each, and the instant at which each was opened.
 //!
-//! Pure. A timeline's documents are not recorded: they follow from its own sequence of entries, the settings in force at
-//! each entry's place, and the epochs. Closed documents never change, since a timeline only grows.
+//! Pure. A timeline's documents are not recorded: they follow from the timeline's sequence of
+//! entries, the settings in force at the place of each entry, and the epochs. Closed documents
+//! never change, since a timeline only grows.
 //!
-//! A document ends before an entry with which other settings are in force, or which the cut policy of those in force
-//! does not let in (version 1 of the rule). Where only the number of entries counts, documents follow by arithmetic;
-//! elsewhere the entries are looked through once.
+//! A document ends before an entry in two cases (version 1 of the rule): other settings are in
+//! force at the entry, or the cut policy in force does not let the entry in. Where only the number
+//! of entries counts, documents follow by arithmetic. In all other cases, the entries are looked
+//! through once.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -26,25 +28,27 @@ const STEP: usize = 1_000;
 /// Settings in force from an instant of the log on, up to those of the next spell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spell {
-    /// Instant from which on they are in force.
+    /// Instant from which on the settings are in force.
     pub since: Timestamp,
     /// The timeline's settings, with the server's defaults of that time.
     pub settings: Arc<Settings>,
 }
 
-/// Facts about a timeline that shape its documents.
+/// Facts about a timeline that shape the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
-    /// Settings that have been in force, one spell or more, oldest first. The first one begins with the timeline.
+    /// Settings that have been in force, one spell or more, oldest first. The first one begins with
+    /// the timeline.
     pub spells: Vec<Spell>,
-    /// Epochs that have begun, each with its instant, oldest first. The first epoch is not among them.
+    /// Epochs that have begun, each with the instant of the beginning, oldest first. The first
+    /// epoch is not among them.
     pub epochs: Vec<(Timestamp, Epoch)>,
-    /// Instant at which the timeline began anew: entries or follows were lost, so its positions are others. No document
-    /// has a name that it may have had before.
+    /// Instant at which the timeline began anew: entries or follows were lost, so the positions
+    /// have changed. No document has a name that a document may have had before.
     pub restarted: Option<Timestamp>,
 }
 
-/// The entries of a timeline, in its order.
+/// The entries of a timeline, in order.
 pub trait Sequence {
     /// Returns the number of entries.
     fn count(&self) -> u64;
@@ -55,14 +59,16 @@ pub trait Sequence {
     /// Returns the place of an entry that is there.
     fn place(&self, at: Position) -> Option<Place>;
 
-    /// Returns at most `limit` entries behind a place, oldest first, each with its bytes; without a place, the oldest.
+    /// Returns at most `limit` entries behind a place, oldest first, each with the number of bytes;
+    /// without a place, the oldest.
     fn behind(&self, place: Option<Place>, limit: usize) -> Vec<(Place, u64)>;
 }
 
-/// Documents of a timeline, as far as they were asked for. Kept for the next question, and made again at any time.
+/// Documents of a timeline, as far as they were asked for. Kept for the next question, and made
+/// again at any time.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
-    /// One for each spell with entries.
+    /// One stretch for each spell with entries.
     stretches: Vec<Stretch>,
     /// Spells that `stretches` covers to their ends.
     spells: usize,
@@ -74,7 +80,7 @@ pub struct Cuts {
 #[derive(Clone, Debug)]
 struct Stretch {
     spell: usize,
-    /// Number of its first document.
+    /// Number of the first document.
     document: u64,
     first: u64,
     end: u64,
@@ -83,7 +89,7 @@ struct Stretch {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// Each document but the last one has so many entries.
+    /// Each document but the last one has this number of entries.
     Even(u64),
     /// First position of each document, and the newest entry looked at.
     Listed(Vec<u64>, Option<(Place, Fill)>),
@@ -123,6 +129,7 @@ impl Stretch {
             });
             let wanted = usize::try_from(end - from).unwrap_or(STEP).min(STEP);
             let found = sequence.behind(after, wanted);
+            // Without progress, the loop would not end.
             if found.is_empty() {
                 return;
             }
@@ -149,17 +156,19 @@ impl Stretch {
     }
 }
 
-/// A document, and the entries that it has.
+/// A document with the range of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Names, first position and date of the document. Its revision is that of its [spell](spell_of).
+    /// Names, first position and date of the document. The revision is that of the document's
+    /// [spell](spell_of).
     pub opening: Opening,
-    /// Position behind its last entry.
+    /// Position behind the last entry.
     pub end: Position,
 }
 
 impl Cuts {
-    /// Returns document `number`, or the newest one without a number; `None` if there is no such document.
+    /// Returns document `number`, or the newest one without a number; `None` if there is no such
+    /// document.
     pub fn cut(
         &mut self,
         number: Option<DocumentNumber>,
@@ -199,7 +208,7 @@ impl Cuts {
         })
     }
 
-    /// Returns the bytes of memory that they take, roughly.
+    /// Returns roughly the bytes of memory that the cuts take.
     pub fn bytes(&self) -> usize {
         let stretches = self.stretches.iter().map(|stretch| match &stretch.kind {
             Kind::Even(_) => size_of::<Stretch>(),
@@ -208,7 +217,8 @@ impl Cuts {
         stretches.sum::<usize>() + self.places.len() * 2 * size_of::<(u64, Place)>()
     }
 
-    /// Returns the number of the document that has a position, if [`cut`](Self::cut) has come that far.
+    /// Returns the number of the document that has a position, if [`cut`](Self::cut) has come that
+    /// far.
     pub fn document_of(&self, at: Position) -> Option<DocumentNumber> {
         let behind = self
             .stretches
@@ -224,8 +234,8 @@ impl Cuts {
         DocumentNumber::new(stretch.document + index)
     }
 
-    /// Returns the end of the document that has a position, and the place of the entry there; without an entry there, no
-    /// place.
+    /// Returns the end of the document that has a position, and the place of the entry there;
+    /// without an entry there, no place.
     pub fn end_of(
         &mut self,
         at: Position,
@@ -244,6 +254,7 @@ impl Cuts {
 
     fn extend(&mut self, course: &Course, sequence: &impl Sequence) {
         let last = course.spells.len().saturating_sub(1);
+        // A timeline only grows, so spells that are covered to their ends need no second look.
         for (index, spell) in course.spells.iter().enumerate().skip(self.spells) {
             let end = match course.spells.get(index + 1) {
                 Some(next) => sequence.rank(next.since),
@@ -255,6 +266,7 @@ impl Cuts {
                 None => self.begin(index, end, policy, sequence),
             }
         }
+        // The newest spell still gains entries, so the next call begins there again.
         self.spells = last;
     }
 
@@ -263,9 +275,12 @@ impl Cuts {
             Some(before) => (before.end, before.document + before.documents()),
             None => (0, 1),
         };
+        // A spell without entries has no documents.
         if first == end {
             return;
         }
+        // Documents that only the number of entries cuts follow by arithmetic, without a look at
+        // entries.
         let is_even = policy.period == Period::None && policy.bytes == u64::MAX;
         let kind = if is_even {
             Kind::Even(policy.entries.max(1).into())
@@ -288,7 +303,7 @@ impl Cuts {
         last.map_or(1, |last| last.document + last.documents() - 1)
     }
 
-    /// Returns the positions of a document, and its spell.
+    /// Returns the positions and the spell of a document.
     fn bounds(&self, number: u64, course: &Course) -> Option<(u64, u64, usize)> {
         if self.stretches.is_empty() && number == 1 {
             // An empty document has the newest settings, since nobody has been promised others.
@@ -367,7 +382,7 @@ impl Course {
 
     fn began(&self, epoch: Epoch) -> Timestamp {
         if epoch == self.restart_epoch() {
-            // All of it is of that epoch.
+            // The whole timeline is of that epoch.
             return Timestamp::MIN;
         }
         let found = self.epochs.iter().find(|(_, one)| *one == epoch);
@@ -375,7 +390,7 @@ impl Course {
     }
 }
 
-/// Revisions of spells begin here: those of settings, which the log has, never come so far.
+/// Revisions of spells begin here. Revisions of settings, which are in the log, never come so far.
 const SPELLS: u32 = 1 << 31;
 
 /// Returns the revision under which the settings of a spell are known.
@@ -389,8 +404,9 @@ pub fn spell_of(revision: Revision) -> Option<usize> {
     usize::try_from(revision.0.checked_sub(SPELLS)?).ok()
 }
 
-/// Returns a stand-in for the history hash of a timeline's first `entries` entries: a hash of the timeline's id and of
-/// their number. It distinguishes states for entity tags. It proves no content, so no document has it.
+/// Returns a stand-in for the history hash of a timeline's first `entries` entries: a hash of the
+/// timeline's id and of their number. The hash distinguishes states for entity tags. No document
+/// shows such a hash, which proves no content.
 pub fn no_history(course: &Course, entries: u64) -> HistoryHash {
     let id = course
         .spells

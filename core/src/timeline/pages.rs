@@ -1,8 +1,9 @@
-//! Runs of a timeline's entries, merged from the feeds that it follows.
+//! Runs of a timeline's entries, merged from the followed feeds.
 //!
-//! Pure. A timeline is the merge of its *runs*: ranges of a feed's positions, and what follows brought along. Each is
-//! in the order of its places, so a page costs a search in each run, and a step for each entry of the page. A list of
-//! entries that were gathered beforehand is one run in place of many.
+//! Pure. A timeline is the merge of its *runs*: ranges of a feed's positions, and entries that
+//! follows brought along. Each run is in the order of places, so a page costs a search in each run,
+//! and a step for each entry of the page. A list of entries that were gathered beforehand is one
+//! run in place of many.
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
@@ -43,10 +44,10 @@ impl<S: Copy + Ord> Run<'_, S> {
         Delivery { place, feed, at }
     }
 
-    /// Returns the first index whose place is not before `is_before` says. What is asked for is mostly near the end,
-    /// so the search begins there, in steps that double.
+    /// Returns the first index whose place `is_before` does not accept.
     fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Entries<S>) -> u64 {
         let Range { mut start, mut end } = self.range;
+        // Most searched places are near the end, so the search begins there, in steps that double.
         let mut step = 1;
         while start < end {
             let probe = end.saturating_sub(step).max(start);
@@ -82,10 +83,12 @@ impl<S: Copy + Ord> Following<S> {
         rank(&runs, instant, feeds)
     }
 
-    /// Returns the place of the entry at a position of the timeline, or `None` if it has no such position.
+    /// Returns the place of the entry at a position of the timeline, or `None` if the timeline has
+    /// no such position.
     pub fn place(&self, at: Position, feeds: &impl Entries<S>) -> Option<Place> {
         let mut runs = self.runs(feeds);
         runs.retain(|run| !run.range.is_empty());
+        // In a single run, a position leads to the index without a search.
         if let [run] = &*runs {
             let index = run.range.start.checked_add(at.0)?;
             let is_there = run.range.contains(&index);
@@ -102,8 +105,10 @@ impl<S: Copy + Ord> Following<S> {
             // All runs lie between these instants.
             (one.0.min(other.0), one.1.max(other.1))
         })?;
-        // The last instant with no more than `at` entries before it is that of the entry.
+        // The entry's instant is the last one that at most `at` entries precede.
         while low < high {
+            // The half is rounded up: else `low` would not move where `high` is the next
+            // microsecond.
             let half = (high.micros() - low.micros() + 1) / 2;
             let middle = low.plus_micros(u64::try_from(half).unwrap_or(1));
             if rank(&runs, middle, feeds) <= at.0 {
@@ -119,12 +124,14 @@ impl<S: Copy + Ord> Following<S> {
             let places = (first..run.range.end).map(|index| run.delivery(index, feeds).place);
             at_once.extend(places.take_while(|place| place.instant() == low));
         }
+        // Several runs may have entries of that instant, whose order is that of their places.
         at_once.sort();
         at_once.get(usize::try_from(skipped).ok()?).copied()
     }
 
-    /// Returns at most `limit` entries strictly older than `anchor`, newest first; the newest of all without an anchor.
-    /// The anchor need not be the place of an entry. `feeds` are as they are at the end of what the reader sees.
+    /// Returns at most `limit` entries strictly older than `anchor`, newest first; the newest of
+    /// all without an anchor. The anchor need not be the place of an entry. `feeds` have the state
+    /// at the end of the commits that the reader sees.
     pub fn older(
         &self,
         anchor: Option<Place>,
@@ -155,8 +162,8 @@ impl<S: Copy + Ord> Following<S> {
         page
     }
 
-    /// Returns at most `limit` entries strictly newer than `anchor` and closest to it, newest first; the oldest of all
-    /// without an anchor.
+    /// Returns at most `limit` entries strictly newer than `anchor` and closest to the anchor,
+    /// newest first; the oldest of all without an anchor.
     pub fn newer(
         &self,
         anchor: Option<Place>,

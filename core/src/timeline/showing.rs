@@ -1,9 +1,9 @@
-//! An entry as it stands in a timeline: as in its feed, with where it comes from.
+//! Form of an entry in a timeline: the entry of the feed, and the origin.
 //!
-//! Pure, and for ever: these bytes stand in frozen documents. Two elements are added before the end tag, each in a
-//! default namespace of its own, since an entry may use any prefixes: a link to the entry's own document, and the feed
-//! that it comes from, unless it tells that itself. An entry that is too large is *linked*: its content stays where it
-//! is.
+//! Pure. These bytes stand in frozen documents, so the form is for ever. Two elements are added
+//! before the end tag, each in a default namespace of its own, since an entry may use any prefixes:
+//! a link to the entry's own document, and the feed as the source, unless the entry names a source.
+//! An entry that is too large is *linked*: a link to the entry's own document replaces the content.
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ use crate::{
     xml::{ATOM, Namespace, Tag, Token, Tokens, XmlError},
 };
 
-/// Media type of an entry document, as links have it.
+/// Media type of an entry document in links.
 const ENTRY_TYPE: &str = "application/atom+xml;type=entry";
 /// Longest author that a linked entry keeps, in bytes.
 const AUTHOR_BYTES_MAX: usize = 2_048;
@@ -25,17 +25,17 @@ const AUTHOR_BYTES_MAX: usize = 2_048;
 pub struct Origin<'o> {
     /// URL of the entry's own document.
     pub entry_url: &'o str,
-    /// The `atom:id` of its feed.
+    /// The `atom:id` of the entry's feed.
     pub feed_id: &'o str,
-    /// Title of its feed.
+    /// Title of the entry's feed.
     pub title: &'o str,
     /// Instant of the entry.
     pub instant: Timestamp,
-    /// URL of its feed's recent document.
+    /// URL of the recent document of the entry's feed.
     pub feed_url: &'o str,
 }
 
-/// Returns a fragment as a timeline shows it.
+/// Returns a fragment in the form that timelines show.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Byte
     let text = std::str::from_utf8(fragment)
         .map_err(|error| XmlError::new("an entry is not UTF-8", error.valid_up_to()))?;
     let is_whole = embed.takes(text.len());
-    // Without the word there is no such element, and nothing to look for.
+    // Without the word `source`, an entry has no such element, so the tokens need no look.
     if is_whole && !text.contains("source") {
         return Ok(with_origin(text, origin, true));
     }
@@ -55,13 +55,15 @@ pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Byte
     let linked = parts.linked(text, origin);
     Ok(match linked.filter(|linked| embed.takes(linked.len())) {
         Some(linked) => with_origin(&linked, origin, !parts.has_source),
+        // An entry that is too large even without content keeps only the parts that every entry
+        // has, so no source of its own is left.
         None => with_origin(&parts.reduced(origin), origin, true),
     })
 }
 
-/// Returns an entry with its `via` link and `source`.
+/// Returns an entry with the `via` link, and with a `source` where `has_source` is set.
 fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
-    // The end tag is the last one of the entry, which ends with it.
+    // The last `</` of an entry begins the end tag of the entry.
     let (before, end) = entry.split_at(entry.rfind("</").unwrap_or(entry.len()));
     let mut out = String::with_capacity(entry.len() + 640);
     out.push_str(before);
@@ -114,7 +116,7 @@ struct Parts {
     published: Option<String>,
     /// The `xml:base` of the entry, against which a reference of the author is resolved.
     base: Option<String>,
-    /// First author, standing alone, unless it is too long with the base.
+    /// First author, standing alone, unless author and base together are too long.
     author: Option<String>,
 }
 
@@ -166,7 +168,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Returns the entry with a link instead of its content, or `None` if it has no content.
+    /// Returns the entry with a link instead of the content, or `None` if there is no content.
     fn linked(&self, text: &str, origin: &Origin<'_>) -> Option<String> {
         let content = self.content.clone()?;
         let mut out = String::from(text.get(..content.start)?);
@@ -175,7 +177,7 @@ impl Parts {
         Some(out)
     }
 
-    /// Returns as much of the entry as every entry has.
+    /// Returns the entry with the parts that every entry has, and with a link as the content.
     fn reduced(&self, origin: &Origin<'_>) -> String {
         let mut out = String::from("<entry");
         push_attribute("xmlns", ATOM, &mut out);
@@ -203,7 +205,7 @@ fn text_of(tokens: &mut Tokens<'_>) -> Result<String, XmlError> {
     loop {
         match tokens.read()? {
             Some(Token::Text(piece)) => text.push_str(&piece),
-            // The gate lets no element into these.
+            // The gate lets no element into an id or a date.
             Some(Token::Start(_)) => tokens.skip()?,
             Some(Token::End(_)) | None => return Ok(text.trim().into()),
         }

@@ -15,11 +15,11 @@ use crate::{
 pub struct Parts<S> {
     /// Choices of the timeline.
     pub terms: Terms<S>,
-    /// Feeds that it follows by their names, in the order of their keys.
+    /// Feeds that the timeline follows by their names, in the order of their keys.
     pub items: Vec<S>,
-    /// Patterns that it follows.
+    /// Patterns that the timeline follows.
     pub patterns: Vec<FeedPattern>,
-    /// Feeds that it has, or may get, entries of, in the order of their keys.
+    /// Feeds of which the timeline has entries or may get some, in the order of their keys.
     pub feeds: Vec<PartOfFeed<S>>,
     /// Entries that requests brought along, in the order of their places.
     pub batches: Vec<PartOfRequest<S>>,
@@ -43,7 +43,7 @@ pub struct PartOfFeed<S> {
 pub struct PartOfRequest<S> {
     /// Instant of the request.
     pub instant: Timestamp,
-    /// Index of its first entry among those of the instant.
+    /// Index of the first entry among those of the instant.
     pub first: u32,
     /// Entries in the order of their places.
     pub entries: Vec<(S, Position)>,
@@ -77,7 +77,8 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the state that has these parts.
     pub fn of_parts(parts: Parts<S>) -> Self {
-        // `collect` would reuse the allocation of the parts, whose items are more than twice as large, and never shrink it.
+        // `collect` would reuse the allocation of the parts, whose items are more than twice as
+        // large, and never shrink that allocation.
         let mut feeds = Vec::with_capacity(parts.feeds.len());
         feeds.extend(parts.feeds.into_iter().map(|part| {
             let (past, brought) = (part.past, part.brought);

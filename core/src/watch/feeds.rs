@@ -12,15 +12,15 @@ use crate::{
 
 /// Factor on the interval for feeds that SUP covers (rule SUP-C7).
 const SAFETY_NET: u32 = 10;
-/// Pauses before further looks at a feed that shows nothing new after a ping; the last look follows after the usual
-/// interval (rule SUP-C9). A replica may lag.
+/// Pauses before further looks at a feed that shows nothing new after a ping; the last look follows
+/// after the usual interval (rule SUP-C9). A replica may lag.
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 /// Longest lag expected of a replica.
 pub(super) const LAG: Duration = Duration::from_secs(12);
 /// Pause after a failed look at a feed, doubled each time up to the usual interval.
 const BACK_OFF: Duration = Duration::from_secs(5);
-/// Longest lag of a cache behind our own server: a cache may keep a response for a second, and serve it for another
-/// one while it revalidates.
+/// Longest lag of a cache behind our own server: a cache may keep a response for a second, and
+/// serve that response for another second while revalidating.
 pub(super) const CACHED: Duration = Duration::from_secs(2);
 
 /// Reason for a feed's turn.
@@ -35,11 +35,12 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct Feed {
     pub(super) source: Option<SourceNumber>,
-    /// The feed's SUP-ID in its document; empty without one.
+    /// The feed's SUP-ID in the SUP document; empty without one.
     pub(super) id: Box<str>,
     /// The update listed last.
     pub(super) update: Option<Box<str>>,
-    /// Whether an update is known to wait, or may have been missed, and no look has handled it.
+    /// Whether an update is known to wait, or may have been missed, and no look has handled that
+    /// update.
     pub(super) owed: bool,
     /// Looks in a row that showed nothing new after a ping.
     pub(super) vain: usize,
@@ -62,7 +63,8 @@ enum Turn {
     Rests,
     /// At this time, or sooner by a ping.
     Due(Duration),
-    /// A look is under way since `since`. `fresh` if it bypasses caches, and `called` if a ping came too late for it.
+    /// A look is under way since `since`. `fresh` if the look bypasses caches, and `called` if a
+    /// ping came too late for the look.
     Looking {
         since: Duration,
         fresh: bool,
@@ -142,7 +144,8 @@ impl Watch {
             Looked::Read { news, stale, sup } => {
                 feed.failures = 0;
                 if fresh && !stale {
-                    // The copy may be as old as a cache allows, so the safe time lies before the look.
+                    // The copy may be as old as a cache allows, so the safe time lies before the
+                    // look.
                     feed.seen_until = Some(since.saturating_sub(CACHED));
                 }
                 let came_late = match sup {
@@ -176,7 +179,8 @@ impl Watch {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
         let in_vain = feed.owed && (stale || (feed.why == Why::Ping && !news));
-        // The pauses for a lagging replica come first, then one usual interval; a stale copy repeats that interval.
+        // The pauses for a lagging replica come first, then one usual interval; a stale copy
+        // repeats that interval.
         let mut pauses = LOOKS_AGAIN.into_iter().chain([interval]);
         let pause = pauses.nth(feed.vain).or(stale.then_some(interval));
         if let Some(pause) = pause.filter(|_| in_vain) {
@@ -184,8 +188,8 @@ impl Watch {
             let why = feed.why;
             self.call(number, now + pause, why);
         } else {
-            // The look was one of many: after a gap, or before the first document. Their next looks must not
-            // coincide.
+            // The look was one of many: after a gap, or before the first document. Their next looks
+            // must not coincide.
             let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
             self.pay(number);
@@ -207,7 +211,7 @@ impl Watch {
     ) {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
-        // A ping during the failed look keeps its priority.
+        // A ping during the failed look keeps the priority of a ping.
         if called {
             feed.why = Why::Ping;
         }
@@ -236,7 +240,7 @@ impl Watch {
         self.due_at(number, Some(at));
     }
 
-    /// Sets a feed's turn to `at`, unless it has an earlier one.
+    /// Sets a feed's turn to `at`, unless the feed has an earlier one.
     pub(super) fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
         let feed = self.feed_mut(number);
         // A ping does not override a failure's pause.
@@ -259,7 +263,7 @@ impl Watch {
         }
     }
 
-    /// Sets a feed's turn to its next look for safety.
+    /// Sets a feed's turn to the next look for safety.
     pub(super) fn rest(&mut self, number: FeedNumber, now: Duration) {
         let usual = self.usual(number);
         let pause = match self.feed(number).why {
@@ -278,7 +282,8 @@ impl Watch {
         self.rest(number, now);
     }
 
-    /// Returns the pause of a feed without a ping; `None` if archives make looks for safety needless.
+    /// Returns the pause of a feed without a ping; `None` if archives make looks for safety
+    /// needless.
     fn usual(&self, number: FeedNumber) -> Option<Duration> {
         let source = self.feed(number).source.map(|source| self.source(source));
         match source {
@@ -306,8 +311,8 @@ impl Watch {
         self.feed(number).why == Why::First
     }
 
-    /// Applies the announcement of a feed that was read (rule SUP-C1). Returns whether its document may have listed
-    /// the feed before the feed joined.
+    /// Applies the announcement of a feed that was read (rule SUP-C1). Returns whether the SUP
+    /// document may have listed the feed before the feed joined.
     fn join(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
         let feed = self.feed(number);
         if let Some(source) = feed.source
@@ -335,7 +340,8 @@ impl Watch {
         if self.source_mut(found).add(id.clone(), number) {
             self.ask_at(found, now);
         }
-        // Leaving comes last, so that a document announced under another id keeps at least one feed.
+        // Leaving comes last, so that a document announced under another id keeps at least one
+        // feed.
         self.leave(number);
         let feed = self.feed_mut(number);
         feed.source = Some(found);

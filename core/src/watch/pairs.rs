@@ -38,7 +38,7 @@ impl Source {
         let oldest = document.updated.micros().saturating_sub(known + SEEN_SLACK);
         self.seen.retain(|_, last| last.micros() >= oldest);
         if self.seen.len() > self.pairs_max() {
-            // Memory is bounded: a publisher with so many updates causes superfluous looks.
+            // Memory is bounded: a publisher with too many updates causes superfluous looks.
             self.seen.retain(|_, last| *last == document.updated);
         }
     }
@@ -61,12 +61,13 @@ impl Watch {
             let state = self.feed_mut(feed);
             state.vain = 0;
             state.told_at = Some(now);
-            // The feed may have joined another document meanwhile, and its update belongs there.
+            // The feed may have joined another document meanwhile, and the stored update belongs to
+            // that document.
             if state.source == Some(number) {
                 state.update = Some(update);
             }
             self.owe(feed);
-            // Caches may keep the old representation for so long.
+            // Caches may keep the old representation for `CACHED`.
             self.call(feed, now + CACHED, Why::Ping);
         }
     }
@@ -78,11 +79,11 @@ impl Watch {
         now: Duration,
         document: &SupDocument,
     ) -> Pairs {
-        // A keyed hash: publishers cannot choose colliding pairs.
+        // The hash has a key, so publishers cannot choose colliding pairs.
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
         source.heard_at = Some(now);
-        // One look for each id, however many pairs it has.
+        // An id gets one look, whatever the number of pairs.
         let mut news: HashMap<&str, &str> = HashMap::new();
         let mut before: HashMap<&str, (&str, Duration)> = HashMap::new();
         let mut pairs = Pairs::default();
@@ -100,7 +101,8 @@ impl Watch {
                 // The first time counts: a feed read later than that has shown the update.
                 Some(told_at) => {
                     let newest = before.entry(id).or_insert((update, told_at));
-                    // Of several pairs of one id, the one first listed last is the newest.
+                    // The newest of several pairs of one id is the pair whose first listing is the
+                    // latest.
                     if told_at > newest.1 {
                         *newest = (update, told_at);
                     }
@@ -122,7 +124,7 @@ impl Watch {
         }
         for (feed, update, told_at) in joined {
             let state = self.feed_mut(feed);
-            // Even a lagging replica had shown the update by then.
+            // Even a lagging replica had shown the update by the time of that look.
             if state.seen_until.is_some_and(|seen| seen > told_at + LAG) {
                 state.update = Some(update.into());
                 self.changed.insert(feed);
@@ -132,7 +134,8 @@ impl Watch {
         }
         let told = &mut self.source_mut(number).told;
         for (feed, update) in called {
-            // A walk goes from the newest document to the oldest, so the first update found is the newest.
+            // A walk goes from the newest document to the oldest, so the first update found is the
+            // newest.
             told.entry(feed).or_insert_with(|| update.into());
         }
         pairs
@@ -147,7 +150,8 @@ impl Watch {
     ) {
         let pairs = self.take_pairs(number, now, document);
         let source = self.source_mut(number);
-        // Twice the bound: `forget_pairs` keeps the pairs of this window even beyond it.
+        // The limit is twice the bound: `forget_pairs` keeps the pairs of this window even beyond
+        // the bound.
         let most = 2 * source.pairs_max();
         let ours = pairs.ours.into_iter().take(most);
         source
@@ -157,12 +161,12 @@ impl Watch {
         source.forget_pairs(document);
     }
 
-    /// Remembers the stored update of a feed, so that it causes no ping.
+    /// Remembers the stored update of a feed, so that the update causes no ping.
     pub(super) fn recognise(&mut self, number: FeedNumber) {
         let feed = self.feed(number);
         if let (Some(source), Some(update)) = (feed.source, &feed.update) {
             let pair = self.hashing.hash_one((&*feed.id, &**update));
-            // `Timestamp::MIN` lets the next document without this pair drop it.
+            // `Timestamp::MIN` lets the next document without this pair drop the pair.
             self.source_mut(source).seen.insert(pair, Timestamp::MIN);
         }
     }

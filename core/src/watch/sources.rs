@@ -1,4 +1,4 @@
-//! The SUP documents of a watch: the next request for each, and its consequences.
+//! The SUP documents of a watch: the next request for each, and the consequences of an answer.
 //!
 //! Pure.
 
@@ -21,13 +21,13 @@ const ARCHIVE_TRIES: u32 = 3;
 /// Shortest time between two looks at a SUP document; `EVERY_MAX` is the longest.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_hours(1);
-/// Time, beside two periods, that a document may stand still before it counts as broken.
+/// Time, beside two periods, that a document may stand still before counting as broken.
 const STILL_SLACK: Duration = Duration::from_secs(10);
 /// Time over which to spread the looks at feeds that were read before the first document was.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct Source {
-    /// URL of the document as feeds announce it.
+    /// URL of the document in the announcements of feeds.
     pub(super) announced: Url,
     /// URL of the window in use: the announced one, or a longer one that suits the pace.
     url: Url,
@@ -47,14 +47,15 @@ pub(super) struct Source {
     moved_at: Duration,
     /// Time at which the watch last took pairs.
     pub(super) heard_at: Option<Duration>,
-    /// End of the document heard last, even if it was an old copy.
+    /// End of the document heard last, even of an old copy.
     glimpsed: Option<Timestamp>,
-    /// The feeds that documents listed, with the newest update of each, until no other document must be heard first.
+    /// The feeds that documents listed, with the newest update of each, until no other document
+    /// must be heard first.
     pub(super) told: HashMap<FeedNumber, Box<str>>,
     /// Known pairs, with the end of the last document that listed each.
     pub(super) seen: HashMap<u64, Timestamp>,
-    /// The pairs of the last window that belong to no watched feed, with the time at which each was first listed. A
-    /// feed that joins later was read after that time.
+    /// The pairs of the last window that belong to no watched feed, with the time at which each was
+    /// first listed. A feed that joins later was read after that time.
     pub(super) others: HashMap<u64, Duration>,
     failures: u32,
 }
@@ -64,7 +65,8 @@ pub(super) struct Source {
 enum Asking {
     Current,
     Archived(Chase),
-    /// A longer window, which must reach from the known updates to `since`; then everything up to `until` is known.
+    /// A longer window, which must reach from the known updates to `since`; then everything up to
+    /// `until` is known.
     Longer {
         url: Url,
         since: Timestamp,
@@ -149,9 +151,11 @@ impl Source {
     }
 }
 
-/// Returns the time between two looks at a document of this period: a little less than the period (rule SUP-C3).
+/// Returns the time between two looks at a document of this period: a little less than the period
+/// (rule SUP-C3).
 fn every(period: Duration) -> Duration {
-    // The bound comes first: a publisher can announce any period, and the product must not overflow.
+    // The bound comes first: a publisher can announce any period, and the product must not
+    // overflow.
     (period.min(2 * EVERY_MAX) * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
 }
 
@@ -161,7 +165,8 @@ impl Watch {
             return *source;
         }
         let number = SourceNumber(self.sources_before);
-        // A request in flight may hold the number of a forgotten document, so numbers are never reused.
+        // A request in flight may hold the number of a forgotten document, so numbers are never
+        // reused.
         self.sources_before += 1;
         self.sources.insert(number, Source::new(document, now));
         self.by_url.insert(document.clone(), number);
@@ -202,14 +207,16 @@ impl Watch {
         };
         source.is_asked = false;
         self.take(number, now, heard);
-        // Pings wait for the end of the walk: only then does `told` hold the newest update of each feed.
+        // Pings wait for the end of the walk: only then does `told` hold the newest update of each
+        // feed.
         if matches!(self.source(number).asking, Asking::Current) {
             self.ping(number, now);
         }
     }
 
-    /// Handles the newest document of a source that came without a request of the watch. While one is on its way, or
-    /// archived documents are being walked over, it counts for nothing: these tell as much.
+    /// Handles the newest document of a source that came without a request of the watch. The
+    /// document counts for nothing while a request is under way or the watch walks over archived
+    /// documents, because the request or the walk tells as much.
     ///
     /// # Examples
     ///
@@ -263,7 +270,8 @@ impl Watch {
             (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
                 let last = source.updated;
                 self.take_window(number, now, &document);
-                // The window must overlap the known updates on one side and the newest document on the other.
+                // The window must overlap the known updates on one side and the newest document on
+                // the other.
                 let is_late = last.is_some_and(|last| document.since > last);
                 if is_late || document.updated < since {
                     self.sweep(number, now);
@@ -315,7 +323,7 @@ impl Watch {
                 self.ask_later(number, now);
             }
             None => {
-                // An archived document without a predecessor has no older updates behind it.
+                // No older updates precede an archived document without a predecessor.
                 if document.prev_archive.is_some() || !document.is_archived {
                     self.look_at_what_is_older(number, now, document);
                 }
@@ -325,8 +333,8 @@ impl Watch {
         }
     }
 
-    /// Chooses a window that need not be heard more often than the pace wants (rule SUP-C6). Returns whether the
-    /// watch requests another window now.
+    /// Chooses a window that need not be heard more often than the pace wants (rule SUP-C6).
+    /// Returns whether the watch requests another window now.
     fn turns_to_another_window(
         &mut self,
         number: SourceNumber,
@@ -421,7 +429,7 @@ impl Watch {
         }
         let previous = document.prev_archive.as_deref();
         let previous = previous.and_then(|previous| Url::parse(previous).ok());
-        // A walk must lead back in time, or it could go in a circle.
+        // A walk that does not lead back in time could go in a circle.
         let leads = document.since < chase.since && chase.walked < SUP_WALK_MAX;
         match previous.filter(|_| leads) {
             Some(url) => {
@@ -459,7 +467,7 @@ impl Watch {
         let most = Duration::from_secs(BACK_OFF_SECONDS_MAX);
         // Pings wait for the walk, so `Retry-After` counts up to a minute only.
         let asked = retry_after.unwrap_or_default().min(most);
-        // 2 and 4 seconds: the last try has no pause after it.
+        // The pauses are 2 and 4 seconds: no pause follows the last try.
         self.ask_at(number, now + Duration::from_secs(1 << tries).max(asked));
     }
 
@@ -492,8 +500,9 @@ impl Watch {
         }
     }
 
-    /// Handles a document that ends no later than the known updates. For a while it counts as an old copy from a
-    /// cache. `revived` is set if the document has nevertheless moved since it was heard before.
+    /// Handles a document that ends no later than the known updates. For a while such a document
+    /// counts as an old copy from a cache. `revived` is set if the document has nevertheless moved
+    /// since the copy heard before.
     fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Timestamp>) {
         let source = self.source_mut(number);
         // The slower of publisher and watch sets the measure.
@@ -502,7 +511,8 @@ impl Watch {
         }
         match revived.and(self.source(number).glimpsed) {
             Some(ends) => {
-                // The publisher's clock was set back. Updates listed under the old clock can be missing.
+                // The publisher's clock was set back. Updates listed under the old clock can be
+                // missing.
                 self.sweep(number, now);
                 self.know(number, now, ends);
             }
@@ -521,7 +531,7 @@ impl Watch {
             // The announced document fails as well, so the longer window was not the cause.
             source.has_no_other = false;
         } else if source.failures > 2 {
-            // The publisher may have dropped the window, or the client may not access its URL.
+            // The publisher may have dropped the window, or the client may not access the URL.
             source.url = source.announced.clone();
             source.has_no_other = true;
         }
@@ -533,7 +543,7 @@ impl Watch {
         self.ask_at(number, now + pause + jitter);
     }
 
-    /// Stops relying on a document until it works again.
+    /// Stops relying on a document until the document works again.
     fn break_off(&mut self, number: SourceNumber, now: Duration) {
         let source = self.source_mut(number);
         let had = std::mem::replace(&mut source.condition, Condition::Broken);
@@ -562,8 +572,8 @@ impl Watch {
         self.look_at_all(number, now, over, |_| true);
     }
 
-    /// Schedules a look at each feed that may have changed between the last look at it and the beginning of the first
-    /// document.
+    /// Schedules a look at each feed that may have changed between the last look and the beginning
+    /// of the first document.
     fn look_at_what_is_older(
         &mut self,
         number: SourceNumber,
@@ -571,7 +581,8 @@ impl Watch {
         document: &SupDocument,
     ) {
         let source = self.source(number);
-        // The window begins before the request, unless the request took longer than the window lasts.
+        // The window begins before the request, unless the request took longer than the window
+        // lasts.
         let window = document.updated.micros().abs_diff(document.since.micros());
         let begins = now.saturating_sub(Duration::from_micros(window));
         let begins = begins.max(source.asked_at);
@@ -585,7 +596,8 @@ impl Watch {
         });
     }
 
-    /// Schedules looks at feeds, spread over `over`, if `is_wanted` accepts the time up to which a feed was read.
+    /// Schedules looks at feeds, spread over `over`, if `is_wanted` accepts the time up to which a
+    /// feed was read.
     fn look_at_all(
         &mut self,
         number: SourceNumber,

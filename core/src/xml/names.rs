@@ -1,7 +1,7 @@
 //! Characters of XML names, as the fourth edition of XML 1.0 has them.
 //!
-//! Pure. The fifth edition admits more characters. Parsers of the fourth edition, expat among them, refuse
-//! a document with such a name, so a published entry may not have one.
+//! Pure. The fifth edition admits more characters. Parsers of the fourth edition, expat among them,
+//! refuse a document with such a name, so a published entry may not have one.
 
 /// First characters of a name (XML 1.0, fourth edition, production 5), without the colon.
 const START: &[(char, char)] = &[
@@ -212,7 +212,7 @@ const START: &[(char, char)] = &[
     ('\u{ac00}', '\u{d7a3}'),
 ];
 
-/// Characters that a name may have behind its first one, besides those in [`START`].
+/// Characters that a name may have behind the first one, besides those in [`START`].
 const MORE: &[(char, char)] = &[
     ('\u{2d}', '\u{2e}'),
     ('\u{30}', '\u{39}'),
@@ -343,6 +343,8 @@ pub(super) fn is_name_char(c: char) -> bool {
 }
 
 fn is_in(ranges: &[(char, char)], c: char) -> bool {
+    // The ranges are in order and never overlap, so only the last one that begins at or before `c`
+    // can hold the character.
     let after = ranges.partition_point(|(first, _)| *first <= c);
     let range = after.checked_sub(1).and_then(|index| ranges.get(index));
     range.is_some_and(|(_, last)| c <= *last)

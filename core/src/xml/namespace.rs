@@ -1,8 +1,8 @@
 //! Namespaces, and the bindings of prefixes to them.
 //!
-//! Pure. A name is compared for every element and attribute, so its cost must not grow with the length of
-//! a namespace or with the number of prefixes: namespaces are numbered when they are declared, and
-//! prefixes are looked up by hash.
+//! Pure. A name is compared for every element and attribute, so the cost must not grow with the
+//! length of a namespace or with the number of prefixes: namespaces are numbered when they are
+//! declared, and prefixes are looked up by hash.
 
 use std::{
     borrow::Cow,
@@ -18,9 +18,9 @@ use super::XML;
 /// The name of a namespace. A copy costs nothing, however long the name is.
 #[derive(Clone)]
 pub enum Namespace<'a> {
-    /// A name as it stands in the document.
+    /// A name as written in the document.
     Written(&'a str),
-    /// A name after its references were resolved.
+    /// A name with all references resolved.
     Decoded(Arc<str>),
 }
 
@@ -147,7 +147,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the namespace bound to a prefix, with its number.
+    /// Returns the namespace bound to a prefix, with the namespace's number.
     pub(super) fn lookup(&self, prefix: &str) -> Option<(Namespace<'a>, u32)> {
         let bound = match prefix {
             "" => self.default,
@@ -162,8 +162,8 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the declarations in scope that no inner one hides, in order of declaration. Those made
-    /// below `depth` are left out.
+    /// Returns the declarations in scope that no inner one hides, in order of declaration.
+    /// Declarations made below `depth` are left out.
     pub(super) fn down_to(&self, depth: usize) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
         let visible = |index: usize, prefix: &str| match prefix {
             "" => self.default == Some(index),

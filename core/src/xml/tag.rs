@@ -36,8 +36,8 @@ impl<'a> Attribute<'a> {
         })
     }
 
-    /// Returns the prefix that this attribute declares: `""` for the default namespace, `None` if
-    /// it is an ordinary attribute.
+    /// Returns the prefix that this attribute declares: `""` for the default namespace, `None` for
+    /// an ordinary attribute.
     pub fn declared_prefix(&self) -> Option<&'a str> {
         if self.name == "xmlns" {
             Some("")
@@ -62,7 +62,7 @@ pub struct Tag<'a> {
     pub namespace: Namespace<'a>,
     /// Attributes in order, namespace declarations included.
     pub attributes: Vec<Attribute<'a>>,
-    /// Whether it is an empty-element tag, `<…/>`.
+    /// Whether the tag is an empty-element tag, `<…/>`.
     pub empty: bool,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Tag<'a> {
         })
     }
 
-    /// Finds the namespaces of the element and its attributes, and attributes given twice.
+    /// Finds the namespaces of the element and of all attributes, and attributes given twice.
     pub(super) fn resolve(&mut self, scope: &Scope<'a>) -> Result<(), XmlError> {
         let unbound = |prefix: &str, offset| {
             XmlError::new(format!("prefix {prefix} is not declared"), offset)
@@ -107,7 +107,8 @@ impl<'a> Tag<'a> {
         for attribute in &self.attributes {
             // Decoding here finds a bad reference even in an attribute that no caller reads.
             attribute.value()?;
-            // A prefixed attribute has the namespace of its prefix, any other one has none (Namespaces in XML, 6.2).
+            // A prefixed attribute has the namespace of its prefix, any other one has none
+            // (Namespaces in XML, 6.2).
             let expanded = if attribute.declared_prefix().is_some() {
                 (None, attribute.name)
             } else {
@@ -150,13 +151,13 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// An attribute's namespace by its number and its local name; no number for a declaration.
+/// Number of an attribute's namespace, and the local name; no number for a declaration.
 type ExpandedName<'a> = (Option<u32>, &'a str);
 
 /// The attributes already met in one tag.
 ///
-/// Few attributes are compared one by one, which is the common case. Many are hashed, so that the cost
-/// of a tag stays linear in its length.
+/// Few attributes are compared one by one, which is the common case. Many are hashed, so that the
+/// cost of a tag stays linear in the length.
 #[derive(Default)]
 struct AttributeSet<'a> {
     few: Vec<ExpandedName<'a>>,

@@ -10,13 +10,14 @@ use super::names::{is_name_char, is_name_start};
 pub fn is_char(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' => true,
-        // Rust's `char` already excludes surrogates; these two are the only others that XML excludes above space.
+        // Rust's `char` already excludes surrogates; these two are the only others that XML
+        // excludes above space.
         '\u{fffe}' | '\u{ffff}' => false,
         _ => c >= ' ',
     }
 }
 
-/// Returns the first character that XML 1.0 does not admit, and its offset in bytes.
+/// Returns the first character that XML 1.0 does not admit, and the offset in bytes.
 pub(crate) fn find_forbidden(text: &str) -> Option<(usize, char)> {
     // Control characters, and the first byte of all characters from U+F000 to U+FFFF in UTF-8.
     let may_be = |byte: u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0xef);
@@ -26,14 +27,15 @@ pub(crate) fn find_forbidden(text: &str) -> Option<(usize, char)> {
     text.char_indices().find(|(_, c)| !is_char(*c))
 }
 
-/// Returns whether a text has such a byte. It looks at all of them, several at a time, which is quicker than to stop at
-/// the first one.
+/// Returns whether a text has such a byte.
 pub(crate) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
     text.bytes()
+        // All bytes are looked at, several at a time, which is quicker than to stop at the first
+        // one.
         .fold(false, |found, byte| found | is_such(byte))
 }
 
-/// Returns whether `text` is white space only, as XML understands it.
+/// Returns whether `text` is white space only, as XML defines white space.
 pub(super) fn is_blank(text: &str) -> bool {
     text.bytes()
         .all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
@@ -45,8 +47,8 @@ pub(super) fn is_nc_name(text: &str) -> bool {
     chars.next().is_some_and(is_name_start) && chars.all(is_name_char)
 }
 
-/// Returns the character of the reference `&name;`: one of the five predefined entities, or a character reference to
-/// a character that XML admits.
+/// Returns the character of the reference `&name;`: one of the five predefined entities, or a
+/// character reference to a character that XML admits.
 ///
 /// # Examples
 ///
@@ -79,10 +81,9 @@ pub fn resolve_reference(name: &str) -> Option<char> {
     char::from_u32(number).filter(|c| is_char(*c))
 }
 
-/// Returns character data with its line ends as XML parsers report them (XML 1.0, 2.11).
+/// Returns character data with line ends as XML parsers report them (XML 1.0, 2.11).
 pub(super) fn normalize_lines(text: &str) -> Cow<'_, str> {
-    // XML 1.0, 2.11: `\r
-    // ` is one line end, so its replacement comes first.
+    // XML 1.0, 2.11: `\r\n` is one line end, so the pair is replaced first.
     if text.contains('\r') {
         Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n"))
     } else {
@@ -106,7 +107,8 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
         let (plain, special) = rest.split_at(at);
         value.push_str(plain);
         let Some(reference) = special.strip_prefix('&') else {
-            // XML 1.0, 3.3.3: white space in an attribute counts as a space, unless a reference gives it.
+            // XML 1.0, 3.3.3: white space in an attribute counts as a space, unless a reference
+            // stands for the character.
             value.push(' ');
             rest = special.get(1..).unwrap_or_default();
             continue;
@@ -119,9 +121,10 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
     Ok(Cow::Owned(value))
 }
 
-/// Appends `text` as character data, escaping only the characters that need it.
+/// Appends `text` as character data, escaping only the characters that need an escape.
 ///
-/// A carriage return is written as a reference, because parsers turn a literal one into a line feed.
+/// A carriage return is written as a reference, because parsers turn a literal one into a line
+/// feed.
 pub fn escape_text(text: &str, out: &mut String) {
     escape(text, out, |byte| matches!(byte, b'&' | b'<' | b'>' | b'\r'));
 }

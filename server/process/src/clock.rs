@@ -1,8 +1,10 @@
-//! The accepted clock, by which commits are stamped and seconds are over: for the watermark, SUP, `Last-Modified`, health.
+//! The accepted clock, which stamps commits and tells whether a second is over: for the watermark,
+//! SUP, `Last-Modified`, health.
 //!
-//! Shell over `accepted`, which is pure: the system's clocks and a lock. A system clock that is wrong for a moment must not
-//! count for ever: one commit stamped with the year 2098 would keep all later ones there. So a leap ahead is followed
-//! only once it has lasted, and a leap of more than a month only after an operator has accepted it.
+//! Shell: the system's clocks and a lock. The decisions are in `accepted`, which is pure. A system
+//! clock that is wrong for a moment must not count for ever: one commit stamped with the year 2098
+//! would keep all later ones there. So a leap ahead is followed only after some time, and a leap of
+//! more than a month only after an operator has accepted the time.
 
 mod accepted;
 
@@ -21,12 +23,13 @@ use tracing::{error, info, warn};
 use self::accepted::Accepted;
 pub use self::accepted::{Reading, Standing};
 
-/// Steps of the system clock up to this many microseconds are not looked into: both clocks are not read at once.
+/// Steps of the system clock up to this many microseconds are not judged, because the two clocks
+/// are not read at once.
 const STEP: i64 = 1_000;
 /// An offset that no clock has.
 const NONE: i64 = i64::MIN;
-/// 2100-01-01: no clock is right behind that. Dates of HTTP end with the year 9999, and numbers of epochs with 2106; some
-/// are left for restorations by the right time.
+/// 2100-01-01: no clock is right behind that. Dates of HTTP end with the year 9999, and numbers of
+/// epochs with 2106; some numbers are left for restorations by the right time.
 const LATEST: i64 = 4_102_444_800 * 1_000_000;
 
 /// Reads the system's clocks.
@@ -50,7 +53,7 @@ pub fn system() -> Reading {
     }
 }
 
-/// Returns the time that is so much later than 1970, and not behind [`LATEST`].
+/// Returns the time at that distance from 1970, but none behind [`LATEST`].
 fn sensible(since_1970: Duration) -> Timestamp {
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
     Timestamp::from_micros(micros.min(LATEST))
@@ -60,12 +63,12 @@ fn sensible(since_1970: Duration) -> Timestamp {
 #[derive(Clone, Debug)]
 pub struct Clock(Arc<ClockState>);
 
-/// How far the system clock is from where it is expected.
+/// How far the system clock is from the expected time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
-    /// How far it is ahead of the accepted clock.
+    /// How far the system clock is ahead of the accepted clock.
     pub ahead: Duration,
-    /// How far it is behind a moment that was accepted before.
+    /// How far the system clock is behind a moment that was accepted before.
     pub behind: Duration,
 }
 
@@ -78,7 +81,8 @@ struct ClockState {
 }
 
 impl ClockState {
-    /// Takes a reading, made under the lock: an older one would look like a clock that was set back.
+    /// Takes a reading, made under the lock: an older one would look like a clock that was set
+    /// back.
     fn judged<T>(&self, look: impl FnOnce(&Accepted, Reading) -> T) -> T {
         let mut accepted = self.accepted.lock();
         let reading = (self.read)();
@@ -96,8 +100,8 @@ impl ClockState {
 }
 
 impl Clock {
-    /// Returns a clock over the clocks that `read` reads, which are [`system`]'s outside of tests. `known` is the last
-    /// moment that the data folder knows.
+    /// Returns a clock over the clocks that `read` reads, which are [`system`]'s outside of tests.
+    /// `known` is the last moment that the data folder knows.
     pub fn new(read: fn() -> Reading, known: Option<Timestamp>) -> Self {
         let reading = read();
         let accepted = Accepted::new(known, reading);
@@ -111,10 +115,11 @@ impl Clock {
         }))
     }
 
-    /// Returns the accepted time. The system clock is ahead of this time after a leap that is not followed.
+    /// Returns the accepted time. The system clock is ahead of this time after a leap that is not
+    /// followed.
     pub fn now(&self) -> Timestamp {
         let reading = (self.0.read)();
-        // As nearly always: nothing has leapt, so no lock is taken.
+        // Nearly always nothing has leapt, and then no lock is taken.
         let unjudged = self.0.unjudged.load(Ordering::Acquire);
         if reading.offset().abs_diff(unjudged) <= STEP.unsigned_abs() {
             return reading.wall;
@@ -122,7 +127,8 @@ impl Clock {
         self.0.judged(Accepted::time)
     }
 
-    /// Returns the time, the standing of the system clock, and how long both have been without a leap.
+    /// Returns the time, the standing of the system clock, and how long both have been without a
+    /// leap.
     pub fn look(&self) -> (Timestamp, Standing, Duration) {
         self.0.judged(|accepted, reading| {
             let steady = accepted.steady(reading).max(0).unsigned_abs();
@@ -136,7 +142,7 @@ impl Clock {
         (self.0.read)().wall
     }
 
-    /// Returns how far the system clock is from where it is expected.
+    /// Returns how far the system clock is from the expected time.
     pub fn apart(&self) -> Apart {
         let (ahead, behind) = self.0.judged(Accepted::apart);
         Apart {
@@ -157,7 +163,8 @@ impl Clock {
             && matches!(self.standing(), Standing::Refused { .. })
     }
 
-    /// Follows the system clock without a judgement: an operator vouches for it. Returns the time.
+    /// Follows the system clock without a judgement, as an operator vouches for the clock. Returns
+    /// the time.
     pub fn accept(&self) -> Timestamp {
         let mut accepted = self.0.accepted.lock();
         let reading = (self.0.read)();

@@ -1,6 +1,8 @@
-//! Missing resources of a process: rights, file handles, memory, threads, room on a disk, a file that is in use.
+//! Missing resources of a process: rights, file handles, memory, threads, room on a disk, a file
+//! that is in use.
 //!
-//! Pure, but for the limits of files and threads. None of it is a fault of a file, whatever was being done.
+//! Shell: the limits of the process. A missing resource is no fault of a file, whatever was being
+//! done.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -11,7 +13,8 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Most bytes of memory that are taken at once. With less than that to its limit, a process may have asked for more.
+/// Most bytes of memory that are taken at once. A process that has come closer to the limit than
+/// that may have asked for more.
 const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the first error in a chain of causes that stands for a missing resource.
@@ -49,7 +52,7 @@ fn is_lack(error: &io::Error) -> bool {
         Kind::ReadOnlyFilesystem,
         Kind::ResourceBusy,
         Kind::StorageFull,
-        // Of a thread that cannot be started.
+        // The error of a thread that cannot be started.
         Kind::WouldBlock,
     ];
     kinds.contains(&error.kind()) || is_of_handles(error)
@@ -60,7 +63,8 @@ fn is_of_handles(error: &io::Error) -> bool {
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE].contains(&errno))
 }
 
-/// Returns whether an error stands for a missing resource that may be there in a moment: file handles, or memory.
+/// Returns whether an error stands for a missing resource that may be there in a moment: file
+/// handles, or memory.
 pub fn is_momentary(error: &(dyn Error + 'static)) -> bool {
     let is_short =
         |lack: &io::Error| lack.kind() == io::ErrorKind::OutOfMemory || is_of_handles(lack);
@@ -74,11 +78,12 @@ pub fn copy_of(error: &io::Error) -> io::Error {
         .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Lets this process open as many files as it may, and at least so many more than are open.
+/// Lets this process open as many files as the system allows, and checks that at least `least` more
+/// may be opened.
 ///
 /// # Errors
 ///
-/// Returns that it may not open so many, and how to change that.
+/// Returns that the process may not open enough files, and how to change that.
 pub fn raise_files(least: u64) -> io::Result<()> {
     let limits = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -89,7 +94,7 @@ pub fn raise_files(least: u64) -> io::Result<()> {
         Ok(()) => limits.maximum,
         Err(_) => limits.current,
     };
-    // Those that are open were handed over.
+    // Files that were handed over to the process are open already, and count.
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let open = u64::try_from(open).unwrap_or(u64::MAX);
     match allowed {
@@ -103,15 +108,15 @@ pub fn raise_files(least: u64) -> io::Result<()> {
 
 /// Lets a write fail where a file may not become longer. Else a signal ends the process there.
 pub fn survive_long_files() {
-    // It fails for signals that no process may handle.
+    // The call fails only for signals that no process may handle.
     let _handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Opens so many files at the same time, and closes them.
+/// Opens `count` files at the same time, and closes them.
 ///
 /// # Errors
 ///
-/// Returns why the system does not give so many handles.
+/// Returns why the system does not give the handles.
 pub fn ask_for_files(count: usize) -> io::Result<()> {
     let open = |_| open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let opened: Result<Vec<_>, _> = (0..count).map(open).collect();
@@ -124,7 +129,7 @@ pub fn ask_for_files(count: usize) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns that this process has taken nearly as much address space as it may have.
+/// Returns that this process has taken nearly as much address space as the limit allows.
 pub fn check_memory() -> io::Result<()> {
     let Some(most) = getrlimit(Resource::As).current else {
         return Ok(());
@@ -141,14 +146,15 @@ pub fn check_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts so many threads at the same time, and ends them.
+/// Starts `count` threads at the same time, and ends them.
 ///
 /// Some libraries panic or wait for ever where the system gives them no thread.
 ///
 /// # Errors
 ///
-/// Returns why the system does not give so many.
+/// Returns why the system does not give the threads.
 pub fn ask_for_threads(count: usize) -> io::Result<()> {
+    // The gate keeps each thread alive until the last one has started.
     let gate = RwLock::new(());
     std::thread::scope(|scope| {
         let closed = gate.write();
@@ -156,7 +162,7 @@ pub fn ask_for_threads(count: usize) -> io::Result<()> {
         let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
         let begun: io::Result<Vec<_>> = threads.collect();
         drop(closed);
-        // Until they have ended, they count.
+        // The threads count against the limit until they have ended.
         for thread in begun? {
             drop(thread.join());
         }

@@ -1,6 +1,7 @@
-//! The process and its system, as all rooms of the server see them: time, threads, and the limits of the system.
+//! The process and its system, as all rooms of the server see them: time, threads, and the limits
+//! of the system.
 //!
-//! The modules, in the order to read them:
+//! Shell: the system. The modules, in the order to read them:
 //!
 //! - [`clock`]: the time that commits are stamped by.
 //! - [`stop`]: the shutdown, as a token that threads share; [`threads`] work until then.

@@ -1,7 +1,7 @@
 //! Regular files and folders, opened without waiting.
 //!
-//! Shell: the file system. The opening of a pipe waits for its other end, and a device may do anything. So a path that leads
-//! to no regular file is an error.
+//! Shell: the file system. The opening of a pipe waits for the other end, and a device may do
+//! anything. So a path that leads to no regular file is an error.
 
 use std::{
     error::Error,
@@ -18,7 +18,8 @@ use simplefeed_core::limits::CLIENT_DOCUMENT_BYTES_MAX;
 ///
 /// # Errors
 ///
-/// Returns why it cannot be opened; [`io::ErrorKind::InvalidInput`] if it is no regular file.
+/// Returns why the file cannot be opened; [`io::ErrorKind::InvalidInput`] if the path leads to no
+/// regular file.
 pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
     open_as(path, File::options().read(true))
 }
@@ -32,7 +33,7 @@ pub fn open_as(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<
     let opened = options.custom_flags(flags(OFlags::NONBLOCK)).open(path);
     match opened {
         Ok(file) if file.metadata()?.is_file() => Ok(file),
-        // Of a pipe that nobody reads, or of a socket.
+        // `ENXIO` is the error of a pipe that nobody reads, and of a socket.
         Err(error) if Errno::from_io_error(&error) != Some(Errno::NXIO) => Err(error),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -59,7 +60,7 @@ pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be written.
+/// As [`open`], or why the file cannot be written.
 #[expect(
     clippy::disallowed_methods,
     reason = "its callers say why the name may be lost"
@@ -72,7 +73,8 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be opened; [`io::ErrorKind::NotADirectory`] if it is none.
+/// Returns why the folder cannot be opened; [`io::ErrorKind::NotADirectory`] if the path leads to
+/// no folder.
 pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
     let mut options = File::options();
     let flags = flags(OFlags::DIRECTORY);
@@ -92,12 +94,12 @@ const SNAPSHOT_BYTES_MAX: u64 = 4 * WHOLE_BYTES_MAX;
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be read. See [`is_too_long`].
+/// As [`open`], or why the file cannot be read. See [`is_too_long`].
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_at_most(path, WHOLE_BYTES_MAX)
 }
 
-/// Returns the bytes of a document, or of what is written beside it.
+/// Returns the bytes of a document, or of a file that is written beside documents.
 ///
 /// # Errors
 ///
@@ -115,7 +117,7 @@ pub fn read_snapshot(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_at_most(path, SNAPSHOT_BYTES_MAX)
 }
 
-/// Returns the bytes of a file that has at most so many.
+/// Returns the bytes of a file that has at most `max` bytes.
 ///
 /// # Errors
 ///
@@ -123,11 +125,13 @@ pub fn read_snapshot(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
-    // The length first: what stands in the place of a file may be larger than the memory.
+    // The length comes first: a file in the place of another may be larger than the memory.
     if length > max {
         return Err(too_long());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    // The file may have grown since the look at the length. The byte beyond `max` shows such
+    // growth.
     let read = file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > max {
         return Err(too_long());
@@ -139,7 +143,7 @@ pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// As [`open`], or why it cannot be read.
+/// As [`open`], or why the file cannot be read.
 pub fn has(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<bool> {
     let max = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     match read_at_most(path, max) {
@@ -153,13 +157,13 @@ pub fn has(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<bool> {
 ///
 /// # Errors
 ///
-/// As [`read`], or why it cannot be read as UTF-8.
+/// As [`read`], or why the bytes are not UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = read_at_most(path, TEXT_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// A file is longer than any that belongs in its place.
+/// A file is longer than any that belongs there.
 #[derive(Debug, thiserror::Error)]
 #[error("it is longer than any file that belongs here")]
 struct TooLong;
@@ -168,7 +172,8 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TooLong)
 }
 
-/// Returns whether a file could not be read because it is longer than any that belongs in its place.
+/// Returns whether the reading of a file failed because the file is longer than any that belongs
+/// there.
 pub fn is_too_long(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(<dyn Error + Send + Sync>::is::<TooLong>)

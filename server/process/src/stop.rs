@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Token of a shutdown. Clones share it.
+/// Token of a shutdown, which clones share.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<State>);
 
@@ -17,7 +17,7 @@ struct State {
 }
 
 impl Stop {
-    /// Requests the shutdown; this wakes every thread that waits for it.
+    /// Requests the shutdown, and wakes every thread that waits for the request.
     pub fn request(&self) {
         let mut is_requested = self.0.is_requested.lock();
         *is_requested = true;
@@ -29,7 +29,8 @@ impl Stop {
         self.is_requested_within(Duration::ZERO)
     }
 
-    /// Waits for `time`, or for the request if it comes sooner. Returns whether the shutdown was requested.
+    /// Waits for `time`, or for the request if that comes sooner. Returns whether the shutdown was
+    /// requested.
     pub fn is_requested_within(&self, time: Duration) -> bool {
         let mut is_requested = self.0.is_requested.lock();
         // Longer than any program runs: the wait takes a deadline, which must not overflow.

@@ -1,6 +1,7 @@
 //! Threads that work until a server stops.
 //!
-//! Shell: threads. One that panics begins again, and the server is not ready for a while: no thread ends in silence.
+//! Shell: threads. A thread that panics begins again, and the server is not ready for a while: no
+//! thread ends in silence.
 
 use std::{
     io,
@@ -20,7 +21,8 @@ use crate::stop::Stop;
 
 /// Pause before a thread begins again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time after a panic in which a server is not ready. A thread that panics again and again keeps it so.
+/// Time after a panic in which a server is not ready. A thread that panics again and again keeps
+/// the server in that state.
 const UNWELL: Duration = Duration::from_mins(1);
 
 /// Threads of a server. Clones share the count of panics.
@@ -39,7 +41,7 @@ impl Threads {
     ///
     /// # Errors
     ///
-    /// Returns why the system starts no thread.
+    /// Returns the reason why the system starts no thread.
     pub fn spawn(
         &self,
         name: &str,
@@ -51,7 +53,9 @@ impl Threads {
         thread.spawn(move || {
             while catch_unwind(AssertUnwindSafe(|| work(&stop))).is_err() {
                 error!(thread = name, "a thread panicked; it begins again");
+                // The panic is noted before the pause, so that the server is not ready from now on.
                 threads.note_panic(&name);
+                // A thread that panics during the stop does not begin again.
                 if stop.is_requested_within(RETRY) {
                     return;
                 }
@@ -100,7 +104,8 @@ mod tests {
         assert_eq!(threads.panicked().as_deref(), Some("fragile"));
     }
 
-    /// Goal: the control of the test above: work that ends, and work of a server that stops, is no panic.
+    /// Goal: the control of the test above: work that ends, and work of a server that stops, is no
+    /// panic.
     #[test]
     fn a_thread_that_ends_is_well() {
         let (threads, stop) = (Threads::default(), Stop::default());

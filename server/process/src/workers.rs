@@ -1,8 +1,8 @@
 //! Threads that answer connections, one for each processor, and at least two.
 //!
-//! Shell: threads. Each has a runtime of its own, and a connection stays where it was put: a request wakes one thread,
-//! and no work is moved between processors. A new connection goes where the fewest are open, but not where a task
-//! blocks its thread.
+//! Shell: threads. Each thread has a runtime of its own, and a connection stays on one thread: a
+//! request wakes one thread, and no work is moved between processors. A new connection goes to the
+//! thread with the fewest connections, but not where a task blocks the thread.
 
 use std::{
     cell::RefCell,
@@ -22,22 +22,23 @@ use tokio::{
     task::JoinError,
 };
 
-/// Threads of all workers that read files and take large bodies. More would not make a disk quicker, and each keeps
-/// memory of its own. With many workers, each has the least.
+/// Number of threads, of all workers together, that read files and take large bodies. More threads
+/// would not make a disk quicker, and each keeps memory of its own. With many workers, each worker
+/// has `BLOCKING_LEAST`.
 const BLOCKING_MAX: usize = 16;
 const BLOCKING_LEAST: usize = 4;
-/// Of these threads, those of one worker that do long work at the same time. Reads get the others.
+/// Most threads of one worker that do long work at the same time. Reads get the others.
 const LONG_MAX: usize = 2;
 
 thread_local! {
-    /// Load of the worker whose thread this is.
+    /// Load of the worker that runs on this thread.
     static LOAD: RefCell<Option<Arc<Load>>> = const { RefCell::new(None) };
     /// Permits for the long work of this thread's tasks.
     static LONG: Arc<Semaphore> = Arc::new(Semaphore::new(LONG_MAX));
 }
 
-/// Runs work that takes a processor for long, such as reading a large body, on another thread. It waits its turn,
-/// so that reads need not wait for it.
+/// Runs work that takes a processor for long, such as reading a large body, on another thread. Long
+/// work waits for a turn, so that reads need not wait for long work.
 ///
 /// # Errors
 ///
@@ -47,6 +48,7 @@ pub async fn long<T: Send + 'static>(
 ) -> Result<T, JoinError> {
     let turn = LONG.with(Arc::clone).acquire_owned().await;
     tokio::task::spawn_blocking(move || {
+        // The turn ends with the work, and not with the future, which may be dropped before.
         let done = work();
         drop(turn);
         done
@@ -54,22 +56,24 @@ pub async fn long<T: Send + 'static>(
     .await
 }
 
-/// Lets the running task block its thread until this is dropped, if all other tasks there are idle and no other thread
-/// has woken one. `None` if one may have work, or if this is no worker's thread.
+/// Lets the running task block the thread until the result is dropped, if all other tasks of the
+/// thread are idle and no other thread has woken one. `None` if another task may have work, or
+/// outside a worker's thread.
 pub fn block_alone() -> Option<Blocking> {
     let load = LOAD.with_borrow(Clone::clone)?;
-    // First, so that a connection that comes between the two goes elsewhere.
+    // The mark comes before the checks, so that a connection that comes between goes elsewhere.
     load.is_blocked.store(true, Ordering::SeqCst);
     let blocking = Blocking(load);
     let Load { tasks, idle, .. } = &*blocking.0;
     let is_alone = tasks.load(Ordering::SeqCst) - idle.load(Ordering::Relaxed) == 1;
-    // One that another thread has woken stands in this queue. One whose time is over waits for a commit longer.
+    // A task that another thread has woken stands in this queue. A task whose time is over waits
+    // for a commit longer.
     let is_calm = is_alone && Handle::current().metrics().global_queue_depth() == 0;
     is_calm.then_some(blocking)
 }
 
-/// Waits as an idle task: one whose wait may last for a commit longer, since nobody asks it for anything.
-/// Outside a worker, it only waits.
+/// Waits as an idle task: the wait may last for a commit longer, since nobody asks the task for
+/// anything. Outside a worker, the function only waits.
 pub async fn idle<T>(waiting: impl Future<Output = T>) -> T {
     let _idle = LOAD.with_borrow(Clone::clone).map(Idle::new);
     waiting.await
@@ -91,7 +95,7 @@ impl Drop for Idle {
     }
 }
 
-/// A task blocks its thread. New connections go to other workers meanwhile.
+/// Mark of a worker whose thread a task blocks. New connections go to other workers meanwhile.
 #[derive(Debug)]
 pub struct Blocking(Arc<Load>);
 
@@ -101,12 +105,13 @@ impl Drop for Blocking {
     }
 }
 
-/// What a worker has to do.
+/// Work that a worker has.
 #[derive(Debug, Default)]
 struct Load {
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     tasks: AtomicUsize,
-    /// Of these, those that are idle. Only the worker's own thread changes it, and reads it.
+    /// Number of these tasks that are idle. Only the worker's own thread changes and reads the
+    /// number.
     idle: AtomicUsize,
     is_blocked: AtomicBool,
 }
@@ -123,7 +128,7 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-/// A task that counts until it is dropped.
+/// Guard of a task. The task counts until the guard is dropped.
 struct TaskGuard(Arc<Load>);
 
 impl Drop for TaskGuard {
@@ -136,13 +141,13 @@ impl Workers {
     /// Returns the number of workers.
     fn count() -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // With one, a task that blocks its thread would keep all connections waiting.
+        // With one worker, a task that blocks the thread would keep all connections waiting.
         processors.max(2)
     }
 
     /// Returns the number of threads that all workers begin with.
     pub fn threads() -> usize {
-        // Each has one beside it, for work that waits.
+        // Each worker has a second thread, for work that waits.
         2 * Self::count()
     }
 
@@ -159,7 +164,7 @@ impl Workers {
         Ok(Self(workers?))
     }
 
-    /// Runs a task on the thread that has the fewest, of those that are not blocked if there is one.
+    /// Runs a task on the thread with the fewest tasks. Threads that a task blocks come last.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let order = |worker: &&Worker| {
             let Load {
@@ -179,8 +184,8 @@ impl Workers {
         }));
     }
 
-    /// Ends the threads. Tasks are dropped where they wait; work on other threads gets so much time. A task that blocks
-    /// its thread is waited for.
+    /// Ends the threads. Tasks are dropped where they wait; work on other threads gets `time`. The
+    /// call waits for a task that blocks a thread.
     pub fn end(self, time: Duration) {
         let threads: Vec<_> = self
             .0
@@ -205,7 +210,8 @@ impl Worker {
             .thread_keep_alive(Duration::MAX)
             .enable_all()
             .build()?;
-        // tokio panics where the system gives no thread, of which other processes may have taken some meanwhile.
+        // tokio panics where the system gives no thread. Other processes may have taken threads
+        // meanwhile.
         catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(|| ()))))
             .map_err(|_panic| io::ErrorKind::WouldBlock)?;
         let (end, ended) = oneshot::channel();
@@ -216,7 +222,7 @@ impl Worker {
             .name("worker".into())
             .spawn(move || {
                 LOAD.set(Some(shared));
-                // The tasks run while this waits.
+                // The tasks run while `block_on` waits.
                 let time = runtime.block_on(ended).unwrap_or_default();
                 runtime.shutdown_timeout(time);
             })?;
@@ -284,7 +290,8 @@ mod tests {
         results
     }
 
-    /// Goal: an append beside streams that wait costs what one alone does, and holds up no task that has work.
+    /// Goal: an append beside streams that wait costs what one alone does, and holds up no task
+    /// that has work.
     #[test]
     fn a_thread_is_blocked_beside_idle_tasks_alone() {
         let workers = Workers::start().unwrap();

@@ -1,4 +1,4 @@
-//! Identity of a document's feed, and its closed mark.
+//! Identity of a document's feed, and the closed mark of a document.
 //!
 //! Pure.
 
@@ -6,8 +6,8 @@ use url::Url;
 
 use crate::reader::Document;
 
-/// Returns whether a document belongs to the feed with this id. Each document of an ICT4H feed has an id of its own,
-/// which ends in a plus sign and a number.
+/// Returns whether a document belongs to the feed with this id. Each document of an ICT4H feed has
+/// a separate id, which ends in a plus sign and a number.
 pub fn is_same_feed(known: &str, document: &Document) -> bool {
     let stem = |id: &str| {
         let bare = id.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -19,12 +19,12 @@ pub fn is_same_feed(known: &str, document: &Document) -> bool {
         let (one, other) = (stem(ours)?, stem(theirs)?);
         Some(ours.get(..one)? == theirs.get(..other)?)
     };
-    // A document with positions carries the permanent id of its feed.
+    // A document with positions carries the permanent id of the feed.
     ours == theirs || document.history.is_none() && numbered().unwrap_or(false)
 }
 
-/// Returns a recent document's permanent URL. In a foreign feed `via` names the source of the feed's information
-/// instead (RFC 4287, 4.2.7.2).
+/// Returns a recent document's permanent URL. In a foreign feed `via` names the source of the
+/// feed's information instead (RFC 4287, 4.2.7.2).
 pub(super) fn permanent_url(document: &Document, url: &Url) -> Url {
     let via = document.link("via").filter(|_| document.history.is_some());
     via.unwrap_or(url).clone()

@@ -23,7 +23,8 @@ impl Walk {
         }
         let next = lead(&document, "next-archive", url);
         let looking = self.state == State::Looking;
-        // The recent document is the end by definition; another one is if nothing follows it.
+        // The recent document is the end by definition; any other document is the end if nothing
+        // follows.
         let at_the_end = looking || next == Ok(None);
         let pinned = self.pin_index(&document, at_the_end);
         let complete = looking || next != Ok(None) || pinned.is_some();
@@ -45,7 +46,8 @@ impl Walk {
         } else if let Some(next) = next? {
             self.go(State::Forward { url: next });
         } else if !self.again {
-            // This copy may be older than the look at the recent document, so the walk requests it past all caches.
+            // This copy may be older than the look at the recent document, so the walk requests the
+            // document again past all caches.
             self.go(State::Forward { url: url.clone() });
             self.again = true;
         } else {
@@ -116,7 +118,8 @@ impl Walk {
         entries
     }
 
-    /// Returns the place after the entry just passed, or after all before it where `passed` is `None`.
+    /// Returns the place after the entry just passed, or after everything passed before where
+    /// `passed` is `None`.
     fn place_after(&self, document: &Document, url: &Url, passed: Option<&RunEntry>) -> Bookmark {
         passed
             .and_then(|passed| bookmark(document, url, passed))
@@ -127,12 +130,13 @@ impl Walk {
             })
     }
 
-    /// Compares the history at the pin with the one that the recent document promised; in a timeline, the entry.
+    /// Compares the history at the pin with the one that the recent document promised; in a
+    /// timeline, the entry.
     fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
         let (Some(pin), Some(last)) = (&self.pin, &self.last) else {
             return Ok(());
         };
-        // They are comparable only at the pinned position itself.
+        // Two histories are comparable only at the pinned position itself.
         let Some((at, promised)) = pin.place.filter(|(at, _)| Some(*at) == last.position) else {
             return Ok(());
         };
@@ -149,8 +153,8 @@ impl Walk {
         })
     }
 
-    /// Whether an entry lies before the time to begin at. The first entry dated at or after it ends the search for
-    /// good.
+    /// Whether an entry lies before the time to begin at. The first entry dated at or after that
+    /// time ends the search for good.
     fn still_seeking(&mut self, document: &Document, index: usize) -> bool {
         let Some(time) = self.seeking else {
             return false;
@@ -168,8 +172,8 @@ impl Walk {
         Some(position)
     }
 
-    /// Returns the index of the pinned entry in a document: by position, or else by id. An id counts only where the
-    /// feed ends, because a foreign feed may repeat it.
+    /// Returns the index of the pinned entry in a document: by position, or else by id. An id
+    /// counts only where the feed ends, because a foreign feed may repeat an id.
     fn pin_index(&self, document: &Document, ends_here: bool) -> Option<usize> {
         let pin = self.pin.as_ref()?;
         match (pin.place, document.history) {

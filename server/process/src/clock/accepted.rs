@@ -1,8 +1,8 @@
-//! Which readings of the system clock are followed.
+//! Decision about which readings of the system clock are followed.
 //!
-//! Pure: a reading comes in, a decision goes out. Times of day are kept as offsets, in microseconds from the time since
-//! boot, which cannot be set and which goes on while a machine sleeps. So an offset that stays the same is a clock that
-//! runs.
+//! Pure. A reading comes in, a decision goes out. Times of day are kept as offsets, in microseconds
+//! from the time since boot, which cannot be set and which goes on while a machine sleeps. So an
+//! offset that stays the same is a clock that runs.
 
 use simplefeed_core::timestamp::Timestamp;
 
@@ -11,25 +11,26 @@ const HOUR: i64 = 3_600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 /// How far ahead a reading may be to be followed at once.
 const AHEAD_MAX: i64 = HOUR;
-/// How long a reading that is further ahead must stay before it is followed.
+/// How long a reading that is further ahead must last to be followed.
 const HELD_FOR: i64 = 600 * SECOND;
 /// How far ahead a reading may be to be followed without an operator's word.
 const LEAP_MAX: i64 = 31 * DAY;
-/// Time since boot in which a machine may get its time.
+/// Time since boot in which a machine may get the right time.
 const BOOTED: i64 = HOUR;
 /// How long a folder may lie still between two servers.
 const REST_MAX: i64 = 5 * 365 * DAY + 30 * HOUR;
 /// How far the system clock may be behind before that is worth a word.
 const BEHIND_TOLD: i64 = 60 * SECOND;
-/// 2026-01-01: no server ran before. A machine without a clock of its own begins in 1970, and gets its time later.
+/// 2026-01-01: no server ran before. A machine without a clock of its own begins in 1970, and gets
+/// the right time later.
 const EARLIEST: i64 = 1_767_225_600 * SECOND;
 
 /// A look at both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Time of day, as the system has it.
+    /// Time of day by the system clock.
     pub wall: Timestamp,
-    /// Microseconds since the machine was started, with those in which it slept.
+    /// Microseconds since the start of the machine, sleep included.
     pub boot: i64,
 }
 
@@ -44,18 +45,20 @@ impl Reading {
 pub enum Standing {
     /// The accepted clock follows the system clock.
     Followed,
-    /// It is followed, and more than a minute earlier than a moment that has been reached already.
+    /// The system clock is followed, and is more than a minute earlier than a moment that has been
+    /// reached already.
     Behind {
         /// Latest moment that was reached before.
         reached: Timestamp,
     },
-    /// It has leapt ahead, and is followed soon if it stays there.
+    /// The system clock has leapt ahead, and is followed soon if the leap lasts.
     Held,
-    /// It has leapt so far ahead that an operator must accept it.
+    /// The system clock has leapt so far ahead that an operator must accept the time.
     Far,
-    /// At the start, it was so far ahead of all that the data folder knows that nothing is stamped by it.
+    /// At the start, the system clock was so far ahead of all that the data folder knows that
+    /// nothing is stamped by that clock.
     Refused {
-        /// The last moment that the data folder knows, as far as it has moved on since.
+        /// The last moment that the data folder knows, moved on by the time since.
         known: Timestamp,
     },
 }
@@ -63,7 +66,7 @@ pub enum Standing {
 /// A leap that is being held.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// Time since boot at which it was seen first.
+    /// Time since boot at which the leap was seen first.
     since: i64,
     offset: i64,
 }
@@ -73,11 +76,12 @@ struct Hold {
 pub(super) struct Accepted {
     /// Offset of the accepted clock.
     offset: i64,
-    /// The latest time that was ever accepted, or the last moment that the folder knows. It stands still while the accepted
-    /// clock is behind it.
+    /// The latest time that was ever accepted, or the last moment that the folder knows. The moment
+    /// stands still while the accepted clock is behind.
     reached: i64,
-    /// Whether the system clock has not come to that moment yet. The first reading that does is judged like that of a
-    /// start: a machine may get its time only after the server has started.
+    /// Whether the system clock has not come to that moment yet. The first reading that comes so
+    /// far is judged like that of a start: a machine may get the right time only after the server
+    /// has started.
     is_starting: bool,
     hold: Option<Hold>,
     standing: Standing,
@@ -86,7 +90,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Begins with the last moment that the data folder knows, if it knows one.
+    /// Begins with the last moment that the data folder knows, if there is one.
     pub(super) fn new(known: Option<Timestamp>, reading: Reading) -> Self {
         let known = known.unwrap_or(reading.wall).micros();
         let mut accepted = Self {
@@ -106,7 +110,8 @@ impl Accepted {
         Timestamp::from_micros(reading.boot.saturating_add(self.offset))
     }
 
-    /// Returns the offset of the system clock as long as it need not be judged; `None` if each reading must be.
+    /// Returns the offset of a system clock that need not be judged; `None` if each reading must
+    /// be.
     pub(super) fn unjudged(&self) -> Option<i64> {
         let is_plain = self.standing == Standing::Followed && !self.is_starting;
         is_plain.then_some(self.offset)
@@ -116,8 +121,8 @@ impl Accepted {
         self.standing
     }
 
-    /// Returns how far the system clock is ahead of the accepted one, and behind a time that was accepted before, in
-    /// microseconds.
+    /// Returns how far the system clock is ahead of the accepted one, and behind a time that was
+    /// accepted before, in microseconds.
     pub(super) fn apart(&self, reading: Reading) -> (u64, u64) {
         let wall = reading.wall.micros();
         let by = |more: i64, less: i64| more.saturating_sub(less).max(0).unsigned_abs();
@@ -127,7 +132,8 @@ impl Accepted {
         )
     }
 
-    /// Returns for how many microseconds the accepted clock has run without a leap, and the standing was the same.
+    /// Returns for how many microseconds the accepted clock has run without a leap, and the
+    /// standing was the same.
     pub(super) fn steady(&self, reading: Reading) -> i64 {
         reading.boot.saturating_sub(self.changed)
     }
@@ -148,10 +154,11 @@ impl Accepted {
         let (wall, reached) = (reading.wall.micros(), self.reached);
         let ahead = wall.saturating_sub(reached);
         if ahead <= 0 {
-            // Followed at once. Stamps have an order of their own, and the watermark never goes back.
+            // An earlier time is followed at once: stamps have an order of their own, and the
+            // watermark never goes back.
             return self.follow(reading);
         }
-        // Until it is followed, time goes on from there.
+        // Until a later time is followed, the accepted clock goes on from the moment reached.
         self.offset = reached.saturating_sub(reading.boot);
         if self.is_starting {
             if ahead <= REST_MAX || reached < EARLIEST {
@@ -163,7 +170,8 @@ impl Accepted {
         if ahead <= AHEAD_MAX {
             return self.follow(reading);
         }
-        // Some machines begin with the time at which they were shut down, until they get the right one.
+        // Some machines begin with the time at which they were shut down, until they get the right
+        // one.
         let most = if reading.boot < BOOTED {
             REST_MAX
         } else {
@@ -174,6 +182,7 @@ impl Accepted {
             return Standing::Far;
         }
         let wall = reading.offset();
+        // A clock that runs keeps the offset, so that a like offset is the same leap.
         let is_same = |hold: &Hold| hold.offset.abs_diff(wall) <= AHEAD_MAX.unsigned_abs();
         let hold = self.hold.filter(is_same).unwrap_or(Hold {
             since: reading.boot,
@@ -186,7 +195,7 @@ impl Accepted {
         Standing::Held
     }
 
-    /// Follows a reading without a judgement: an operator vouches for it.
+    /// Follows a reading without a judgement, as an operator vouches for the clock.
     pub(super) fn accept(&mut self, reading: Reading) {
         self.standing = self.follow(reading);
         self.changed = reading.boot;
@@ -201,6 +210,7 @@ impl Accepted {
             return Standing::Behind { reached };
         }
         self.reached = self.reached.max(wall);
+        // A clock that still shows a time before 2026 has not got the right time yet.
         self.is_starting &= wall < EARLIEST;
         Standing::Followed
     }
