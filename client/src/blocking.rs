@@ -13,7 +13,7 @@ use crate::{
 
 /// A consumer whose calls block.
 ///
-/// As an iterator it ends when a consumer that does not follow is caught up; the next call looks again.
+/// The iterator ends when a consumer that does not follow is caught up; the next call looks again.
 ///
 /// # Examples
 ///
@@ -36,17 +36,17 @@ use crate::{
 #[derive(Debug)]
 pub struct Blocking {
     consumer: Consumer,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     runtime: Option<Runtime>,
 }
 
 impl Consumer {
-    /// Returns the consumer for a program without a runtime: its calls block.
+    /// Returns the consumer for a program without a runtime, whose calls block.
     ///
     /// # Errors
     ///
-    /// Returns why the system refuses a runtime, or that this thread belongs to one, be it one of `spawn_blocking`: a
-    /// thread of `std::thread` may block.
+    /// Returns why the system refuses a runtime, or that this thread belongs to a runtime, as a
+    /// thread of `spawn_blocking` does. A thread of `std::thread` may block.
     pub fn blocking(self) -> io::Result<Blocking> {
         // Where the thread runs tasks, tokio would panic at the first call.
         if Handle::try_current().is_ok() {
@@ -54,6 +54,7 @@ impl Consumer {
                 "this thread belongs to a tokio runtime; await the consumer, or block on a thread of std::thread",
             ));
         }
+        // Requests need the I/O of the runtime, and pauses the timer.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Blocking {
             consumer: self,
@@ -63,7 +64,8 @@ impl Consumer {
 }
 
 impl Drop for Blocking {
-    /// Drops the requests that are on their way. On a thread of a runtime, a plain drop would panic.
+    /// Drops the requests that are on their way. On a thread of a runtime, a plain drop would
+    /// panic.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -72,12 +74,13 @@ impl Drop for Blocking {
 }
 
 impl Blocking {
-    /// Accepts an entry and all before it. The bookmark is durable when this returns.
+    /// Accepts an entry and all entries before. The bookmark is durable when this returns.
     ///
     /// # Errors
     ///
     /// See [`ConsumerError`].
     pub fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        // Only the drop takes the runtime out.
         let runtime = self.runtime.as_ref().expect("it is not dropped yet");
         runtime.block_on(self.consumer.accept(delivery))
     }
@@ -91,7 +94,7 @@ impl Blocking {
 impl Iterator for Blocking {
     type Item = Result<Delivery, ConsumerError>;
 
-    /// Returns the next entry, and waits for it; see [`Consumer::next`].
+    /// Returns the next entry, once there is one; see [`Consumer::next`].
     fn next(&mut self) -> Option<Self::Item> {
         let runtime = self.runtime.as_ref().expect("it is not dropped yet");
         runtime.block_on(self.consumer.next()).transpose()

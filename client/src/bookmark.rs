@@ -1,4 +1,4 @@
-//! Where bookmarks are kept.
+//! Bookmarks, and the file that keeps one.
 //!
 //! Shell: the bookmark file. A bookmark is replaced as a whole: a temporary file, synced, renamed
 //! over the old one, the folder synced. So after any crash there is the old one or the new one.
@@ -20,10 +20,10 @@ use crate::{delivery::Delivery, files};
 /// The version of the file's form.
 const VERSION: u32 = 1;
 
-/// Keeps one bookmark. Implement it to keep bookmarks elsewhere, in a database for instance.
+/// Keeps one bookmark. Implementations may keep bookmarks elsewhere, in a database for instance.
 ///
-/// A consumer calls one method at a time and waits for its end. A future that is dropped, because the consumer's own
-/// future was, must leave the old bookmark or the new one.
+/// A consumer calls one method at a time and waits for the end of the call. A future that is
+/// dropped, because the consumer's own future was, must leave the old bookmark or the new one.
 ///
 /// # Examples
 ///
@@ -50,21 +50,24 @@ const VERSION: u32 = 1;
 /// let orders = orders.bookmark(InMemory::default());
 /// ```
 pub trait BookmarkStore: Send {
-    /// Returns the bookmark, or `None` if there is none yet. The consumer calls it once, before its first request.
+    /// Returns the bookmark, or `None` if there is none yet. The consumer loads once, before the
+    /// first request.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be read. A bookmark that cannot be read is never taken for none.
+    /// Returns why the bookmark cannot be read. A bookmark that cannot be read is never taken for
+    /// none.
     fn load(&mut self) -> impl Future<Output = io::Result<Option<Bookmark>>> + Send;
 
-    /// Keeps a bookmark. It is durable when this returns.
+    /// Keeps a bookmark. The bookmark is durable when this returns.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the bookmark cannot be written.
     fn save(&mut self, bookmark: &Bookmark) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Keeps the place before the first entry, which is about to be delivered. It is durable when this returns.
+    /// Keeps the place before the first entry, which is about to be delivered. The place is durable
+    /// when this returns.
     ///
     /// # Errors
     ///
@@ -73,13 +76,14 @@ pub trait BookmarkStore: Send {
         self.save(bookmark)
     }
 
-    /// Receives the news that the last look found nothing newer. It need not be kept.
+    /// Receives the news that the last look found nothing newer. The store need not keep the news.
     fn caught_up(&mut self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// A [`BookmarkStore`] of any type, for the consumer's own use: `async` methods cannot be called through `dyn`.
+/// A [`BookmarkStore`] of any type, for the consumer's own use: `async` methods cannot be called
+/// through `dyn`.
 pub(crate) trait AnyStore: Send {
     fn load(&mut self) -> Storing<'_, io::Result<Option<Bookmark>>>;
     fn save<'a>(&'a mut self, bookmark: &'a Bookmark) -> Storing<'a, io::Result<()>>;
@@ -110,12 +114,12 @@ impl<S: BookmarkStore> AnyStore for S {
 
 /// A bookmark in a file, as JSON.
 ///
-/// Each call waits for the disk on the thread that polls it; a save takes as long as two `fsync`. So a dropped future
-/// never leaves a write under way behind it.
+/// Each call waits for the disk on the thread that polls the call; a save takes as long as two
+/// `fsync`. So a dropped future never leaves a write under way.
 ///
 /// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load) and
-/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` beside it for the lifetime of the value. Clones
-/// share the lock.
+/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` in the same folder for the lifetime of
+/// the value. Clones share the lock.
 ///
 /// # Examples
 ///
@@ -172,10 +176,11 @@ pub(crate) struct Place {
 pub(crate) struct Begun {
     #[serde(flatten)]
     pub(crate) attempt: Attempt,
-    /// Whether it is done with, while one before it is not.
+    /// Whether the entry is done with, while one before is not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) finished: bool,
-    /// Whether it was running beside others when a process ended, so that it must run alone once.
+    /// Whether the entry was running beside others when a process ended, so that the next attempt
+    /// must run alone.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) alone: bool,
 }
@@ -201,8 +206,8 @@ impl Begun {
     }
 }
 
-/// Number of attempts at an entry. It is counted on the disk before the handler runs, so that an attempt that takes
-/// the whole process with it counts, too.
+/// Number of attempts at an entry. An attempt is counted on the disk before the handler runs, so
+/// that an attempt that ends the whole process counts, too.
 ///
 /// # Examples
 ///
@@ -227,7 +232,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Returns no attempt yet at an entry.
+    /// Returns an attempt record of an entry that was never tried.
     pub(crate) fn first(delivery: &Delivery) -> Self {
         Self {
             entry: delivery.id().into(),
@@ -239,8 +244,8 @@ impl Attempt {
 }
 
 impl FileBookmark {
-    /// Uses the file at `path`, which need not exist yet; its folder must. A symbolic link stays: the file behind it is
-    /// used, and locked.
+    /// Uses the file at `path`, which need not exist yet; the folder of the file must exist. A
+    /// symbolic link stays: the file behind the link is used, and locked.
     ///
     /// # Errors
     ///
@@ -259,7 +264,8 @@ impl FileBookmark {
         Ok(bookmark)
     }
 
-    /// Returns the attempt of a [`Worker`](crate::Worker) at the first entry behind the bookmark, if it began one.
+    /// Returns the attempt of a [`Worker`](crate::Worker) at the first entry behind the bookmark,
+    /// if the worker began one.
     ///
     /// # Errors
     ///
@@ -276,8 +282,9 @@ impl FileBookmark {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be removed. A file that is no bookmark is left as it is.
+    /// Returns why the file cannot be removed. A file that is no bookmark is left as it is.
     pub fn clear(&mut self) -> io::Result<bool> {
+        // First: another process may be using the bookmark.
         self.hold()?;
         // A file that is no bookmark belongs to something else.
         self.peek()?;
@@ -288,7 +295,7 @@ impl FileBookmark {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::ResourceBusy`] if another process holds it.
+    /// [`io::ErrorKind::ResourceBusy`] if another process holds the lock.
     #[expect(clippy::disallowed_methods, reason = "the lock file holds nothing")]
     fn hold(&self) -> io::Result<()> {
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -296,9 +303,10 @@ impl FileBookmark {
         if held.is_some() {
             return Ok(());
         }
-        // Before the first entry, and not behind the work.
+        // Before the first entry, and not behind the work: no file can take the place of a mount.
         files::check_replaceable(&self.path)?;
-        // A file of its own: each save replaces the bookmark, and would leave a lock on the old file.
+        // A file of its own: each save replaces the bookmark, and would leave a lock on the old
+        // file.
         let mut name = OsString::from(".");
         name.push(self.path.file_name().unwrap_or_default());
         name.push(".lock");
@@ -320,7 +328,7 @@ impl FileBookmark {
         }
     }
 
-    /// Returns the bookmark without a claim to go on from it: another process may.
+    /// Returns the bookmark without a claim to go on from there: another process may.
     ///
     /// # Errors
     ///
@@ -444,8 +452,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), GOLDEN);
     }
 
-    /// A bookmark is replaced as a whole: what a crash left half-written beside it is of no account,
-    /// and a folder that cannot be written leaves the old one.
+    /// A bookmark is replaced as a whole: what a crash left half-written beside it is of no
+    /// account, and a folder that cannot be written leaves the old one.
     #[test]
     fn a_bookmark_is_replaced_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,19 +1,20 @@
 //! The consumer: a stream of entries with a durable bookmark.
 //!
-//! Shell: fetches the documents that the replay asks for, waits, retries, and keeps the bookmark. [`Replay`] decides
-//! which document comes next and which entries may be delivered.
+//! Shell: fetches the documents that the replay asks for, waits, retries, and keeps the bookmark.
+//! [`Replay`] decides which document comes next and which entries may be delivered.
 //!
 //! A consumer is in one of five states, and never in two:
 //!
 //! | state | caller sees |
 //! | --- | --- |
 //! | behind | [`Consumer::next`] returns the next entry |
-//! | caught up | it returns `None`, or waits, if it follows |
+//! | caught up | [`Consumer::next`] returns `None`; a consumer that follows waits |
 //! | gap: entries are in the feed no more | [`WalkError::is_gap`] |
 //! | another feed | [`WalkError::AnotherFeed`] |
-//! | history changed: the server was rolled back, or frozen bytes differ | [`WalkError::HistoryChanged`] |
+//! | history changed: server rolled back, or frozen bytes differ | [`WalkError::HistoryChanged`] |
 //!
-//! The last three are final. [`ConsumerError::is_transient`] marks the other errors that may go away by themselves.
+//! The last three are final. [`ConsumerError::is_transient`] marks the other errors that may go
+//! away by themselves.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -58,7 +59,8 @@ use looks::{Look, fetch_waiting};
 pub use stream::Item;
 use stream::Ledger;
 
-/// Time between two saves of the bookmark in [`Consumer::into_stream`], while more entries are ready.
+/// Time between two saves of the bookmark in [`Consumer::into_stream`], while more entries are
+/// ready.
 const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// Where to begin if there is no bookmark.
@@ -153,19 +155,21 @@ pub struct Consumer {
     waker: Waker,
     /// Reason for the next look.
     look: Look,
-    /// Position that a stream named, until a look reaches it, and the number of looks that did not.
+    /// Position that a stream named and no look has reached, with the number of looks for that
+    /// position.
     told: Option<(Position, u32)>,
     /// Position of the last entry before the place at which the last round ended.
     here: Option<Position>,
     /// Whether this round has read entries.
     has_news: bool,
-    /// Request without an answer yet. It survives a dropped future of [`Consumer::next`].
+    /// Request without an answer yet. A dropped future of [`Consumer::next`] leaves the request
+    /// pending.
     on_the_way: Option<OnTheWay>,
     /// Documents fetched before the walk asks for them.
     ahead: Ahead,
     /// Number of successful answers so far.
     answers: u64,
-    /// Failed attempts in a row; the back-off grows with it.
+    /// Failed attempts in a row; the back-off grows with their number.
     failures: u32,
     /// Freshness of the last answer about the recent document.
     freshness: Freshness,
@@ -184,13 +188,14 @@ pub struct Consumer {
     /// Gap that this round goes on behind.
     passed: Option<WalkError>,
     faults: Faults,
-    /// The earliest time of a look that something wakes the consumer for.
+    /// Earliest time of a look after a wake.
     woken_from: Option<time::Instant>,
     /// When the last request for the recent document began.
     looked_at: Option<time::Instant>,
-    /// The end of the last round, unless it is kept and told.
+    /// End of the last round, until the place is kept.
     ended: Option<RoundEnd>,
-    /// Last entry accepted since `kept`. Its bookmark is built on demand, because it can be as long as the document.
+    /// Last entry accepted since `kept`. The bookmark is built on demand, because a bookmark can be
+    /// as long as the document.
     accepted: Option<Delivery>,
 }
 
@@ -210,14 +215,16 @@ enum Beginning {
 struct ImmutableDigests(HashMap<Url, Digest>);
 
 impl ImmutableDigests {
-    /// Checks an immutable document against its remembered digest. At most [`FROZEN_REMEMBERED_MAX`] are remembered.
+    /// Checks an immutable document against the remembered digest of the URL. At most
+    /// [`FROZEN_REMEMBERED_MAX`] digests are remembered.
     fn check(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
         let Some(digest) = digest else { return Ok(()) };
         match self.0.get(url) {
             Some(before) if *before != digest => Err(FetchError::Changed { url: url.clone() }),
             Some(_) => Ok(()),
             None => {
-                // A document beyond the bound goes unchecked: memory stays bounded however long the archive is.
+                // A document beyond the bound goes unchecked: memory stays bounded however long the
+                // archive is.
                 if self.0.len() < FROZEN_REMEMBERED_MAX {
                     self.0.insert(url.clone(), digest);
                 }
@@ -232,7 +239,7 @@ impl ImmutableDigests {
 struct Faults {
     /// A bit for each kind that was found.
     kinds: u16,
-    /// Those found since they were taken last.
+    /// Faults found since the last call of `take_faults`.
     new: Vec<FeedFault>,
 }
 
@@ -324,7 +331,8 @@ impl Consumer {
 
     /// Returns the pause before the next look at the recent document.
     fn poll_after(&self) -> Duration {
-        // `max-age=0` counts as no freshness information: a plain feed would be polled every second.
+        // `max-age=0` counts as no freshness information: a plain feed would be polled every
+        // second.
         let told = self.freshness.told().filter(|told| !told.is_zero());
         match told {
             None if self.replay.is_plain() => self.interval,
@@ -342,7 +350,8 @@ impl Consumer {
         std::mem::take(&mut self.faults.new)
     }
 
-    /// Limits each request to one attempt. With `fresh`, requests for the recent document carry `no-cache`.
+    /// Limits each request to one attempt. With `fresh`, requests for the recent document carry
+    /// `no-cache`.
     pub(crate) fn looking_once(self, fresh: bool) -> Self {
         Self {
             attempts: 1,
@@ -356,7 +365,8 @@ impl Consumer {
         self.ledger.has_delivered()
     }
 
-    /// Drops the pending request and those ahead of it. The next call of [`next`](Self::next) sends it again.
+    /// Drops the pending request and the requests ahead of the walk. The next call of
+    /// [`next`](Self::next) sends the pending request again.
     pub(crate) fn pause(&mut self) {
         self.on_the_way = None;
         self.ahead.recall();
@@ -401,14 +411,15 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// See [`ConsumerError`]. After a transient error the call can be repeated: it waits until the next attempt is
-    /// due. A consumer that follows waits out failures of the server by itself.
+    /// See [`ConsumerError`]. After a transient error the call can be repeated: the repeat waits
+    /// until the next attempt is due. A consumer that follows waits out failures of the server by
+    /// itself.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumerError> {
         self.open().await?;
         loop {
             if !self.queue.is_empty() {
-                // Before the hand-over: after a crash in the first entry's handler, `Since::Newest` would begin
-                // behind that entry.
+                // Before the hand-over: after a crash in the first entry's handler, `Since::Newest`
+                // would begin behind that entry.
                 self.note_beginning().await?;
                 return Ok(self.queue.pop_front());
             }
@@ -430,7 +441,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next). Content that is no `T` is no error here, but one of the entry.
+    /// As [`next`](Self::next). Content that is no `T` is an error of the entry
+    /// ([`Typed::content`]), and none of the call.
     pub async fn next_typed<T: DeserializeOwned>(
         &mut self,
     ) -> Result<Option<Typed<T>>, ConsumerError> {
@@ -448,11 +460,13 @@ impl Consumer {
             self.replay.start_at(Start::Bookmark(bookmark.clone()));
             self.kept = Some(bookmark);
         }
+        // Last: the next call repeats a load that failed, or whose future was dropped.
         self.beginning = Beginning::Settled;
         Ok(())
     }
 
-    /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.
+    /// Keeps the place before the first entry. A consumer that ends during the first entry begins
+    /// there again.
     async fn note_beginning(&mut self) -> Result<(), ConsumerError> {
         if self.kept.is_none()
             && self.accepted.is_none()
@@ -464,14 +478,15 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the number of entries that [`next`](Self::next) returns without a request. At 0 is a good time to
-    /// accept.
+    /// Returns the number of entries that [`next`](Self::next) returns without a request. 0 marks a
+    /// good time to accept.
     pub fn ready(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns the number of entries of this round behind those that are [`ready`](Self::ready). `None` where it is
-    /// unknown: on the way back through the archive, and in foreign feeds.
+    /// Returns the number of entries of this round behind those that are [`ready`](Self::ready).
+    /// `None` where the number is unknown: on the way back through the archive, and in foreign
+    /// feeds.
     pub fn remaining(&self) -> Option<u64> {
         match self.replay.ask() {
             None => Some(0),
@@ -479,20 +494,22 @@ impl Consumer {
         }
     }
 
-    /// Returns whether a cache answered the last look at the recent document with a stale copy, as may happen while
-    /// the server is down. Newer entries may exist.
+    /// Returns whether a cache answered the last look at the recent document with a stale copy, as
+    /// may happen while the server is down. Newer entries may exist.
     pub fn is_stale(&self) -> bool {
         self.freshness.is_past()
     }
 
-    /// Remembers that an entry of this consumer, and all before it, need not be delivered again.
-    /// Durable when it returns.
+    /// Remembers that an entry of this consumer, and all entries before, need not be delivered
+    /// again. The place is durable when the call returns.
     ///
-    /// Cancel safe if the store is: a dropped future may have kept the place, and the next call keeps it.
+    /// Cancel safe if the store is: a dropped future may have kept the place, and the next call
+    /// keeps the place.
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NotDelivered`] for an entry of another consumer.
+    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NotDelivered`] for an entry of another
+    /// consumer.
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if self.ledger.accept_up_to(delivery).await? {
             self.accepted = Some(delivery.clone());
@@ -500,7 +517,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the place from which a restart begins: the accepted one, or the one before the first entry delivered.
+    /// Returns the place from which a restart begins: behind the last accepted entry, or before the
+    /// first entry delivered.
     pub(crate) fn begins_after(&self) -> Option<Bookmark> {
         self.place().or_else(|| self.replay.begins_after())
     }
@@ -515,9 +533,9 @@ impl Consumer {
         self.follow
     }
 
-    /// Returns the place to begin at, and delivers nothing. Another consumer that resumes from this bookmark begins
-    /// where this one would have. (A bookmark cannot record that entries before a future time are still to be passed
-    /// over.)
+    /// Returns the place to begin at, and delivers nothing. Another consumer that resumes from this
+    /// bookmark begins where this one would have. (A bookmark cannot record that entries before a
+    /// future time are still to be passed over.)
     ///
     /// A dropped future has changed nothing.
     ///
@@ -549,15 +567,17 @@ impl Consumer {
         }
     }
 
-    /// Fetches one document or index block, once it is due.
+    /// Fetches one document or index block, once the request is due.
     ///
     /// Cancel safe: a dropped future leaves the request pending, and the next call waits for it.
     async fn fetch_next(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
             self.pause_until(due).await;
+            // Only now: a dropped future leaves the rest of the pause to the next call.
             self.not_before = None;
         }
-        // A request that is pending already owns its flight; then this finds none.
+        // A pending request has taken the flight of this document already. Then there is none left
+        // to take.
         let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
             let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
@@ -569,6 +589,7 @@ impl Consumer {
                 let waits = matches!(self.look, Look::Waiting(_)) && ask.known.etag.is_some();
                 wait = self.waker.wait_url().filter(|_| waits);
             }
+            // Without a wait this is a plain look, and the answer says nothing about waits.
             if wait.is_none() && matches!(self.look, Look::Waiting(_)) {
                 self.look = Look::Next;
             }
@@ -579,10 +600,11 @@ impl Consumer {
                 match flight {
                     Some(flight) => match flight.await {
                         Ok(Ok(fetched)) => Ok(AskAnswer::Document(fetched)),
-                        // `Retry-After` holds for the early request, too: a second one at once would ignore it.
+                        // `Retry-After` holds for the early request, too: a second one at once
+                        // would ignore it.
                         Ok(Err(error)) if error.retry_after().is_some() => Err(error),
-                        // Any other failure of the early request counts for nothing: the walk fetches the document
-                        // itself.
+                        // Any other failure of the early request counts for nothing: the walk
+                        // fetches the document itself.
                         _ => fetch(&fetcher, &ask).await,
                     },
                     None => fetch(&fetcher, &ask).await,
@@ -637,14 +659,15 @@ impl Consumer {
             && let Fetched::Document { document, .. } = &fetched
             && !self.replay.may_be_of_feed(document)
         {
-            // Something answers waits with other documents. The look that follows decides what is true.
+            // The wait brought a document of another feed. The look that follows decides which feed
+            // is there.
             self.waker.waited(Waited::Absent);
             self.look = Look::Next;
             return Ok(());
         }
         let freshness = match &fetched {
             Fetched::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
-            // A wait says nothing of how long its answer is fresh.
+            // The answer to a wait does not tell how long the document is fresh.
             Fetched::Document { freshness, .. } if matches!(self.look, Look::Waited(_)) => {
                 self.freshness.renewed(*freshness)
             }
@@ -663,7 +686,8 @@ impl Consumer {
                     sup.clone().into()
                 }
             };
-            // Reported once, when it begins, and not at every poll while the server is down.
+            // Reported once, at the first stale copy, and not at every poll while the server is
+            // down.
             if freshness.is_past() && !self.freshness.is_past() {
                 self.observer.is_stale();
             }
@@ -686,7 +710,8 @@ impl Consumer {
                 }
                 let taken = self.replay.take(document, &url, validators);
                 let run = taken.map_err(|error| Failure {
-                    // A stale copy: the cache may keep giving it until its lifetime is over.
+                    // A stale copy: the cache may keep giving this copy until the end of the copy's
+                    // lifetime.
                     asked: Some(freshness.let_go_after()),
                     error: error.into(),
                 })?;
@@ -717,14 +742,14 @@ impl Consumer {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
-        // A feed that does not exist yet: a follower waits for its first entry.
+        // A feed that does not exist yet: a follower waits for the first entry.
         let is_awaited = self.follow
             && is_missing
             && ask.kind == AskKind::Recent
             && self.replay.wait_for_feed(a_minute_ago());
         let passes = error.is_transient() || is_awaited;
         let of_the_server = matches!(error, ConsumerError::Fetch(_));
-        // The archive index only saves requests: the walk finds its way without it.
+        // The archive index only saves requests: the walk finds the way without the index.
         let another_way = ask.optional && of_the_server && (!passes || tried_enough);
         if passes {
             // Requests ahead of the walk would add to the load of a server that fails.
@@ -734,7 +759,8 @@ impl Consumer {
             self.failures += 1;
         }
         if another_way {
-            // A server that asks for patience gets it on the other way, too. A caller with an end in view decides.
+            // The pause that a server asks for holds for the other way, too. A caller that does not
+            // follow decides about a long pause.
             if asks_too_much(asked) && !self.follow {
                 return Err(error);
             }
@@ -753,7 +779,7 @@ impl Consumer {
             return self.meet_gap(gap.clone());
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
-            // A follower that calls again keeps its count, so its pauses go on growing.
+            // A follower that calls again keeps the count, so that the pauses go on growing.
             if !(passes && self.follow) {
                 self.failures = 0;
             }
@@ -763,8 +789,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the time that is left until the next request may be sent: after a failure a server gets a pause, as long as
-    /// it asks for (`Retry-After`).
+    /// Returns the time that is left until the next request may be sent. After a failure the server
+    /// gets a pause, as long as `Retry-After` asks for.
     ///
     /// # Examples
     ///
@@ -790,7 +816,7 @@ impl Consumer {
         self.observer.retrying(error, pause);
     }
 
-    /// Goes on behind a gap, or ends with it.
+    /// Passes a gap, or returns the gap as an error.
     fn meet_gap(&mut self, gap: WalkError) -> Result<(), ConsumerError> {
         // The same gap twice in one round would loop for ever.
         if self.on_gap == OnGap::Stop || self.passed.as_ref() == Some(&gap) {
@@ -805,11 +831,11 @@ impl Consumer {
         Ok(())
     }
 
-    /// Ends a round; the next one begins at its end. Returns `false` if there was a gap, which it has passed: then
-    /// the round begins again.
+    /// Ends a round; the next round begins where this one ends. Returns `false` if a gap was
+    /// passed: then the round begins again.
     ///
-    /// The place is kept, so that the next start goes on from here, but never past an entry that was delivered and
-    /// not accepted.
+    /// The place is kept, so that the next start goes on from here, but never past an entry that
+    /// was delivered and not accepted.
     ///
     /// Cancel safe: a dropped future leaves the end to the next call.
     async fn end_round(&mut self) -> Result<bool, ConsumerError> {
@@ -837,14 +863,16 @@ impl Consumer {
         let Some(RoundEnd { place, past }) = self.ended.clone() else {
             return Ok(());
         };
-        // Behind entries without acceptance this place would skip them at the next start.
+        // Behind entries that are not accepted, this place would make the next start skip those
+        // entries.
         let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
             self.ledger.keep(&place).await?;
             self.kept = Some(place);
             self.accepted = None;
         }
-        // Health checks read this mark. It is not set while newer entries may exist, or one is not accepted.
+        // Health checks read this mark. No mark is set while newer entries may exist, or while an
+        // entry is not accepted.
         if !past && self.ledger.is_all_accepted() {
             self.ledger.caught_up().await;
         }
@@ -852,22 +880,23 @@ impl Consumer {
     }
 }
 
-/// End of a round that is not told yet.
+/// End of a round whose place is not kept yet.
 #[derive(Clone, Debug)]
 struct RoundEnd {
     place: Option<Bookmark>,
-    /// Whether newer entries may exist: a cache answered with a stale copy, or the round ended early.
+    /// Whether newer entries may exist: a cache answered with a stale copy, or the round ended
+    /// early.
     past: bool,
 }
 
-/// Returns the instant from which entries of a new feed count as new. The minute allows for a server clock that
-/// is behind ours.
+/// Returns the instant from which entries of a new feed count as new. The minute allows for a
+/// server clock that is behind ours.
 fn a_minute_ago() -> Timestamp {
     Timestamp::from_micros(crate::files::now().micros() - 60_000_000)
 }
 
-/// Returns whether a follower retries for ever. A server may be down for long; a document that stays broken or stale
-/// is a fault to report.
+/// Returns whether a follower retries for ever. A server may be down for long; a document that
+/// stays broken or stale is a fault to report.
 fn waits_for(error: &ConsumerError) -> bool {
     match error {
         ConsumerError::Fetch(error) => !matches!(error, FetchError::Malformed { .. }),

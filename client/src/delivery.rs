@@ -43,20 +43,20 @@ use url::Url;
 /// ```
 #[derive(Clone)]
 pub struct Delivery {
-    /// Stand-alone element of the entry, built on first use: inherited declarations of a foreign feed can be many
-    /// times as long as its entries.
+    /// Stand-alone element of the entry, built on first use: inherited declarations of a foreign
+    /// feed can be many times as long as its entries.
     fragment: OnceLock<Bytes>,
     origin: Origin,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
-    /// The consumer that delivered it; 0 for a parked entry.
+    /// Consumer that delivered the entry; 0 for a parked entry.
     pub(crate) consumer: u64,
 }
 
 /// Source of a delivered entry.
 #[derive(Clone)]
 enum Origin {
-    /// A document, shared by all its deliveries, and the entry's place in it.
+    /// A document, shared by all deliveries from there, and the entry's place in the document.
     Read(Arc<Run>, RunEntry),
     /// A parked entry, and the place after it.
     Kept(Arc<Bookmark>),
@@ -64,8 +64,8 @@ enum Origin {
 
 /// A delivered entry, with its JSON content as a `T`.
 ///
-/// An entry with other content is delivered, too: one bad entry must not stop a consumer, and only the caller knows
-/// what to do about it.
+/// An entry with other content is delivered, too: one bad entry must not stop a consumer, and only
+/// the caller knows the right treatment.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ enum Origin {
 pub struct Typed<T> {
     /// The entry as it was delivered.
     pub delivery: Delivery,
-    /// Its content, or the reason why the content is no `T`.
+    /// Content of the entry, or the reason why the content is no `T`.
     pub content: Result<T, EntryError>,
 }
 
@@ -108,10 +108,10 @@ pub enum EntryError {
     /// The entry is not well-formed.
     #[error("the entry is not well-formed")]
     Xml(#[from] XmlError),
-    /// Its content is not the JSON expected.
+    /// The content is not the JSON expected.
     #[error("the entry's content is not the JSON expected")]
     Json(#[from] serde_json::Error),
-    /// `atom_syndication` cannot read it.
+    /// `atom_syndication` cannot read the entry.
     #[error("the entry cannot be read by atom_syndication")]
     Atom(#[from] atom_syndication::Error),
 }
@@ -173,7 +173,8 @@ impl Delivery {
         }
     }
 
-    /// Returns the permanent URL of the document the entry was read in; of a parked entry, if it is known.
+    /// Returns the permanent URL of the document the entry was read in; of a parked entry, if the
+    /// URL is known.
     pub fn document(&self) -> Option<&Url> {
         match &self.origin {
             Origin::Read(run, _) => Some(&run.url),
@@ -181,8 +182,9 @@ impl Delivery {
         }
     }
 
-    /// Returns the instant of the newest commit in the entry's document, if the server publishes commit instants. It
-    /// is an upper bound of the entry's own commit, independent of the publisher's date.
+    /// Returns the instant of the newest commit in the entry's document, if the server publishes
+    /// commit instants. This instant is an upper bound of the entry's own commit, independent of
+    /// the publisher's date.
     pub fn committed_by(&self) -> Option<Timestamp> {
         match &self.origin {
             // The date of a document without positions is its publisher's, and no commit instant.
@@ -190,12 +192,14 @@ impl Delivery {
                 .document
                 .updated
                 .filter(|_| run.document.history.is_some()),
+            // The state folder keeps the entry and the bookmark, and no date of the document.
             Origin::Kept(_) => None,
         }
     }
 
-    /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
-    /// declarations, base, language and authors of the feed, so that they stand alone.
+    /// Returns the entry's bytes as they stand in the document. An entry of a foreign feed gets the
+    /// namespace declarations, base, language and authors of the feed, so that the bytes stand
+    /// alone.
     pub fn raw(&self) -> &Bytes {
         self.fragment.get_or_init(|| match &self.origin {
             Origin::Read(run, entry) => {
@@ -224,7 +228,8 @@ impl Delivery {
     ///
     /// [`EntryError::Xml`].
     pub fn event(&self) -> Result<Event, EntryError> {
-        // Documents are UTF-8 once they are read, so nothing is replaced. Checking for it takes a third of that time.
+        // Documents are UTF-8 once they are read, so nothing is replaced. The check takes a third
+        // of the time of `from_utf8_lossy`.
         let raw = self.raw();
         let mut event = match std::str::from_utf8(raw) {
             Ok(text) => Event::from_entry(text)?,
@@ -236,8 +241,9 @@ impl Delivery {
         Ok(event)
     }
 
-    /// Returns the entry as one line of JSON, without the line's end: its [event](Self::event) with the URL of its
-    /// document, the feed if one is given, and the position. Cheaper than making the event.
+    /// Returns the entry as one line of JSON, without the line's end: the [event](Self::event) with
+    /// the URL of the document, the feed if one is given, and the position. Cheaper than making the
+    /// event.
     ///
     /// # Errors
     ///
@@ -270,14 +276,16 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// [`EntryError::Json`] if it has none, or another than `T`.
+    /// [`EntryError::Json`] if the entry has no JSON content, or another than `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, EntryError> {
         let content = self.event()?.content;
+        // An empty text is no JSON, so an entry without content is an error here, too.
         let text = content.as_deref().map_or("", |content| content.get());
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Returns the entry with its JSON content as a `T`, or with the reason why it is none.
+    /// Returns the entry with the JSON content as a `T`, or with the reason why the content is no
+    /// `T`.
     #[must_use]
     pub fn typed<T: DeserializeOwned>(self) -> Typed<T> {
         let content = self.json();
@@ -287,7 +295,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the entry in the form of `atom_syndication`, which is less than its bytes hold.
+    /// Returns the entry in the form of `atom_syndication`, which is less than the bytes hold.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! Futures that are dropped at any of their awaits.
 //!
-//! For tests. A future that is polled n times and dropped, for every n until it comes to its end, is dropped at each of
-//! its awaits. It is begun again, is dropped once more, and then has its way.
+//! Pure. For tests. A future that is polled n times and dropped, for every n up to the end of the
+//! future, is dropped at each await. The same work begins again, is dropped once more, and then
+//! runs to the end.
 
 use std::{fmt, future::poll_fn, pin::pin, task::Poll};
 
@@ -9,7 +10,7 @@ use tokio::task::yield_now;
 
 use crate::transport::{Answer, Answering, Request, Transport};
 
-/// Polls a future so many times at most. `None` if it was dropped before its end.
+/// Polls a future so many times at most. `None` if the future was dropped before the end.
 pub(crate) async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut left) = (pin!(future), times);
     poll_fn(|context| {
@@ -39,7 +40,7 @@ macro_rules! dropped {
 }
 pub(crate) use dropped;
 
-/// A transport that waits before it sends a request, and before it gives the answer.
+/// A transport that waits before the request goes out, and before the answer comes.
 pub(crate) struct Hesitant<F>(pub(crate) F);
 
 impl<F> fmt::Debug for Hesitant<F> {
@@ -51,6 +52,8 @@ impl<F> fmt::Debug for Hesitant<F> {
 impl<F: Fn(&Request) -> Answer + Send + Sync> Transport for Hesitant<F> {
     fn send(&self, request: Request) -> Answering<'_> {
         Box::pin(async move {
+            // A drop here comes before the server has the request; a drop at the next wait comes
+            // after.
             yield_now().await;
             let answer = (self.0)(&request);
             yield_now().await;

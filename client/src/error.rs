@@ -69,7 +69,8 @@ pub enum ConsumerError {
     /// Too many entries were accepted behind one that was not: the bookmark stays before that one.
     #[error("{max} entries were accepted behind one that was not; the bookmark waits for it")]
     NeverAccepted {
-        /// Most entries between the two, from [`UNACCEPTED_MAX`](simplefeed_core::limits::UNACCEPTED_MAX).
+        /// Most entries between the two, from
+        /// [`UNACCEPTED_MAX`](simplefeed_core::limits::UNACCEPTED_MAX).
         max: u64,
     },
     /// A document cannot be fetched or read.
@@ -85,7 +86,8 @@ impl ConsumerError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Fetch(error) => error.is_transient(),
-            // A stale copy goes away with its lifetime. Nothing else about the history mends itself.
+            // A stale copy goes away at the end of the copy's lifetime. Nothing else about the
+            // history mends itself.
             Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
             Self::Url { .. }
             | Self::Scheme { .. }

@@ -1,4 +1,4 @@
-//! HTTP as a consumer uses it: requests, and the meaning of answers.
+//! HTTP for a consumer: requests, and the meaning of answers.
 //!
 //! Pure, but for handing the request to the transport.
 
@@ -31,7 +31,8 @@ pub(crate) use answer::{problem_detail, problem_entry, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
 const INDEX_TYPE: &str = "application/json";
-/// Beginning of the relations of links that belong to a server and not to a document: a copy works without them.
+/// Beginning of the relations of links that belong to a server and not to a document: a copy works
+/// without them.
 const SERVER_RELS: &str = "urn:simplefeed:1#";
 
 /// Failure to fetch a document.
@@ -86,7 +87,7 @@ pub enum FetchError {
         url: Url,
         /// Status code of the answer.
         status: u16,
-        /// Detail of its problem document, title of its HTML page, or first line of its body.
+        /// Detail of the problem document, title of the HTML page, or first line of the body.
         detail: String,
         /// Pause that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
@@ -140,7 +141,7 @@ pub enum FetchError {
     OtherType {
         /// URL of the answer, after redirects.
         url: Url,
-        /// Media type of the answer; `an HTML page` where it has none.
+        /// Media type of the answer; `an HTML page` where the answer has none.
         found: String,
     },
 }
@@ -204,9 +205,9 @@ pub enum Fetched {
     NotModified {
         /// Freshness of the known copy from now on.
         freshness: Freshness,
-        /// SUP announcement, if the 304 repeats it.
+        /// SUP announcement, if the 304 has one.
         sup: Option<SupAddress>,
-        /// Links of the server, if the 304 repeats them.
+        /// Links of the server, if the 304 has them.
         links: ServerLinks,
     },
     /// A complete answer, with status 200 or 203.
@@ -236,7 +237,7 @@ pub(crate) struct FetchedSup {
     pub(crate) tag: Option<String>,
     /// Read that is answered once there is an update later than those in the document.
     pub(crate) wait: Option<Url>,
-    /// Whether no cache may keep it, as the answer to a wait.
+    /// Whether no cache may keep the answer, as with the answer to a wait.
     pub(crate) is_for_once: bool,
 }
 
@@ -260,11 +261,11 @@ pub struct ServerLinks {
     pub rates: Option<Url>,
 }
 
-/// Fetches documents from its home and from the origins allowed, and from nowhere else, wherever links and redirects
-/// lead. The token goes to its home only.
+/// Fetches documents from a home origin and from other allowed origins, and from nowhere else,
+/// wherever links and redirects lead. The token goes to the home alone.
 ///
-/// A server whose home is `http://h` may lead on to `https://h`: the same host, and safer. A dropped future gives its
-/// request up, and changes nothing.
+/// A fetcher at home at `http://h` may go to `https://h`, too: the same host, and safer. A dropped
+/// future gives the request up, and changes nothing.
 ///
 /// # Examples
 ///
@@ -347,14 +348,15 @@ impl Fetcher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request to the fetcher's home, and with no other: neither a
-    /// redirect nor a link can lead it elsewhere.
+    /// Sends a bearer token (RFC 6750) with every request to the fetcher's home, and with no other:
+    /// neither a redirect nor a link can lead the token elsewhere.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         self.authorization(format!("Bearer {}", token.into()))
     }
 
-    /// Sends a name and a password (RFC 7617) as [`bearer_token`](Self::bearer_token) sends a token.
+    /// Sends a name and a password (RFC 7617) as [`bearer_token`](Self::bearer_token) sends a
+    /// token.
     #[must_use]
     pub(crate) fn password(self, name: &str, password: &str) -> Self {
         let credentials = BASE64.encode(format!("{name}:{password}").as_bytes());
@@ -400,7 +402,7 @@ impl Fetcher {
         again: bool,
     ) -> Result<Fetched, FetchError> {
         let mut headers = vec![("accept", ATOM_TYPES.into())];
-        // The tag alone: beside it, servers ignore the date (RFC 9110, 13.1.3).
+        // The tag alone: servers ignore the date beside a tag (RFC 9110, 13.1.3).
         if let Some(etag) = &known.etag {
             headers.push(("if-none-match", etag.clone()));
         } else if let Some(date) = &known.last_modified {
@@ -478,12 +480,14 @@ impl Fetcher {
             ("cache-control", "no-cache".into()),
         ];
         let mut request = self.request(url, &headers);
+        // A bound on all bytes would end a stream that lives long.
         request.answer_bytes_max = usize::MAX;
         self.transport.stream(request).await
     }
 
-    /// Returns the SUP document and id of a feed's updates: from the header fields, else from the document (rules
-    /// SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not go there (rule SUP-C10).
+    /// Returns the SUP document and id of a feed's updates: from the header fields, else from the
+    /// document (rules SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not go there
+    /// (rule SUP-C10).
     fn sup_announcement(
         &self,
         url: &Url,
@@ -498,8 +502,8 @@ impl Fetcher {
             .map(|(target, _)| target);
         let mut told = field.into_iter().chain(link);
         let told = told.find_map(|text| SupAddress::parse(&text, url));
-        // With a token, the SUP document must be at home: elsewhere the token is not sent, so closed feeds are not
-        // listed.
+        // With a token, the SUP document must be at home: elsewhere the token is not sent, so
+        // closed feeds are not listed.
         let is_for_us = |document: &Url| {
             let is_home = document.origin() == self.home;
             self.may_ask(document) && (self.token.is_none() || is_home)
@@ -510,7 +514,7 @@ impl Fetcher {
 
     /// Fetches a SUP document, unless its entity tag is still `known`.
     ///
-    /// If `again` is true, no cache may answer from its own stock (rule SUP-C12).
+    /// If `again` is true, no cache may answer from stock (rule SUP-C12).
     ///
     /// # Errors
     ///
@@ -544,7 +548,7 @@ impl Fetcher {
         }
     }
 
-    /// Fetches a block of an archive index. Returns its URL after redirects, too.
+    /// Fetches a block of an archive index. Returns the URL after redirects, and the block.
     ///
     /// # Errors
     ///
@@ -570,7 +574,8 @@ impl Fetcher {
         Ok(successful(&url, answer)?.body)
     }
 
-    /// Sends a request and follows redirects. Returns the last URL and its answer, whatever the status.
+    /// Sends a request and follows redirects. Returns the last URL and the answer from there,
+    /// whatever the status.
     ///
     /// # Errors
     ///
@@ -591,6 +596,7 @@ impl Fetcher {
         headers: Vec<(&'static str, String)>,
     ) -> Result<(Url, Answer), FetchError> {
         let mut url = url.clone();
+        // The first request is no redirect, so there is one request more than redirects.
         for _ in 0..=self.redirects_max {
             // Before each request: a redirect must not lead to another origin.
             if !self.may_ask(&url) {
@@ -630,8 +636,8 @@ impl Fetcher {
     }
 }
 
-/// Returns a URL as messages and files may show it: without the name and password it may hold, even if it is no valid
-/// URL.
+/// Returns a URL in the form for messages and files: without name and password, even if the text is
+/// no valid URL.
 pub(crate) fn without_userinfo(url: &str) -> String {
     let start = url.find("://").map_or(0, |scheme| scheme + 3);
     let (scheme, rest) = url.split_at(start);
@@ -654,8 +660,8 @@ pub(crate) fn userinfo_of(url: &Url) -> (String, String) {
     )
 }
 
-/// Reads the document in an answer from `url`: its body, in the encoding that its media type names, and the
-/// links in its header fields (RFC 8288).
+/// Reads the document in an answer from `url`: the body, in the encoding that the media type names,
+/// and the links in the header fields (RFC 8288).
 ///
 /// # Errors
 ///
@@ -675,11 +681,12 @@ pub(crate) fn userinfo_of(url: &Url) -> (String, String) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
-    // The charset of the media type goes before the declaration in the document.
+    // The charset of the media type goes before the declaration in the document. The clone shares
+    // the bytes, and copies none.
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        // Links of the server that are sound are not the document's.
+        // Sound links of the server are no links of the document.
         if !rel.starts_with(SERVER_RELS) || url.join(&target).is_err() {
             // Behind the links of the document itself, which go first.
             document.add_link(&rel, url, &target);

@@ -11,8 +11,9 @@ use std::{
 
 use simplefeed_core::timestamp::Timestamp;
 
-/// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced. A symbolic link stays,
-/// and the file behind it is replaced.
+/// Replaces a file as a whole: a temporary file in the same folder is written, synced and renamed
+/// over the file, and the folder is synced. A symbolic link stays, and the file behind the link is
+/// replaced.
 #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
@@ -23,7 +24,9 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = Path::new(&temporary);
     let replaced = replace_by(temporary, path, bytes);
     if let Err(error) = &replaced {
+        // The temporary file may not exist, and the first error counts.
         let _none = fs::remove_file(temporary);
+        // A mount cannot be renamed over, and the error of the system does not say so.
         if error.kind() == io::ErrorKind::ResourceBusy {
             check_replaceable(path)?;
         }
@@ -49,7 +52,7 @@ fn replace_by(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns that the file is a mount of its own, as in a container: no other one can take its place.
+/// Returns that the file is a mount of its own, as in a container, which no other file can replace.
 pub(crate) fn check_replaceable(path: &Path) -> io::Result<()> {
     if is_mount(path) {
         return Err(io::Error::other(format!(
@@ -86,11 +89,12 @@ fn is_planted(path: &Path) -> bool {
     }
 }
 
-/// Opens a file, and nothing else: the opening of a pipe waits, and a device may have no end.
+/// Opens a regular file, and no other thing: the opening of a pipe waits, and a device may have no
+/// end.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be opened, or that it is no regular file.
+/// Returns why the file cannot be opened, or that there is no regular file.
 pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -101,22 +105,24 @@ pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result
     }
 }
 
-/// Reads a file whole, and nothing else.
+/// Reads a whole regular file, and no other thing.
 ///
 /// # Errors
 ///
-/// As [`open_regular`], and why it cannot be read.
+/// As [`open_regular`], and why the file cannot be read.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = vec![];
     open_regular(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Adds a line to the end of a file, durably. The rest of a line that a crash cut short stays a line of its own.
+/// Adds a line to the end of a file, durably. The rest of a line that a crash cut short stays a
+/// line of its own.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder_of` follows")]
 pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
+    // Asked before the file is opened, which creates the file.
     let is_new = !path.exists();
     let mut options = OpenOptions::new();
     let mut file = open_regular(path, options.create(true).append(true).read(true))?;
@@ -124,6 +130,8 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
         file.read_exact(&mut last)?;
+        // A crash may have cut the last line short, and this line must not become the rest of that
+        // one.
         if last != *b"\n" {
             file.write_all(b"\n")?;
         }
@@ -176,7 +184,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    // Also of a file that is gone: the process that removed it may have been killed before it synced the folder.
+    // Also of a file that is gone: the process that removed it may have been killed before it
+    // synced the folder.
     sync_folder_of(path)?;
     Ok(was_there)
 }
@@ -199,7 +208,8 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns the name of one thing in a folder, or `None` if the folder is empty, is not there, or has the file `mark`.
+/// Returns the name of one thing in a folder, or `None` if the folder is empty, is not there, or
+/// has the file `mark`.
 pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>> {
     let items = match fs::read_dir(folder) {
         Ok(items) => items,
@@ -220,16 +230,18 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
     Ok(found)
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a save replaces the file, not
-/// the link.
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a save
+/// replaces the file, not the link.
 pub(crate) fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {
+            // `canonicalize` needs a file, and the link may lead to one that is still to be made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 behind_links(&folder_of(path).join(target))
             }
             found => found,
         },
+        // No link, or no file yet.
         Err(_) => Ok(path.into()),
     }
 }

@@ -1,8 +1,10 @@
-//! Follow and publish Simplefeed feeds.
+//! Clients of feeds: consumers, workers for handlers, a watcher, a publisher, a refresher.
 //!
-//! A consumer walks a feed's documents back to the last entry it saw and replays forward from there;
-//! its bookmark is all the memory it needs. Delivery is at least once: the bookmark moves only after
-//! an entry was accepted.
+//! Shell: the network, the disk and the clock; the header of each module names its part.
+//!
+//! A consumer walks a feed's documents back to the last accepted entry and replays forward from
+//! there; a bookmark is all the memory that a consumer needs. Delivery is at least once: the
+//! bookmark moves only after an entry was accepted.
 //!
 //! ```no_run
 //! use simplefeed_client::{Consumer, FileBookmark, Since};
@@ -35,14 +37,15 @@
 //! }
 //! ```
 //!
-//! `delivery.bookmark()` is a plain serde value: saved inside the caller's own transaction, the effect
-//! is exactly once.
+//! `delivery.bookmark()` is a plain serde value. A caller that saves this value in the transaction
+//! of the effect gets each effect exactly once.
 //!
-//! A consumer needs a tokio runtime with time and I/O enabled; outside of one its first request panics, as
-//! tokio does. A program without a runtime uses [`Consumer::blocking`]. The crate re-exports every type that its
-//! signatures name. Requests, looks and handlers run in [`tracing`](https://docs.rs/tracing) spans.
+//! A consumer needs a tokio runtime with time and I/O enabled. Outside of a runtime the first
+//! request panics, as tokio does. A program without a runtime uses [`Consumer::blocking`]. The
+//! crate re-exports every type that the signatures name. Requests, looks and handlers run in
+//! [`tracing`](https://docs.rs/tracing) spans.
 //!
-//! Publishing gives every entry its id before the first attempt, so that a retry after a lost answer
+//! Publishing gives every entry an id before the first attempt, so that a retry after a lost answer
 //! stores nothing twice:
 //!
 //! ```no_run
@@ -56,17 +59,18 @@
 //!
 //! The modules, in the order to read them:
 //!
-//! - [`consumer`]: [`Consumer`], its states and errors; the walk itself is
+//! - [`consumer`]: [`Consumer`], with states and errors; the walk itself is
 //!   [`simplefeed_core::replay`].
-//! - [`delivery`]: the entries that it delivers.
+//! - [`delivery`]: the entries that a consumer delivers.
 //! - [`blocking`]: the same for programs without a runtime.
 //! - [`bookmark`]: where bookmarks are kept.
-//! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] decides about failures, and
-//!   [`state`] is its memory.
+//! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] decides about
+//!   failures, and [`state`] is the worker's memory.
 //! - [`watcher`]: many feeds at once, [`FeedWatcher`].
 //! - [`observer`]: the seam to metrics and logs.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
-//! - [`refresher`]: things that are looked up again and again, by their age, [`Refresher`](refresher::Refresher).
+//! - [`refresher`]: things that are looked up again and again, by their age,
+//!   [`Refresher`](refresher::Refresher).
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.
 #![cfg_attr(

@@ -44,22 +44,23 @@ use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 /// let orders = Consumer::builder("https://example.org/feeds/orders").observer(Lag(lag.clone()));
 /// ```
 pub trait Observer: Send {
-    /// Something failed and will be tried again after a pause, at once if that is zero.
+    /// Something failed and is tried again after a pause, or at once if the pause is zero.
     fn retrying(&mut self, _error: &ConsumerError, _pause: Duration) {}
 
-    /// The recent document came from a cache with a stale copy, as may happen while the server is down: newer entries
-    /// may exist. Called once, when it begins.
+    /// The recent document came from a cache with a stale copy, as may happen while the server is
+    /// down: newer entries may exist. Called once, at the first stale copy.
     fn is_stale(&mut self) {}
 
-    /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a document on the
-    /// way, has left the feed. Entries may be lost.
+    /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a
+    /// document on the way, has left the feed. Entries may be lost.
     fn gap(&mut self, _gap: &WalkError) {}
 
-    /// A document has a fault in spite of which the consumer can read it. Called once for each kind of fault.
+    /// A document has a fault in spite of which the consumer can read it. Called once for each kind
+    /// of fault.
     fn fault(&mut self, _fault: &FeedFault) {}
 
-    /// A document was read. The count is of entries that wait to be delivered, or to be fetched up to the newest one
-    /// at the last look; in a foreign feed, only of those that were read.
+    /// A document was read. The count is of entries that wait to be delivered, or to be fetched up
+    /// to the newest one at the last look; in a foreign feed, only of those that were read.
     fn behind(&mut self, _entries: u64) {}
 
     /// There was nothing newer at the last look.
@@ -68,14 +69,15 @@ pub trait Observer: Send {
     /// A [`Worker`](crate::Worker)'s handler took an entry.
     fn handled(&mut self, _delivery: &Delivery) {}
 
-    /// A worker's handler failed. Unless the worker retries, [`skipped`](Self::skipped) or [`parked`](Self::parked)
-    /// follows.
+    /// A worker's handler failed. Unless the worker retries, [`skipped`](Self::skipped) or
+    /// [`parked`](Self::parked) follows.
     fn failed(&mut self, _delivery: &Delivery, _attempt: &Attempt) {}
 
     /// A worker passed over an entry, for good.
     fn skipped(&mut self, _delivery: &Delivery) {}
 
-    /// A worker set an entry aside, because it failed or (`waits`) because one with the same key did.
+    /// A worker set an entry aside, because it failed or (`waits`) because one with the same key
+    /// did.
     fn parked(&mut self, _delivery: &Delivery, _waits: bool) {}
 }
 

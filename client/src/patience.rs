@@ -1,6 +1,6 @@
 //! How long to wait: after a failure, and between two looks.
 //!
-//! Pure, but for the chance in it.
+//! Pure, but for the random part of a pause.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -25,7 +25,8 @@ pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     Duration::from_secs(seconds).max(asked)
 }
 
-/// Returns whether the server asks for a pause longer than any back-off. A caller with an end in view gives up.
+/// Returns whether the server asks for a pause longer than any back-off. A caller with an end in
+/// view gives up.
 pub(crate) fn asks_too_much(asked: Option<Duration>) -> bool {
     asked.is_some_and(|asked| asked > Duration::from_secs(BACK_OFF_SECONDS_MAX))
 }

@@ -8,7 +8,8 @@ use crate::patience::back_off;
 
 /// Action of a [`Worker`](crate::Worker) for an entry whose handler fails.
 ///
-/// Under no policy is an entry lost: each is handled, or stands in the record, or among the parked ones.
+/// No policy loses an entry: each entry is handled, or stands in the record, or is among the parked
+/// ones.
 ///
 /// # Examples
 ///
@@ -21,16 +22,16 @@ use crate::patience::back_off;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Tries again, with growing pauses, until it succeeds. Nothing behind it is handled before; with several handlers,
-    /// nothing with its key.
+    /// Tries again, with growing pauses, until the handler succeeds. Until then no later entry is
+    /// handled; with several handlers, no later entry with the same key.
     #[default]
     Block,
     /// Tries some times, records the failure, and goes on with the next one.
     Skip,
     /// Tries some times, sets the entry aside, and goes on with the next one.
     Park,
-    /// As [`Park`](Self::Park); later entries with the same key are set aside behind it, so that the order within
-    /// each key stays.
+    /// As [`Park`](Self::Park); later entries with the same key are set aside, too, so that the
+    /// order within each key stays.
     ParkByKey,
 }
 
@@ -42,8 +43,8 @@ impl Policy {
         (Self::ParkByKey, "park-by-key"),
     ];
 
-    /// Decides about an entry after `tried` failed attempts, `here` of them by this process. A new process begins
-    /// with short pauses again: the cause may be mended.
+    /// Decides about an entry after `tried` failed attempts, `here` of them by this process. A new
+    /// process begins with short pauses again: the cause may be mended.
     pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> Decision {
         let pause = match (tried, here) {
             (0, _) => Duration::ZERO,
@@ -63,6 +64,7 @@ impl std::fmt::Display for Policy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut names = Self::NAMES.iter();
         let name = names.find(|(policy, _)| policy == self);
+        // Every policy has a name, so the fallback is never used.
         f.write_str(name.map_or("", |(_, name)| name))
     }
 }
@@ -84,11 +86,11 @@ pub struct UnknownPolicy;
 /// Next step for an entry whose handler failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Try it, after a pause.
+    /// Try the entry after a pause.
     Try(Duration),
-    /// Pass over it, and record it.
+    /// Pass over the entry, and record the failure.
     Skip,
-    /// Set it aside, with its last error.
+    /// Set the entry aside, with the last error.
     Park,
 }
 

@@ -1,7 +1,7 @@
 //! The publisher: entries into a feed, safely repeated until they are there.
 //!
-//! Shell: the network. Every event has its id before the first attempt, and every request an
-//! idempotency key for entries without one, so that repeating a request whose answer was lost stores
+//! Shell: the network. Every event has an id before the first attempt, and every request has an
+//! idempotency key for entries without an id. So a repeat of a request whose answer was lost stores
 //! nothing twice.
 
 use std::{
@@ -37,13 +37,13 @@ const ATTEMPTS: u32 = 8;
 /// Entry to publish, in one of its forms.
 #[derive(Clone, Debug)]
 pub enum Publication {
-    /// Event; without an id it gets a new one.
+    /// Event; one without an id gets a new id.
     Event(Box<Event>),
     /// One event as a line of NDJSON.
     Line(String),
     /// An Atom entry element, as text.
     Atom(String),
-    /// Entry of `atom_syndication`; with an empty id it gets a new one.
+    /// Entry of `atom_syndication`; one with an empty id gets a new id.
     Entry(Box<atom_syndication::Entry>),
 }
 
@@ -82,7 +82,7 @@ pub enum Status {
     Duplicate,
 }
 
-/// Failure to publish entries. Those of earlier batches are stored.
+/// Failure to publish entries. The entries of earlier batches are stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -100,8 +100,8 @@ pub enum PublishError {
     /// An event has no JSON form.
     #[error("an event has no JSON form")]
     Json(#[from] serde_json::Error),
-    /// There was no answer, after several attempts. Whether the batch is stored is unknown;
-    /// publishing it again is safe if its entries have ids.
+    /// No answer came, after several attempts. Whether the batch is stored is unknown; a repeat is
+    /// safe if all entries of the batch have ids.
     #[error("cannot reach {url}")]
     Transport {
         /// URL of the feed, without a password.
@@ -109,7 +109,7 @@ pub enum PublishError {
         /// Error of the last attempt.
         source: TransportError,
     },
-    /// The server refused the batch; nothing of it is stored.
+    /// The server refused the batch, and stored none of the entries.
     #[error("{url} answered with status {status}: {detail}")]
     Refused {
         /// URL of the feed, without a password.
@@ -118,7 +118,8 @@ pub enum PublishError {
         status: u16,
         /// Detail of the answer's problem document, or where to publish instead.
         detail: String,
-        /// Index of the entry at fault among those that were to be published, from 0, if it is one's.
+        /// Index of the entry at fault among all entries to be published, from 0; `None` if no
+        /// single entry is at fault.
         entry: Option<usize>,
     },
     /// The answer is not one of a Simplefeed server.
@@ -129,8 +130,8 @@ pub enum PublishError {
         /// Fault found by the JSON parser.
         source: serde_json::Error,
     },
-    /// The answer acknowledges other entries than those of the batch. Whether the batch is stored is unknown;
-    /// publishing it again is safe if its entries have ids.
+    /// The answer acknowledges other entries than those of the batch. Whether the batch is stored
+    /// is unknown; a repeat is safe if all entries of the batch have ids.
     #[error("{url} did not acknowledge the entries that were sent: {detail}")]
     Unacknowledged {
         /// URL of the feed, without a password.
@@ -170,7 +171,7 @@ impl PublishError {
 }
 
 fn is_transient(status: u16) -> bool {
-    // The last one is a full disk: others wait for room on it, too.
+    // 507 is a full disk: other requests wait for room on the disk, too.
     matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504 | 507)
 }
 
@@ -213,7 +214,8 @@ pub struct Publisher {
     /// Value of the `authorization` header field.
     authorization: Option<String>,
     retrying: Option<Retrying>,
-    /// Tag that the feed's head must have, if the caller gave one; then that of the last answer.
+    /// Tag that the feed's head must have: the one that the caller gave, then that of the last
+    /// answer.
     head: Option<Arc<Mutex<String>>>,
 }
 
@@ -240,7 +242,7 @@ impl Publisher {
             url: without_userinfo(url),
             source,
         })?;
-        // A password is for the server: it stands in no message.
+        // A password is for the server, and stands in no message.
         let parsed =
             Url::parse(&without_userinfo(given.as_str())).unwrap_or_else(|_| given.clone());
         let authorization = given.password().map(|_| {
@@ -270,10 +272,11 @@ impl Publisher {
             return Ok(transport);
         }
         let made = transport::default_transport(Timeouts::default())?;
+        // `get_or_init`, because another thread may have made a transport meanwhile.
         Ok(self.transport.get_or_init(|| made))
     }
 
-    /// Calls `told` before each retry with its reason, and with the pause until then.
+    /// Calls `told` before each retry, with the reason and the pause until then.
     #[must_use]
     pub fn on_retry(self, told: impl Fn(&PublishError, Duration) + Send + Sync + 'static) -> Self {
         Self {
@@ -282,7 +285,8 @@ impl Publisher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so no other server sees it.
+    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so no other
+    /// server sees the token.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         Self {
@@ -291,9 +295,10 @@ impl Publisher {
         }
     }
 
-    /// Appends only as long as nobody else does: the head of the feed must have this tag (the `ETag` of its `recent.atom`, or
-    /// of the answer to an append), and behind each batch that of its answer. Otherwise a batch is refused with status 412,
-    /// unless all of it is stored already. Clones share the tag.
+    /// Appends only as long as nobody else does. The head of the feed must have this tag (the
+    /// `ETag` of `recent.atom`, or of the answer to an append), and after each batch the tag of the
+    /// batch's answer. Otherwise the server refuses a batch with status 412, unless the whole batch
+    /// is stored already. Clones share the tag.
     ///
     /// # Examples
     ///
@@ -316,10 +321,11 @@ impl Publisher {
         }
     }
 
-    /// Returns the tag of the feed's head behind the last append, or the one that was given before; `None` without
-    /// [`if_match`](Self::if_match), which has an example.
+    /// Returns the tag of the feed's head behind the last append, or the one that was given before;
+    /// `None` without [`if_match`](Self::if_match), which has an example.
     pub fn head(&self) -> Option<String> {
         let head = self.head.as_ref()?.lock();
+        // The tag is whole even if a thread panicked while it held this lock.
         Some(head.unwrap_or_else(PoisonError::into_inner).clone())
     }
 
@@ -355,14 +361,15 @@ impl Publisher {
         self.ask_settings(Method::Get, Bytes::new(), None).await
     }
 
-    /// Changes the settings that `changes` has, if those of the feed have this tag; without one in any case. Returns all of
-    /// them, and their tag.
+    /// Changes the settings that `changes` names, if the settings of the feed have this tag;
+    /// without a tag in any case. Returns all settings, and their tag.
     ///
     /// If the future is dropped, the settings may be changed.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]; status 412 if somebody else has changed them since, 404 if there is no such feed.
+    /// See [`PublishError`]; status 412 if somebody else has changed them since, 404 if there is no
+    /// such feed.
     pub async fn change_settings(
         &self,
         changes: &serde_json::Value,
@@ -380,6 +387,7 @@ impl Publisher {
     ) -> Result<(serde_json::Value, String), PublishError> {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
+            // A slash at the end of the URL is an empty segment, in whose place the new one comes.
             segments.pop_if_empty().push("settings.json");
         }
         let mut headers = vec![("content-type", "application/json".to_owned())];
@@ -398,9 +406,10 @@ impl Publisher {
         Ok((settings, tag))
     }
 
-    /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it was created.
+    /// Creates the feed with this `atom:id`, unless the feed exists already. Returns whether a feed
+    /// was created.
     ///
-    /// If the future is dropped, the feed may have been created. To call it again is safe.
+    /// If the future is dropped, the feed may have been created. Another call is safe.
     ///
     /// # Errors
     ///
@@ -425,8 +434,8 @@ impl Publisher {
             answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
         };
         let mut look = request(Method::Get, Bytes::new());
-        // The feed's URL redirects to its newest document. A proxy may redirect for a feed that does not exist, so
-        // only an answer from the target counts.
+        // The feed's URL redirects to its newest document. A proxy may redirect for a feed that
+        // does not exist, so only an answer from the target counts.
         if let Ok(Some(target)) = self.leads_to(look.clone()).await {
             look.url = target;
         }
@@ -440,7 +449,7 @@ impl Publisher {
         self.send_until_answered(created).await.map(|_| true)
     }
 
-    /// Returns the target of a redirect, if it is at the same origin.
+    /// Returns the target of a redirect, if the target is at the same origin.
     async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
         let span = debug_span!("publish", url = %self.url);
         let transport = self.transport_in_use()?;
@@ -462,10 +471,11 @@ impl Publisher {
         request
     }
 
-    /// Appends entries in order, in batches. Returns the result of each, once all are durable.
+    /// Appends entries in order, in batches. Returns the result for each entry, once all are
+    /// durable.
     ///
-    /// If the future is dropped, batches before the one on its way are stored, and that one may be. To publish the same
-    /// entries again is safe if they have ids.
+    /// If the future is dropped, the batches before the one on the way are stored, and that one may
+    /// be stored. To publish the same entries again is safe if they have ids.
     ///
     /// # Errors
     ///
@@ -480,9 +490,9 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Appends entries as [`append`](Self::append) does, and reports the results of each batch as soon as it is
-    /// durable: a later failure hides none of them. A batch that was on its way when the future was dropped is not
-    /// reported, and may be stored.
+    /// Appends entries as [`append`](Self::append) does, and reports the results of each batch as
+    /// soon as the batch is durable, so that a later failure hides none of them. A batch on the way
+    /// when the future is dropped may be stored, and is not reported.
     ///
     /// # Errors
     ///
@@ -518,7 +528,8 @@ impl Publisher {
         }
         let ids: Vec<Option<String>> = batch.items.iter().map(Item::id).collect();
         let (kind, body) = batch.encode();
-        // One key for all attempts at this batch: a repeat after a lost answer stores nothing twice.
+        // One key for all attempts at this batch: a repeat after a lost answer stores nothing
+        // twice.
         let mut headers = vec![
             ("content-type", kind.into()),
             ("idempotency-key", Uuid::new_v4().to_string()),
@@ -537,7 +548,7 @@ impl Publisher {
             source,
         };
         let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
-        // Something between may have answered, or have sent other entries on.
+        // A machine between may have answered, or have sent on other entries.
         match difference(&ids, &appended.results) {
             None => {
                 if let (Some(head), Some(tag)) = (&self.head, answer.header("etag")) {
@@ -576,7 +587,8 @@ impl Publisher {
             let sent = transport.send(request.clone()).instrument(span);
             let (error, asked) = match sent.await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
-                // A pause of more than a minute is left to the caller: then this answer is the error.
+                // A pause of more than a minute is left to the caller: then this answer is the
+                // error.
                 Ok(answer)
                     if is_transient(answer.status)
                         && !last
@@ -608,7 +620,7 @@ impl Publisher {
 
     fn refused(&self, answer: &Answer) -> PublishError {
         let (url, status) = (self.url.clone(), answer.status);
-        // A redirected POST is not repeated elsewhere: the message shows its target.
+        // A POST is not repeated at the target of a redirect: the message shows the target.
         let moved = answer
             .header("location")
             .filter(|_| (300..400).contains(&status));
@@ -625,7 +637,8 @@ impl Publisher {
     }
 }
 
-/// Returns how an acknowledgement differs from what was sent: the entries with these ids, where they have one.
+/// Returns the first difference between an acknowledgement and the sent entries. `sent` has their
+/// ids; `None` matches any id.
 fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> {
     if sent.len() != results.len() {
         let (sent, came) = (sent.len(), results.len());
@@ -644,6 +657,7 @@ fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> 
             ));
         }
     }
+    // A duplicate has the position of the stored entry, so only new entries are in order.
     let is_new = |result: &&Published| result.status == Status::Appended;
     let new: Vec<u64> = results
         .iter()
@@ -654,7 +668,7 @@ fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> 
     (!is_ordered).then(|| "the positions of its results do not rise".into())
 }
 
-/// Entry in the form in which it is sent.
+/// Entry in the form for sending.
 enum Item {
     Line(String),
     Element(String),
@@ -679,7 +693,7 @@ impl Item {
         })
     }
 
-    /// Returns the entry's id; `None` if the server is to give it one, or will refuse the entry.
+    /// Returns the entry's id; `None` if the server is to give one, or will refuse the entry.
     fn id(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Identified {

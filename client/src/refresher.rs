@@ -1,7 +1,9 @@
-//! Copies kept fresh by age: items of a provider are looked up again and again, and each change is published.
+//! Copies kept fresh by age: items of a provider are looked up again and again, and each change is
+//! published.
 //!
-//! Shell: a queue, a provider and a feed. What happens to a batch is decided by [`simplefeed_core::refresh`]; so a
-//! [`Refresher`] may be killed at any instruction, and any number of them may share a queue.
+//! Shell: a queue, a provider and a feed. [`simplefeed_core::refresh`] decides the steps of a
+//! batch. So a [`Refresher`] may be killed at any instruction, and any number of them may share a
+//! queue.
 
 mod answers;
 mod batch;
@@ -42,8 +44,8 @@ const BUFFER: Duration = Duration::from_secs(2);
 /// Pause after an error of the queue or of the feed.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A lease that ends later was set by a wrong clock. Items that are put off for a credential are leased, too, for longer than
-/// a batch.
+/// A lease that ends later was set by a wrong clock. Items that are put off for a credential are
+/// leased, too, for longer than a batch.
 const LEASE_AHEAD: Duration = Duration::from_mins(2);
 /// Time between two looks at the queue's clock.
 const CLOCK_LOOK: Duration = Duration::from_secs(10);
@@ -63,14 +65,15 @@ pub struct Item {
     related: Option<String>,
 }
 
-/// The id is none.
+/// The id of an item is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an item's id has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
 pub struct ItemError(String);
 
 impl Item {
-    /// Returns an item with the provider's id, and the instant at which it came into being: its age decides how often it
-    /// is refreshed. The id is text, since numbers beyond 2^53 lose digits elsewhere.
+    /// Returns an item with the provider's id, and the instant at which the item came into being.
+    /// The age decides how often the item is refreshed. The id is text, since numbers beyond 2^53
+    /// lose digits elsewhere.
     ///
     /// # Errors
     ///
@@ -88,13 +91,14 @@ impl Item {
         })
     }
 
-    /// Sets its own least interval.
+    /// Sets the item's own least interval.
     #[must_use]
     pub fn floor(self, floor: Duration) -> Self {
         Self { floor, ..self }
     }
 
-    /// Sets the URL of a related resource, for the link `related` of its events. One of more than 8,000 bytes is left out.
+    /// Sets the URL of a related resource, for the link `related` of its events. One of more than
+    /// 8,000 bytes is left out.
     #[must_use]
     pub fn related(self, url: impl Into<String>) -> Self {
         let related = Some(url.into()).filter(|url| url.len() <= RELATED_BYTES_MAX);
@@ -126,8 +130,8 @@ pub struct Refreshed {
     pub events: u64,
     /// Items that failed alone.
     pub failures: u64,
-    /// Time from now on in which no credential may make a request, as far as workers wait for that: each pauses, or has
-    /// used its quota.
+    /// Time from now on in which no credential may make a request, if workers wait for one: each
+    /// credential pauses, or has used the quota.
     pub pause: Duration,
 }
 
@@ -158,7 +162,7 @@ impl Counters {
         }
     }
 
-    /// Notes that a worker waits for a credential; for no time, if it has one.
+    /// Notes that a worker waits for a credential; for no time if the worker has one.
     fn wait(&self, time: Duration) {
         let end = self.began.elapsed().saturating_add(time).as_micros();
         let end = u64::try_from(end).unwrap_or(u64::MAX);
@@ -171,12 +175,14 @@ fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// Refreshes items, by any number of workers over one queue. Each clone may work, and all count together.
+/// Refreshes items, by any number of workers over one queue. Each clone may work, and all count
+/// together.
 ///
 /// # Examples
 ///
-/// A provider behind a client library, with 900 requests in 15 minutes, of 50 parcels each. Jobs are in memory here; a
-/// durable queue is opened from a file or from PostgreSQL, and nothing else changes.
+/// A provider behind a client library, with 900 requests in 15 minutes, of 50 parcels each. Jobs
+/// are in memory here; a durable queue is opened from a file or from PostgreSQL, and nothing else
+/// changes.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -252,7 +258,8 @@ impl fmt::Debug for OnTrouble {
 }
 
 impl<Q: Queue> Refresher<Q> {
-    /// Returns a refresher whose jobs are in a namespace of a queue, and which publishes changes to a feed.
+    /// Returns a refresher whose jobs are in a namespace of a queue, and which publishes changes to
+    /// a feed.
     pub fn new(queue: Q, name: Namespace, publisher: Publisher) -> Self {
         Self {
             queue,
@@ -270,7 +277,7 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Returns what was done so far.
+    /// Returns the counts of the work so far.
     pub fn refreshed(&self) -> Refreshed {
         let Counters {
             requests,
@@ -298,8 +305,8 @@ impl<Q: Queue> Refresher<Q> {
         Self { intervals, ..self }
     }
 
-    /// Sets how many items a request asks for, at most (default 100), and how long an item waits for a full request
-    /// (default 2 s).
+    /// Sets how many items a request asks for, at most (default 100), and how long an item waits
+    /// for a full request (default 2 s).
     #[must_use]
     pub fn batch(self, batch: usize, buffer: Duration) -> Self {
         Self {
@@ -309,7 +316,8 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Adds a credential with its quota. The one that may make a request soonest makes it.
+    /// Adds a credential with a quota. The credential that may make a request soonest makes the
+    /// request.
     #[must_use]
     pub fn credential(mut self, credential: Credential) -> Self {
         self.credentials.push(credential);
@@ -323,7 +331,8 @@ impl<Q: Queue> Refresher<Q> {
         Self { ignored, ..self }
     }
 
-    /// Sets a callback for failures after which work goes on. It gets a message for people, which is also logged.
+    /// Sets a callback for failures after which work goes on. The callback gets a message for
+    /// people, which is logged, too.
     #[must_use]
     pub fn on_trouble(self, call: impl Fn(&str) + Send + Sync + 'static) -> Self {
         let on_trouble = Some(OnTrouble(Arc::new(call)));
@@ -340,10 +349,11 @@ impl<Q: Queue> Refresher<Q> {
 
     /// Begins to refresh items. Returns the number of those that are new.
     ///
-    /// An item that is refreshed already stays as it is, so a call may be repeated. An item that is too old is left out. An
-    /// item whose creation lies in the future counts as just created, now and when that time has come.
+    /// An item that is refreshed already stays as it is, so a call may be repeated. An item that is
+    /// too old is left out. An item whose creation lies in the future counts as just created, now
+    /// and when that time has come.
     ///
-    /// If the future is dropped, the refreshing of some items has begun. A repeated call begins that of the others.
+    /// If the future is dropped, some items may have begun. A repeated call begins the others.
     ///
     /// # Errors
     ///
@@ -352,6 +362,7 @@ impl<Q: Queue> Refresher<Q> {
         &self,
         items: impl IntoIterator<Item = Item, IntoIter: Send>,
     ) -> Result<usize, RefreshError> {
+        // By the queue's clock, since the queue decides when a job is due.
         let now = instant(self.queue.now().await?);
         self.counters
             .latest
@@ -369,18 +380,20 @@ impl<Q: Queue> Refresher<Q> {
             if some.is_empty() {
                 return Ok(new);
             }
+            // An item that is in the queue stays as it is, so that a call may be repeated.
             let scheduled = self.queue.schedule(some, Existing::Keep).await?;
             let is_new = |scheduled: &&Scheduled| **scheduled == Scheduled::Added;
             new += scheduled.iter().filter(is_new).count();
         }
     }
 
-    /// Works until `stop` is ready; then a request under way has 3 seconds, and what waits for a quota, for the provider or
-    /// for the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
-    /// and it is tried again.
+    /// Works until `stop` is ready. Then a request under way has 3 seconds, and jobs that wait for
+    /// a quota, for the provider or for the feed are given back at once. Errors of the provider, of
+    /// the feed, and of a queue that may come back are logged, and the work is tried again.
     ///
-    /// If the future is dropped, no item and no change is lost: what was under way is due again once its lease of nine
-    /// seconds is over, and a change that was just published may be published again. `stop` leaves nothing behind.
+    /// If the future is dropped, no item and no change is lost: jobs under way are due again once
+    /// their lease of nine seconds is over, and a change that was just published may be published
+    /// again. `stop` leaves nothing behind.
     ///
     /// # Errors
     ///
@@ -405,8 +418,8 @@ impl<Q: Queue> Refresher<Q> {
         work.await
     }
 
-    /// Brings forward what a wrong clock has put off: at the start, and whenever the clock has gone back. One clone at a time
-    /// does so for all.
+    /// Brings forward the items that a wrong clock has put off: at the start, and whenever the
+    /// clock has gone back. One clone at a time does so for all.
     async fn mind_clock(&self) -> Infallible {
         let _one = self.minds_clock.lock().await;
         let (mut reached, mut is_due) = (Timestamp::MIN, true);
@@ -431,7 +444,8 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Makes items due that are further ahead than their intervals, unless a floor wants it so ([`Batch::put_back`]).
+    /// Makes items due that are further ahead than their intervals, unless a floor put them there
+    /// ([`Batch::put_back`]).
     async fn bring_forward(&self) -> Result<(), QueueError> {
         let (due, lease) = (self.intervals.longest(), LEASE_AHEAD);
         let stats = self.queue.stats(&self.name).await?;
@@ -485,6 +499,7 @@ impl<Q: Queue> Refresher<Q> {
             };
             match done {
                 Ok(()) => {}
+                // A storage or a connection may come back. Any other error would come again.
                 Err(error @ (QueueError::Storage { .. } | QueueError::Lost { .. })) => {
                     self.trouble(&format!(
                         "the queue failed; trying again: {}",

@@ -1,14 +1,15 @@
 //! The state folder: the memory of a [`Worker`](crate::Worker).
 //!
-//! Shell: the disk. One process at a time uses a folder; it holds the lock.
+//! Shell: the disk. One process at a time uses a folder, and holds the lock.
 //!
 //! | file | content |
 //! | --- | --- |
 //! | `lock` | held while the folder is used; names the process |
-//! | `bookmark` | the last entry before which all are finished, as [`FileBookmark`] has it, and the attempts at those behind it |
+//! | `bookmark` | the place, as in a [`FileBookmark`], and the attempts at entries behind |
 //! | `parked/` | entries set aside, one a file |
-//! | `record.ndjson` | entries skipped, parked, retried and dropped; at 16 MiB it replaces `record.old.ndjson` |
-//! | `succeeded` | empty; its time is when the consumer last finished an entry, or found nothing newer |
+//! | `record.ndjson` | entries skipped, parked, retried, dropped; renamed at 16 MiB |
+//! | `record.old.ndjson` | the record that was renamed last |
+//! | `succeeded` | empty; the time of the file is that of the last success |
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -47,10 +48,10 @@ pub enum StateError {
     Locked {
         /// Path of the state folder.
         folder: PathBuf,
-        /// Text of its lock file: the other process and its id.
+        /// Text of the lock file: the other process and its id.
         holder: String,
     },
-    /// The folder holds no state, but something else: a mistyped path is no place for state.
+    /// The folder holds something else than state: a mistyped path is no place for state.
     #[error(
         "{} holds no state, but {found:?}: give a folder that is empty or does not exist yet",
         folder.display()
@@ -71,9 +72,9 @@ pub enum StateError {
     },
 }
 
-/// The state folder of one consumer, locked. Clones share it.
+/// State folder of one consumer, locked. Clones share the lock and the files.
 ///
-/// As a [`BookmarkStore`] it serves a plain [`Consumer`](crate::Consumer), too.
+/// As a [`BookmarkStore`], a state folder serves a plain [`Consumer`](crate::Consumer), too.
 ///
 /// # Examples
 ///
@@ -103,12 +104,13 @@ struct Shared {
     bookmark: FileBookmark,
     parking: Parking,
     succeeded: Option<SystemTime>,
-    /// Holds the lock as long as it is open.
+    /// Holds the lock as long as the file is open.
     _lock: File,
 }
 
 impl StateFolder {
-    /// Opens a folder, which is made if it is not there, and locks it. A folder without state must be empty.
+    /// Opens a folder, and locks the folder. A missing folder is made. A folder without state must
+    /// be empty.
     ///
     /// # Errors
     ///
@@ -126,7 +128,7 @@ impl StateFolder {
                 shared: Arc::new(Mutex::new(shared)),
             }),
             Ok(None) => {
-                // Only for the message: the other process may not have written it yet.
+                // Only for the message: the other process may not have written the text yet.
                 let holder = fs::read_to_string(folder.join("lock")).unwrap_or_default();
                 let holder = holder.trim().into();
                 Err(StateError::Locked { folder, holder })
@@ -139,7 +141,7 @@ impl StateFolder {
     ///
     /// # Errors
     ///
-    /// Returns why they cannot be read.
+    /// Returns why the entries cannot be read.
     pub fn parked(&self) -> io::Result<Vec<Parked>> {
         self.lock().parking.list()
     }
@@ -175,7 +177,8 @@ impl StateFolder {
         Ok(begun.into_iter().flatten().collect())
     }
 
-    /// Remembers the attempts at the entries behind `bookmark`, durably; everything up to it is done with.
+    /// Remembers the attempts at the entries behind `bookmark`, durably; all entries up to the
+    /// bookmark are done with.
     pub(crate) fn begin(&self, bookmark: Bookmark, begun: Vec<Begun>) -> Result<(), StateError> {
         let mut begun = begun.into_iter();
         let place = Place {
@@ -241,7 +244,8 @@ impl StateFolder {
         } else {
             What::Parked
         };
-        // The record first: after a crash an entry may stand in it twice, but never not at all.
+        // The record first: a crash may leave an entry in the record twice, but never without a
+        // line there.
         self.record(what, parked.delivery, parked.attempts, parked.error)?;
         self.with_files(|shared| shared.parking.add(parked))
     }
@@ -251,7 +255,7 @@ impl StateFolder {
         self.lock().parking.numbers()
     }
 
-    /// Returns an entry set aside, if it still is.
+    /// Returns an entry set aside, if the entry still is.
     pub(crate) fn read_parked(&self, number: u64) -> Result<Option<Parked>, StateError> {
         self.with_files(|shared| shared.parking.read(number))
     }
@@ -295,8 +299,8 @@ impl Shared {
     fn open(folder: &Path) -> io::Result<Option<Self>> {
         let mark = folder.join(MARK);
         files::create_folder(&mark)?;
-        // Names that a killed process has made: of the folder, of the mark within it, and of parked entries, which the
-        // bookmark passes next.
+        // Names that a killed process has made: of the folder, of the mark within it, and of parked
+        // entries, which the bookmark passes next.
         files::sync_folder_of(folder)?;
         files::sync_folder(folder)?;
         files::sync_folder(&mark)?;
@@ -322,8 +326,8 @@ impl Shared {
         Ok(Some(shared))
     }
 
-    /// Finishes the work of a process that ended after it parked an entry and before the entry was noted as done:
-    /// else the entry would come again after it was retried or dropped.
+    /// Finishes the work of a process that ended after it parked an entry and before the entry was
+    /// noted as done: else the entry would come again after it was retried or dropped.
     fn settle(&mut self) -> io::Result<()> {
         let (Some(mut place), Some(last)) = (self.bookmark.load_place()?, self.parking.last()?)
         else {
@@ -335,7 +339,7 @@ impl Shared {
                 .and_then(|begun| last.place_if_given_up(&begun.attempt).cloned());
             return behind.map_or(Ok(()), |behind| self.bookmark.save_held(&behind));
         }
-        // With entries ahead of it the place behind it is not known yet.
+        // With entries ahead, the place behind the given-up entry is not known yet.
         let mut begun = place.attempt.iter_mut().chain(&mut place.ahead);
         let given_up = begun.find(|begun| last.place_if_given_up(&begun.attempt).is_some());
         match given_up.filter(|begun| !begun.finished) {
@@ -356,7 +360,7 @@ impl BookmarkStore for StateFolder {
 
     async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         self.lock().bookmark.save_held(bookmark)?;
-        // `note_success` takes the lock again, so it is not held here any more.
+        // `note_success` takes the lock again, so no lock is held here any more.
         self.note_success()
     }
 
@@ -397,8 +401,8 @@ struct Line<'a> {
     why: Option<&'a str>,
 }
 
-/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the one that was put
-/// aside before.
+/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the
+/// record that was put aside before.
 fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
     let path = folder.join("record.ndjson");
     let length = fs::metadata(&path).map_or(0, |found| found.len());

@@ -16,16 +16,18 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NewTimeline {
-    /// Its title; its name if there is none.
+    /// Title of the timeline; the timeline's name if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Name of its owner's feed, whose entries it leaves out.
+    /// Name of the owner's feed, whose entries the timeline leaves out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Whether only those with a right to it, and to the closed feeds that it follows, may read it.
+    /// Whether reading takes a right to the timeline, and to the closed feeds that the timeline
+    /// follows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
-    /// Names of feeds, and patterns, that it follows from the start. If one of them is refused, no timeline is created.
+    /// Names of feeds, and patterns, that the timeline follows from the start. If one of them is
+    /// refused, no timeline is created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub following: Vec<String>,
 }
@@ -40,7 +42,8 @@ pub struct Changed {
     pub unfollowed: usize,
 }
 
-/// Manages one timeline. If a future of its methods is dropped, the change may have been made; to make it again is safe.
+/// Manages one timeline. If a future of these methods is dropped, the change may have been made; a
+/// repeat is safe.
 ///
 /// # Examples
 ///
@@ -79,6 +82,7 @@ impl Timeline {
     ///
     /// If `url` is no URL.
     pub fn new(url: &str) -> Result<Self, PublishError> {
+        // A slash at the end would give `//following`.
         let url = url.trim_end_matches('/');
         Ok(Self {
             settings: Publisher::new(url)?,
@@ -86,7 +90,8 @@ impl Timeline {
         })
     }
 
-    /// Applies `with` to the ways to the server: to give them a token, or another transport.
+    /// Applies `with` to the publishers behind the timeline, to give them a token or another
+    /// transport.
     #[must_use]
     pub fn with(self, with: impl Fn(Publisher) -> Publisher) -> Self {
         Self {
@@ -95,13 +100,14 @@ impl Timeline {
         }
     }
 
-    /// Creates the timeline, unless it is there. Returns whether it was created. An existing timeline keeps its
-    /// follows: `following` has no effect on it.
+    /// Creates the timeline, unless there is one. Returns whether a timeline was created. An
+    /// existing timeline keeps the present follows: `following` has no effect then.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's. With a
-    /// non-empty `following`, an existing feed or timeline is not checked.
+    /// See [`PublishError`]; status 422 if the name is that of a feed that is no timeline, or of
+    /// another owner's timeline. With a non-empty `following`, an existing feed or timeline is not
+    /// checked.
     pub async fn create(&self, new: &NewTimeline) -> Result<bool, PublishError> {
         let mut settings = serde_json::to_value(new)?;
         if let Some(members) = settings.as_object_mut() {
@@ -110,11 +116,14 @@ impl Timeline {
         let body = Bytes::from(serde_json::to_vec(&settings)?);
         let mut request = request(&self.settings, Method::Put, "application/json", body);
         if !new.following.is_empty() {
-            // The server refuses `following` for an existing timeline. After a lost response, the retry must succeed.
+            // The server refuses `following` for an existing timeline. After a lost response, the
+            // retry must succeed.
             request.headers.push(("if-none-match", "*".into()));
         }
         match self.settings.send_until_answered(request).await {
+            // 201 alone means that a timeline was created (RFC 9110, 15.3.2).
             Ok(answer) => Ok(answer.status == 201),
+            // The condition above fails where the timeline exists (RFC 9110, 13.1.2).
             Err(PublishError::Refused { status: 412, .. }) => Ok(false),
             Err(error) => Err(error),
         }
@@ -129,7 +138,8 @@ impl Timeline {
         self.settings.settings().await
     }
 
-    /// Changes settings of the timeline, under their tag if one is given. Returns all of them, and their tag.
+    /// Changes settings of the timeline, under their tag if one is given. Returns all of them, and
+    /// their tag.
     ///
     /// # Errors
     ///
@@ -142,8 +152,8 @@ impl Timeline {
         self.settings.change_settings(changes, tag).await
     }
 
-    /// Follows feeds and patterns, by their names. Each feed that was not followed brings its newest `backfill` entries
-    /// along.
+    /// Follows feeds and patterns, by their names. Each feed that was not followed brings the
+    /// newest `backfill` entries along.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! The seam to HTTP: one request, one answer, whole or as it comes.
 //!
-//! Pure: the trait and its types. An embedder or a test can bring another transport; proxies, connection pools, TLS
-//! and content codings are its job. Redirects are not: the layer above decides where a token may go.
+//! Pure: the trait and its types. An embedder or a test can bring another transport; proxies,
+//! connection pools, TLS and content codings are the job of the transport. Redirects are not: the
+//! layer above decides where a token may go.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -161,13 +162,16 @@ impl From<Answer> for StreamedAnswer {
 /// # Ok(()) }
 /// ```
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Sends one request and returns its answer, be it a redirect. Dropping the future gives it up.
+    /// Sends one request and returns the answer, be it a redirect. A drop of the future gives the
+    /// request up.
     fn send(&self, request: Request) -> Answering<'_>;
 
-    /// Sends one request and returns its answer as soon as its head has come. Dropping the body gives up the rest.
+    /// Sends one request and returns the answer as soon as the head has come. A drop of the body
+    /// gives up the rest.
     ///
-    /// The default waits for the whole answer, as [`send`](Self::send) does. An answer without an end, such as a
-    /// stream of events, needs a transport with its own `stream`; the default transport has one.
+    /// The default waits for the whole answer, as [`send`](Self::send) does. An answer without an
+    /// end, such as a stream of events, needs a transport with its own `stream`; the default
+    /// transport has one.
     ///
     /// # Examples
     ///
@@ -206,7 +210,7 @@ pub trait Transport: fmt::Debug + Send + Sync {
     /// }
     /// ```
     ///
-    /// Reading one:
+    /// A stream, read piece by piece:
     ///
     /// ```no_run
     /// use futures_util::TryStreamExt as _;
@@ -252,7 +256,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Longest time without new bytes, of a streamed answer, too; 20 s by default.
     pub read: Duration,
-    /// Longest time until the answer is complete; 2 minutes by default. A [streamed](Transport::stream) answer has no such bound.
+    /// Longest time until the answer is complete; 2 minutes by default. A
+    /// [streamed](Transport::stream) answer has no such bound.
     pub total: Duration,
 }
 
@@ -270,7 +275,7 @@ impl Default for Timeouts {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be set up on this machine.
+/// Returns why the transport cannot be set up on this machine.
 #[cfg(feature = "reqwest")]
 pub fn default_transport(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
     Ok(Arc::new(with_reqwest::ReqwestTransport::new(timeouts)?))

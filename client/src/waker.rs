@@ -1,7 +1,7 @@
 //! Wakes a consumer that follows before its next poll is due: by a stream of events, or by a wait.
 //!
-//! Shell: keeps a stream open. A failure here is never an error of the consumer: it polls, as it does where a server
-//! offers nothing better, and tries again later.
+//! Shell: keeps a stream open. A failure here is never an error of the consumer: the consumer
+//! polls, as where a server offers nothing better, and tries again later.
 
 use std::{pin::Pin, time::Duration};
 
@@ -21,8 +21,8 @@ use crate::{
     transport::Pieces,
 };
 
-/// The best means by which a consumer that follows may learn of a new entry. Where a server or a proxy does not offer it,
-/// the consumer falls back to the next one.
+/// The best means by which a consumer that follows may learn of a new entry. Where a server or a
+/// proxy does not offer a means, the consumer falls back to the next one.
 ///
 /// # Examples
 ///
@@ -49,7 +49,7 @@ type Told = Pin<Box<dyn Stream<Item = Option<PlaceId>> + Send>>;
 /// Why a consumer rests no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// It is time for a poll.
+    /// A poll is due.
     Due,
     /// There is an entry at this position.
     Told(Position),
@@ -69,7 +69,7 @@ pub(crate) enum Waited {
 /// How opening a stream has ended.
 enum OpenOutcome {
     Stream(Told),
-    /// It failed, as may happen at any time.
+    /// The opening failed, as may happen at any time.
     Failed,
     /// There are no streams.
     Absent,
@@ -124,6 +124,7 @@ impl Waker {
     /// Takes the links of an answer about the recent document.
     pub(crate) fn learn(&mut self, links: ServerLinks) {
         if links.events != self.links.events {
+            // The open stream is at a URL that the server offers no longer.
             self.state = State::Closed;
         }
         self.links = links;
@@ -151,7 +152,7 @@ impl Waker {
         self.waits_from = Some(Instant::now() + jittered(pause));
     }
 
-    /// Whether a stream is open, or may open soon.
+    /// Returns whether a stream is open, or may open soon.
     fn has_stream(&self) -> bool {
         !matches!(self.state, State::Closed) || self.may_open()
     }
@@ -184,11 +185,13 @@ impl Waker {
                 State::Opening(opening) => {
                     let opened = tokio::select! {
                         opened = opening => opened,
+                        // The opening stays in `state`, and goes on at the next rest.
                         () = time::sleep_until(due) => return Woken::Due,
                     };
                     let since = Instant::now();
                     match opened {
-                        // It begins with the newest place, so nothing is missed between the last look and now.
+                        // A stream begins with the newest place, so no entry is missed between the
+                        // last look and now.
                         OpenOutcome::Stream(told) => self.state = State::Open { told, since },
                         OpenOutcome::Failed => self.has_ended(since),
                         OpenOutcome::Absent => {
@@ -231,6 +234,7 @@ fn is_over(pause: Option<Instant>) -> bool {
 /// Opens the stream at a URL.
 async fn open(fetcher: Fetcher, url: Url) -> OpenOutcome {
     let opening = fetcher.stream(&url, EVENTS_TYPE);
+    // A transport without streams waits for the end of the answer, which never comes.
     let patience = Duration::from_secs(PUSH_OPEN_SECONDS);
     let Ok(Ok(answer)) = time::timeout(patience, opening).await else {
         return OpenOutcome::Failed;
@@ -245,7 +249,7 @@ async fn open(fetcher: Fetcher, url: Url) -> OpenOutcome {
     }
 }
 
-/// Returns the places that a stream tells. An item without a place ends it.
+/// Returns the places that a stream tells. An item without a place ends the stream.
 fn places(body: Pieces) -> Told {
     let messages = stream::unfold(
         (body, Messages::default()),

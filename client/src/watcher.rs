@@ -1,7 +1,7 @@
 //! Many feeds followed at once, at the price of a few requests.
 //!
-//! Shell: tasks, timers, the state folder. [`simplefeed_core::watch`] decides which feed is due: one with a SUP
-//! document when that document lists an update, any other at an interval.
+//! Shell: tasks, timers, the state folder. [`simplefeed_core::watch`] decides which feed is due:
+//! one with a SUP document when that document lists an update, any other at an interval.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -49,7 +49,7 @@ use journal::{Journal, Note};
 
 /// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
 const AHEAD: usize = 256;
-/// Most looks at feeds that are not slow that wait for their turn at the same time.
+/// Most looks at quick feeds that wait for their turn at the same time.
 const WAITING_MAX: usize = 4_096;
 /// Updates in a document for which the next wait begins a second later.
 const UPDATES_A_SECOND: u32 = 10_000;
@@ -64,8 +64,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub enum Watched {
     /// New entry of one of the feeds.
     Entry(WatchedEntry),
-    /// Gap in a feed: the remembered entries have left it, and some between may be lost. The watcher goes on from the
-    /// oldest entry left.
+    /// Gap in a feed: the remembered entries have left the feed, and entries between may be lost.
+    /// The watcher goes on from the oldest entry left.
     Gap {
         /// URL of the feed, without name and password.
         url: Arc<str>,
@@ -79,7 +79,7 @@ pub enum Watched {
         /// Kind of the fault, with its details.
         fault: FeedFault,
     },
-    /// Failed look at a feed, or failed request for a SUP document. It will be tried again.
+    /// Failed look at a feed, or failed request for a SUP document. The watcher tries again.
     Trouble {
         /// URL of the feed or the SUP document.
         url: Arc<str>,
@@ -96,7 +96,8 @@ pub struct WatchedEntry {
     /// The entry with its position, bytes and bookmark.
     pub delivery: Delivery,
     number: FeedNumber,
-    /// Number of the look that found the entry. Acceptance of an earlier look's entry has no effect.
+    /// Number of the look that found the entry. Acceptance of an earlier look's entry has no
+    /// effect.
     look: u64,
 }
 
@@ -181,24 +182,27 @@ pub struct FeedWatcher {
     origins: HashSet<Origin>,
     /// URL and entity tag of each SUP document at its last fetch.
     tags: HashMap<SourceNumber, (Url, String)>,
-    /// Looks at feeds that are not slow that wait for a turn, in order: new ones, and those that a turn left unfinished.
+    /// Looks at quick feeds that wait for a turn, in order: new looks, and looks that a turn left
+    /// unfinished.
     waiting: VecDeque<Turn>,
-    /// The same of slow feeds. They never keep new looks from a queue.
+    /// Looks at slow feeds that wait for a turn, in order. Their number never holds new looks back.
     waiting_slow: VecDeque<Turn>,
     /// Looks in progress at each origin; an origin without any has no key.
     busy: HashMap<Origin, Places>,
     /// Looks in progress at slow feeds.
     slow_looks: usize,
-    /// Whether all feeds that wait, and are not slow, are at origins without a place, since a turn ended or another waits.
+    /// Whether a search found no quick feed at an origin with a free place. A turn that ends or is
+    /// queued clears the flag.
     is_quick_blocked: bool,
-    /// The same of the slow feeds.
+    /// The same flag of slow feeds.
     is_slow_blocked: bool,
     /// Whether the last turn was one of a slow feed.
     was_slow_turn: bool,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     waiting_for_updates: JoinSet<()>,
-    /// Sources with a wait on its way; or the time before which none begins.
+    /// Sources with a wait: `None` while the wait is on the way, else the time before which no wait
+    /// begins.
     waits: HashMap<SourceNumber, Option<time::Instant>>,
     events: mpsc::Receiver<Event>,
     tell: mpsc::Sender<Event>,
@@ -241,9 +245,10 @@ struct Feed {
     /// Number of the last entry that this look handed over; `accepted` counts the same way.
     delivered: u64,
     accepted: u64,
-    /// Result of a finished look, held back until all its entries are accepted.
+    /// Result of a finished look, held back until all entries of the look are accepted.
     over: Option<Outcome>,
-    /// Whether the feed kept its last turn waiting: for [`QUICK_TURN`], or without an answer to its end.
+    /// Whether the feed was slow in the last turn: the look waited for [`QUICK_TURN`], or had no
+    /// answer by the end of the turn.
     is_slow: bool,
     /// Whether the turn in progress has one of the places of slow feeds.
     has_slow_place: bool,
@@ -264,7 +269,7 @@ struct Places {
 struct Turn {
     number: FeedNumber,
     origin: Origin,
-    /// Consumer of a look that has had a turn. It goes on where it stopped.
+    /// Consumer of a look that has had a turn, to go on where that turn stopped.
     consumer: Option<Box<Consumer>>,
     /// Whether the look asks for the recent document with `no-cache`.
     fresh: bool,
@@ -282,7 +287,8 @@ struct Outcome {
 #[derive(Debug)]
 enum Event {
     Entry(FeedNumber, Delivery),
-    /// A look goes on after others have had their turn; whether nothing came in this one.
+    /// A look that goes on after others have had their turn, and whether no answer came in this
+    /// turn.
     Paused(FeedNumber, Box<Consumer>, bool),
     Gap(FeedNumber, ConsumerError),
     Fault(FeedNumber, FeedFault),
@@ -298,8 +304,8 @@ impl FeedWatcher {
         WatchBuilder::new(urls.into_iter().map(Into::into).collect())
     }
 
-    /// Waits for the next entry, gap or failure of any feed. The entries of one feed come in order. A feed is not
-    /// looked at again before its entries are accepted.
+    /// Waits for the next entry, gap or failure of any feed. The entries of one feed come in order.
+    /// The next look at a feed begins once all entries of the last look are accepted.
     ///
     /// Cancel safe: nothing is lost if the future is dropped.
     ///
@@ -315,7 +321,8 @@ impl FeedWatcher {
             let save_at = self.saved_at + SAVE_EVERY;
             let wakes = due.map_or(save_at, |due| due.min(save_at));
             tokio::select! {
-                // `biased`: entries that are ready go first, so the channel drains before new looks fill it.
+                // `biased`: entries that are ready go first, so the channel drains before new looks
+                // fill it.
                 biased;
                 event = self.events.recv() => {
                     if let Some(entry) = event.and_then(|event| self.take(event)) {
@@ -336,17 +343,17 @@ impl FeedWatcher {
         }
     }
 
-    /// Returns the number of entries read that [`next`](Self::next) has not returned yet. At 0 is a good time to
-    /// accept.
+    /// Returns the number of entries read that [`next`](Self::next) has not returned yet. 0 marks a
+    /// good time to accept.
     pub fn ready(&self) -> usize {
         // A hint for callers: no other memory depends on it.
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Remembers that these entries, and all before them of the same feeds, need not be delivered again.
-    /// Durable when it returns.
+    /// Remembers that these entries, and all entries before of the same feeds, need not be
+    /// delivered again. The state is durable when the call returns.
     ///
-    /// Cancel safe: it is done at the first poll.
+    /// Cancel safe: the first poll does all of the work.
     ///
     /// # Errors
     ///
@@ -359,7 +366,8 @@ impl FeedWatcher {
         &mut self,
         entries: impl IntoIterator<Item = &'a WatchedEntry>,
     ) -> Result<(), WatchError> {
-        // One bookmark per feed, after its last entry: each costs as much as all entries before it.
+        // One bookmark per feed, after the last entry: the cost of a bookmark grows with the
+        // entries before.
         let mut last = HashMap::new();
         for entry in entries {
             let feed = self.feed_mut(entry.number);
@@ -378,9 +386,10 @@ impl FeedWatcher {
         self.remember()
     }
 
-    /// Saves the state of feeds without news, as a timer does every five seconds anyway. Durable when it returns.
+    /// Saves the state of feeds without news, as a timer does every five seconds anyway. The state
+    /// is durable when the call returns.
     ///
-    /// Cancel safe: it is done at the first poll.
+    /// Cancel safe: the first poll does all of the work.
     ///
     /// # Errors
     ///
@@ -395,7 +404,8 @@ impl FeedWatcher {
         self.watch.tally()
     }
 
-    /// Starts due looks and requests, as far as there is room. Returns the time at which the next one is due.
+    /// Starts due looks and requests, as far as there is room. Returns the time at which the next
+    /// one is due.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
         // Ended tasks first: until they are joined, they count towards the limits below.
         while let Some(ended) = self.looks.try_join_next() {
@@ -463,8 +473,9 @@ impl FeedWatcher {
         }
     }
 
-    /// Returns the first due look at an origin below its limits of parallel looks. Slow feeds share some of the places,
-    /// so that they do not hold up the others, and have every second turn there, so that the others do not hold them up.
+    /// Returns the first due look at an origin below the limits of parallel looks. Slow feeds share
+    /// some of the places, so that they do not hold up the other feeds. They have every second
+    /// turn, so that the other feeds do not hold them up.
     fn next_turn(&mut self) -> Option<Turn> {
         let slow_first = !self.was_slow_turn;
         let slow = slow_first.then(|| self.next_slow_turn()).flatten();
@@ -505,7 +516,7 @@ impl FeedWatcher {
         let searched = self.waiting_slow.len().min(WAITING_MAX);
         let first = self.waiting_slow.iter().take(searched).position(is_free);
         if first.is_none() {
-            // The next search is among others: all these may be of one origin.
+            // The next search looks at other feeds: all of these may be of one origin.
             self.waiting_slow.rotate_left(searched);
             self.is_slow_blocked = searched == self.waiting_slow.len();
         }
@@ -605,7 +616,7 @@ impl FeedWatcher {
         });
     }
 
-    /// Handles the event of a task. Returns the entry to hand over, if it is one.
+    /// Handles the event of a task. Returns the entry to hand over, if the event is one.
     fn take(&mut self, event: Event) -> Option<WatchedEntry> {
         match event {
             Event::Entry(number, delivery) => {
@@ -628,7 +639,7 @@ impl FeedWatcher {
                     number,
                     origin,
                     consumer: Some(consumer),
-                    // Without effect: the consumer has its setting since the first turn.
+                    // Without effect: the consumer was built with the setting of the first turn.
                     fresh: false,
                 });
             }
@@ -687,7 +698,8 @@ impl FeedWatcher {
                 Heard::Document(document)
             }
             Err(error) => {
-                // The next request is unconditional, so it fetches the document even if its tag is the same.
+                // The next request is unconditional, and so fetches the document even if the tag is
+                // the same.
                 self.tags.remove(&source);
                 let retry_after = error.retry_after();
                 self.troubles
@@ -698,8 +710,8 @@ impl FeedWatcher {
         self.watch.heard(source, now, heard);
     }
 
-    /// Begins a wait for the updates of a source after those that are known, at some time. Polls go on beside it, and find
-    /// whatever it loses.
+    /// Begins a wait, at some time, for updates of a source after the known ones. Polls go on
+    /// beside the wait, and find whatever the wait loses.
     fn wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
         // Pauses that are over leave the map, also those of forgotten sources.
         self.waits
@@ -720,7 +732,8 @@ impl FeedWatcher {
         });
     }
 
-    /// Handles the end of a wait, and begins the next one. Where a server or a proxy does not wait, polls do for a while.
+    /// Handles the end of a wait, and begins the next one. Where a server or a proxy does not wait,
+    /// only polls find updates for a while.
     fn waited(&mut self, source: SourceNumber, heard: Result<Option<FetchedSup>, FetchError>) {
         let now = time::Instant::now();
         let Ok(Some(fetched)) = heard else {
@@ -731,7 +744,7 @@ impl FeedWatcher {
             self.waits.remove(&source);
             let updates = u32::try_from(fetched.document.updates.len()).unwrap_or(u32::MAX);
             let second = Duration::from_secs(POLL_SECONDS_MIN);
-            // A large document costs its server, and us, as much as many small ones.
+            // A large document costs the server and the watcher as much as many small ones.
             let pause = second + second * (updates / UPDATES_A_SECOND);
             if let Some(url) = fetched.wait {
                 self.wait(source, url, now + jittered(pause));
@@ -756,7 +769,7 @@ impl FeedWatcher {
         self.tags.insert(source, (url, tag));
     }
 
-    /// Ends a look once all its entries are accepted.
+    /// Ends a look once all entries of the look are accepted.
     fn end_look(&mut self, number: FeedNumber) {
         let now = self.began.elapsed();
         let feed = self.feed_mut(number);
@@ -773,14 +786,16 @@ impl FeedWatcher {
         self.watch.looked(number, now, looked);
     }
 
-    /// Saves all changes since the last save, durably: feeds first, then the progress through SUP documents.
+    /// Saves all changes since the last save, durably: feeds first, then the progress through SUP
+    /// documents.
     fn remember(&mut self) -> Result<(), WatchError> {
         // Set before the write: a disk that fails is not asked again at once.
         self.saved_at = time::Instant::now();
         self.changed.extend(self.watch.take_changed());
         let changed = self.changed.iter().map(|number| self.note_of(*number));
         let mut notes: Vec<Note> = changed.collect();
-        // Feeds that need a look come first: a crash in mid-write must not make them wait for an update.
+        // Feeds that need a look come first: a crash in mid-write must not make them wait for an
+        // update.
         notes.sort_by_key(Note::is_told);
         let heard_until: HashMap<Url, Timestamp> = self
             .watch
@@ -825,7 +840,7 @@ impl FeedWatcher {
 
     fn note_of(&self, number: FeedNumber) -> Note {
         let feed = self.feeds.get(index(number)).expect(IN_ORDER);
-        // After a restart, a half-read feed needs a look, so its note omits its SUP address.
+        // After a restart, a half-read feed needs a look, so the note omits the SUP address.
         let is_half_read = feed.is_looked_at && feed.accepted > 0;
         let told_by = self.watch.told_by(number);
         let told_by = told_by.filter(|_| feed.place.is_some() && !is_half_read);
@@ -844,7 +859,7 @@ fn trouble_with(url: Arc<str>, error: ConsumerError) -> Watched {
     }
 }
 
-/// Passes the panic of a task on: its feed would never be looked at again.
+/// Passes on the panic of a task, after which the feed of the task would never be looked at again.
 fn resume_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -887,7 +902,7 @@ struct Time {
     is_last: bool,
 }
 
-/// Reads a feed up to its end or to the end of its turn, and sends its new entries to the watcher.
+/// Reads a feed up to the end of the feed or of the turn, and sends new entries to the watcher.
 async fn read(
     number: FeedNumber,
     mut consumer: Box<Consumer>,
@@ -896,7 +911,7 @@ async fn read(
     turn: Time,
 ) -> Event {
     let answers = consumer.answers();
-    // Without the time that the caller takes for its entries.
+    // Without the time that the caller takes to handle entries.
     let mut asked = Duration::ZERO;
     let mut is_idle = true;
     // An earlier turn of the same look may have delivered entries.

@@ -1,14 +1,15 @@
 //! The worker: a consumer that can be left alone with a handler that fails.
 //!
-//! Shell: runs the handler, and keeps its state in the [state folder](crate::state) for the time after a crash.
-//! [`Policy`] decides about an entry that fails.
+//! Shell: runs the handler, and keeps its state in the [state folder](crate::state) for the time
+//! after a crash. [`Policy`] decides about an entry that fails.
 //!
-//! For each entry, in this order: its attempt is counted on the disk; the handler runs; the outcome is on the disk
-//! before the bookmark passes the entry. So an entry is handled at least once, or stands in the record. An attempt
-//! that takes the process with it is counted, too.
+//! For each entry, in this order: the attempt is counted on the disk; the handler runs; the outcome
+//! is on the disk before the bookmark passes the entry. So an entry is handled at least once, or
+//! stands in the record. An attempt that ends the process is counted, too.
 //!
-//! Several handlers may run [at a time](Worker::concurrency), each for another key. After a crash the entries that
-//! were running are handled alone, one after the other: so the one at fault is found, and no other is given up for it.
+//! Several handlers may run [at a time](Worker::concurrency), each for another key. After a crash
+//! the entries that were running are handled alone, one after the other. So the entry at fault is
+//! found, and no other entry is given up.
 
 use std::{
     any::Any,
@@ -55,8 +56,8 @@ pub type HandlerError = Box<dyn Error + Send + Sync>;
 /// Returns the key of an entry, if it has one.
 type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 
-/// Error of a handler that was interrupted from outside: the attempt counts for nothing, and the entry is handed over
-/// again.
+/// Error of a handler that was interrupted from outside: the attempt counts for nothing, and the
+/// entry is handed over again.
 ///
 /// # Examples
 ///
@@ -75,8 +76,8 @@ type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 #[error("the attempt was interrupted")]
 pub struct Interrupted;
 
-/// Error of a handler that can handle no entry at all, since its program does not exist, for instance. The attempt
-/// counts for nothing, and the worker stops.
+/// Error of a handler that can handle no entry at all, since its program does not exist, for
+/// instance. The attempt counts for nothing, and the worker stops.
 ///
 /// # Examples
 ///
@@ -95,9 +96,9 @@ pub struct CannotRun(pub String);
 enum Failure {
     /// With this error, which the policy decides about.
     Failed(String),
-    /// It was interrupted, which is no failure.
+    /// The handler was interrupted, which is no failure.
     Interrupted,
-    /// It can handle no entry.
+    /// The handler can handle no entry.
     CannotRun(String),
 }
 
@@ -129,7 +130,8 @@ pub enum WorkerError {
     /// The state cannot be read or saved.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Another entry is to be parked while the most allowed are: the handler is at fault rather than the entries.
+    /// Another entry is to be parked while the most allowed are: the handler is at fault rather
+    /// than the entries.
     #[error("{max} entries are parked, and another one fails")]
     TooManyParked {
         /// Most entries that may be parked, from [`Worker::parked_max`].
@@ -154,8 +156,8 @@ pub struct Tally {
     pub parked: u64,
 }
 
-/// Hands a feed's entries to a handler, one after the other or [several at a time](Self::concurrency), and treats its
-/// failures by a [`Policy`].
+/// Hands a feed's entries to a handler, one after the other or [several](Self::concurrency) at a
+/// time, and treats failures of the handler by a [`Policy`].
 ///
 /// # Examples
 ///
@@ -224,9 +226,10 @@ pub struct Worker {
     key: Option<Key>,
     concurrency: NonZeroUsize,
     window: Window,
-    /// The entry that was parked last by a process before this one. It may have ended before it noted that.
+    /// Entry parked last by a process before this one, which may have ended before noting the entry
+    /// as done.
     parked_before: Option<Parked>,
-    /// The place before the window, unless the consumer has kept it.
+    /// Place before the window, unless the consumer has kept that place.
     done: Option<Bookmark>,
     /// Whether the folder has the place and the window as they are.
     is_noted: bool,
@@ -240,9 +243,9 @@ enum Outcome {
     Parked,
 }
 
-/// What a worker waited for.
+/// Event that a worker waited for.
 enum Happening {
-    /// A handler came to its end.
+    /// A handler came to an end.
     Ended(u64, Result<(), Failure>),
     Read(Result<Option<Delivery>, WorkerError>),
     /// A pause is over.
@@ -252,14 +255,14 @@ enum Happening {
     Nothing,
 }
 
-/// What a run still does.
+/// Work that a run still does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Reads and handles entries.
     Reading,
     /// Handles the entries in hand: a consumer that does not follow is caught up.
     CaughtUp,
-    /// Waits for the handlers that run: it was asked to stop, or failed.
+    /// Waits for the handlers that run: the worker was asked to stop, or failed.
     Stopping,
 }
 
@@ -308,8 +311,8 @@ impl Worker {
         Self { attempts, ..self }
     }
 
-    /// Sets the time of the handler for one entry; 5 minutes by default. After that its future is dropped: a handler
-    /// that blocks its thread cannot be ended.
+    /// Sets the time of the handler for one entry; 5 minutes by default. After that time the
+    /// handler's future is dropped. A handler that blocks the thread cannot be ended.
     #[must_use]
     pub fn attempt_time(self, attempt_time: Duration) -> Self {
         Self {
@@ -334,13 +337,14 @@ impl Worker {
         }
     }
 
-    /// Sets how many handlers may run at a time; 1 by default. Entries with the same key are handled one after the
-    /// other, in order; without a key function they are handled in any order. The handlers share the task of
-    /// [`run`](Self::run): one that blocks its thread blocks all.
+    /// Sets how many handlers may run at a time; 1 by default. Entries with the same key are
+    /// handled one after the other, in order; without a key function they are handled in any order.
+    /// The handlers share the task of [`run`](Self::run): a handler that blocks the thread blocks
+    /// all.
     ///
-    /// At most four times as many entries are in hand. While the first of them is not finished, the bookmark does not
-    /// move; those behind it that are finished are noted in the state folder, and handled again only if the process
-    /// ends before the next write.
+    /// At most four times as many entries are in hand. While the first of them is not finished, the
+    /// bookmark does not move. The state folder notes the finished entries behind the first one.
+    /// They are handled again only if the process ends before the next write.
     ///
     /// # Examples
     ///
@@ -370,13 +374,14 @@ impl Worker {
 
     /// Handles entries up to the newest one now, or for ever if the consumer follows.
     ///
-    /// Cancel safe: if the future is dropped, the handlers that run are dropped, too. Their attempts count for nothing,
-    /// and the next run begins with their entries at once; the pauses of entries that failed go on. Where attempts are
-    /// taken back, or entries are done with, the drop writes a small file.
+    /// Cancel safe: if the future is dropped, the handlers that run are dropped, too. Their
+    /// attempts count for nothing, and the next run begins with their entries at once; the pauses
+    /// of entries that failed go on. Where attempts are taken back, or entries are done with, the
+    /// drop writes a small file.
     ///
     /// # Errors
     ///
-    /// See [`WorkerError`]. A failure of the handler is none.
+    /// See [`WorkerError`]. A failure of the handler is no error here.
     pub async fn run<F>(&mut self, handler: impl FnMut(Delivery) -> F) -> Result<Tally, WorkerError>
     where
         F: Future<Output = Result<(), HandlerError>>,
@@ -384,8 +389,8 @@ impl Worker {
         self.run_until(pending(), handler).await
     }
 
-    /// As [`run`](Self::run), until `stop` is there: entries that the handler has begun come to their end. Should the
-    /// process end before, their attempts count for nothing.
+    /// Runs as [`run`](Self::run) does, until `stop` is ready. Handlers that have begun come to
+    /// their end. If the process ends before, their attempts count for nothing.
     ///
     /// # Errors
     ///
@@ -421,7 +426,7 @@ impl Worker {
         let mut ended = Ok(());
         let mut stage = Stage::Reading;
         loop {
-            // Before anything begins: what is asked to stop begins nothing.
+            // Before anything begins: a worker that is asked to stop begins nothing.
             let mut step = Ok(());
             if stage != Stage::Stopping && stop.as_mut().now_or_never().is_some() {
                 stage = Stage::Stopping;
@@ -457,7 +462,8 @@ impl Worker {
                 };
             }
             if let Err(error) = step {
-                // A handler that has begun comes to its end; the first error is the cause of the others.
+                // A handler that has begun comes to its end; the first error is the cause of the
+                // others.
                 stage = Stage::Stopping;
                 ended = ended.and(Err(error));
             }
@@ -491,8 +497,8 @@ impl Worker {
         }
     }
 
-    /// Takes entries in hand that are ready, and counts the attempts that begin now on the disk. Adds the numbers of
-    /// their entries to `begun`, even if it fails later.
+    /// Takes ready entries in hand, and counts on the disk the attempts that begin now. Adds the
+    /// numbers of their entries to `begun`, even if the decision about a later entry fails.
     async fn start(
         &mut self,
         running: usize,
@@ -529,7 +535,8 @@ impl Worker {
         let is_due = is_full && !self.is_noted && self.concurrency > NonZeroUsize::MIN;
         if !begun.is_empty() || is_due {
             self.is_noted = false;
-            // On the disk before the handlers run, so that an attempt that kills the process counts.
+            // On the disk before the handlers run, so that an attempt that kills the process
+            // counts.
             if let Err(error) = self.note() {
                 // These handlers do not run, so their attempts do not count.
                 for number in begun.drain(..) {
@@ -550,8 +557,8 @@ impl Worker {
         tally: &mut Tally,
     ) -> Result<(), WorkerError> {
         let key = self.key_of(&delivery);
-        // A process before this one parked the entry, and ended before it noted that. A clone of the folder may have
-        // retried or dropped the entry since.
+        // A process before this one may have parked the entry, and ended before noting the entry as
+        // done. A clone of the folder may have retried or dropped the entry since.
         let parked = self.parked_before.take_if(|parked| parked.is_of(&delivery));
         let is_parked = parked.map_or(Ok(false), |_| self.state.was_parked_last(&delivery));
         // First: the consumer does not deliver the entry again.
@@ -567,7 +574,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Decides about an entry whose turn it is. Returns whether its handler may begin now.
+    /// Decides about an entry whose turn has come. Returns whether the handler may begin now.
     async fn decide_about(&mut self, number: u64, tally: &mut Tally) -> Result<bool, WorkerError> {
         let Some(slot) = self.window.slot(number) else {
             return Ok(false);
@@ -596,7 +603,7 @@ impl Worker {
             }
             Decision::Skip => {
                 let (delivery, attempt) = (slot.delivery.clone(), slot.attempt.clone());
-                // Without an error, the last attempt took its process with it.
+                // Without an error, the process ended during the last attempt.
                 let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
                 self.state
                     .record(What::Skipped, &delivery, attempt.count, why)?;
@@ -628,7 +635,8 @@ impl Worker {
             Ok(()) => {
                 self.consumer.observer().handled(&delivery);
                 self.finish(number, Outcome::Handled, tally).await?;
-                // Only the mark for health checks, and last: its failure must not make the entry one that failed.
+                // Only the mark for health checks, and last: a failure to write the mark must not
+                // count as a failure of the entry.
                 Ok(self.state.handled()?)
             }
             Err(Failure::Interrupted) => {
@@ -652,7 +660,7 @@ impl Worker {
         }
     }
 
-    /// Counts an entry that is done with, and lets go of it.
+    /// Counts the outcome of an entry, and moves the place behind finished entries.
     async fn finish(
         &mut self,
         number: u64,
@@ -670,8 +678,8 @@ impl Worker {
         self.let_go(outcome).await
     }
 
-    /// Moves the place behind the entries that are done with. It is kept at once if no other is ready, or if a repeat
-    /// would show in the record; else together with the next attempt.
+    /// Moves the place behind the finished entries. The place is kept at once if no other entry is
+    /// ready, or if a repeat would show in the record; else together with the next attempt.
     async fn let_go(&mut self, outcome: Outcome) -> Result<(), WorkerError> {
         let last = self.window.pop_finished();
         self.is_noted = false;
@@ -681,7 +689,8 @@ impl Worker {
         let shows = outcome != Outcome::Handled;
         let is_due = shows || self.consumer.ready() == 0;
         match last {
-            // The consumer knows of no entries behind its bookmark, and would forget them.
+            // The consumer keeps the bookmark alone, and would forget the entries in hand behind
+            // the bookmark.
             Some(last) if is_due && self.window.is_clear() => {
                 self.consumer.accept(&last).await?;
                 self.done = None;
@@ -694,7 +703,7 @@ impl Worker {
         }
     }
 
-    /// Excuses the attempts that run, durably: the process may be ended before they are.
+    /// Excuses the attempts that run, durably: the process may be ended before the attempts end.
     fn excuse(&mut self) -> Result<(), WorkerError> {
         if self.window.excuse() {
             return self.note();
@@ -712,7 +721,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the key by which entries wait for each other. An entry has none if the key function panics.
+    /// Returns the key by which entries wait for each other. An entry has none if the key function
+    /// panics.
     fn key_of(&self, delivery: &Delivery) -> Option<String> {
         let counts = self.policy == Policy::ParkByKey || self.concurrency > NonZeroUsize::MIN;
         let key = self.key.as_ref().filter(|_| counts)?;
@@ -738,7 +748,7 @@ impl Worker {
             attempts: failed.map_or(0, |attempt| attempt.count),
             error,
         })?;
-        // Only the last one parked may lack its note.
+        // The note is missing for the entry parked last at most.
         self.parked_before = None;
         let observer = self.consumer.observer();
         observer.parked(&slot.delivery, failed.is_none());
@@ -746,20 +756,21 @@ impl Worker {
     }
 }
 
-/// A run of a worker. Dropped with it, the attempts that run are taken back, and the place is kept.
+/// Run of a worker. The drop takes back the attempts that run, and keeps the place.
 struct Run<'a>(&'a mut Worker);
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         let Self(worker) = self;
         if worker.window.interrupt() || !worker.is_noted {
-            // If this fails, the process after this one counts an attempt too many, or records an entry twice.
+            // If this fails, the process after this one counts an attempt too many, or records an
+            // entry twice.
             worker.is_noted = worker.note().is_ok();
         }
     }
 }
 
-/// Returns the next entry. A consumer that follows waits for it through all transient errors.
+/// Returns the next entry. A consumer that follows waits through all transient errors.
 async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerError> {
     loop {
         match consumer.next().await {
@@ -771,7 +782,7 @@ async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerErro
     }
 }
 
-/// Begins the handler, and waits for its end.
+/// Begins the handler, and returns a future of the outcome.
 fn run<H, F>(
     handler: &mut H,
     delivery: &Delivery,

@@ -1,8 +1,8 @@
 //! Documents on their way before the walk asks for them.
 //!
-//! Shell: tasks. The archive index lists the documents that come next. The walk checks them as ever: an index that is
-//! wrong costs requests, never entries. Only documents that the index lists are fetched early, since they are final,
-//! and only from the origin that the walk is at.
+//! Shell: tasks. The archive index lists the documents that come next. The walk checks them as
+//! ever: an index that is wrong costs requests, never entries. Only documents that the index lists
+//! are fetched early, since they are final, and only from the origin that the walk is at.
 
 use std::{collections::VecDeque, pin::Pin, task};
 
@@ -24,7 +24,7 @@ use url::Url;
 
 use crate::fetch::{FetchError, Fetched, Fetcher};
 
-/// Background task, aborted when its handle is dropped.
+/// Background task. The drop of the handle aborts the task.
 #[derive(Debug)]
 pub(super) struct Task<T>(JoinHandle<T>);
 
@@ -91,7 +91,7 @@ impl Ahead {
         self.loading = None;
     }
 
-    /// Returns the document that the walk asks for, if it is on its way.
+    /// Returns the request for the document that the walk asks for, if one is on the way.
     pub(super) fn take(&mut self, ask: &Ask) -> Option<Flight> {
         let place = self.flights.iter().position(|(url, _)| *url == ask.url)?;
         // Requests for earlier documents end here: the walk has passed them.
@@ -100,8 +100,8 @@ impl Ahead {
         Some(flight).filter(|_| !ask.again)
     }
 
-    /// Starts requests for the documents after `read`, if the walk, which asks for the next one now, has a long way
-    /// to go: `left` entries. Outside of a tokio runtime it does nothing.
+    /// Starts requests for the documents after `read`, if the walk has a long way to go: `left`
+    /// entries. `ask` is the walk's own next request. Outside of a tokio runtime nothing starts.
     pub(super) fn look(&mut self, fetcher: &Fetcher, ask: &Ask, read: &Document, left: u64) {
         // An estimate: the next documents are taken to be as long as this one.
         let documents_left = usize::try_from(left).unwrap_or(usize::MAX) / read.len().max(1);
@@ -119,7 +119,8 @@ impl Ahead {
         }
         // Large documents mean few requests, so that together they stay within the bound.
         let window = (AHEAD_BYTES_MAX / read.bytes().max(1)).clamp(1, AHEAD_DOCUMENTS_MAX);
-        // A document that is much larger than this one fails here, and the walk fetches it in its turn.
+        // A document that is much larger than this one fails here, and the walk fetches the
+        // document later.
         let fetcher = fetcher.with_bytes_max(2 * AHEAD_BYTES_MAX / window);
         let documents = self.plan.iter().flat_map(|plan| &plan.documents);
         let next: Vec<Url> = documents
@@ -151,6 +152,7 @@ impl Ahead {
                 self.plan = Some(found);
                 self.misses = 0;
             }
+            // A failure is no error of the walk, which needs no index.
             _ => {
                 self.plan = None;
                 self.misses += 1;
@@ -158,8 +160,8 @@ impl Ahead {
         }
     }
 
-    /// Drops the documents that the walk has passed. A plan without the document that the walk is at is dropped,
-    /// unless more of it is to come.
+    /// Drops the documents that the walk has passed. A plan without the document that the walk is
+    /// at is dropped, unless more of the plan is to come.
     fn align_with(&mut self, ask: &Ask) {
         let Some(plan) = &mut self.plan else { return };
         if let Some(place) = plan.documents.iter().position(|url| *url == ask.url) {
@@ -227,7 +229,7 @@ impl Looking {
         None
     }
 
-    /// Fetches a block. Returns the URL of the block before it, and the documents that it lists.
+    /// Fetches a block. Returns the URL of the block before, and the documents in the block's list.
     async fn block_of(&self, url: &Url) -> Option<(Option<Url>, VecDeque<Url>)> {
         if url.origin() != self.wanted.origin() {
             return None;
@@ -242,8 +244,8 @@ impl Looking {
     }
 }
 
-/// Returns the documents that a block lists at its own origin. A list longer than any block of a Simplefeed server is
-/// cut off.
+/// Returns the documents that a block lists at its own origin. A list longer than any block of a
+/// Simplefeed server is cut off.
 fn documents_of(url: &Url, block: &IndexBlock) -> VecDeque<Url> {
     let most = usize::try_from(INDEX_BLOCK_DOCUMENTS).unwrap_or(usize::MAX);
     let documents = block.documents.iter().take(most);

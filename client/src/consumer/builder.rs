@@ -104,7 +104,8 @@ impl Builder {
         }
     }
 
-    /// Keeps the bookmark in `store`, and begins after the one found there. The first [`next`](Consumer::next) reads it.
+    /// Keeps the bookmark in `store`, and begins after the one found there. The first
+    /// [`next`](Consumer::next) reads the store.
     #[must_use]
     pub fn bookmark(self, store: impl BookmarkStore + 'static) -> Self {
         Self {
@@ -113,8 +114,8 @@ impl Builder {
         }
     }
 
-    /// Begins after a bookmark that the caller kept, in a database for instance. It goes before one
-    /// found in a store.
+    /// Begins after a bookmark that the caller kept, in a database for instance. This bookmark goes
+    /// before one found in a store.
     ///
     /// # Examples
     ///
@@ -140,7 +141,8 @@ impl Builder {
         Self { since, ..self }
     }
 
-    /// Sets whether to wait for entries to come. By default, the end is the newest entry at the first look.
+    /// Sets whether to wait for entries to come. By default, the end is the newest entry at the
+    /// first look.
     #[must_use]
     pub fn follow(self, follow: bool) -> Self {
         Self { follow, ..self }
@@ -192,8 +194,8 @@ impl Builder {
         }
     }
 
-    /// Allows links and redirects to lead to the origin of `url`, too. By default no request goes anywhere but to the
-    /// origin of the feed's URL; a token never does.
+    /// Allows links and redirects to lead to the origin of `url`, too. By default no request goes
+    /// anywhere but to the origin of the feed's URL; a token never does.
     #[must_use]
     pub fn allow_origin(mut self, url: Url) -> Self {
         self.allowed_origins.push(url);
@@ -206,15 +208,16 @@ impl Builder {
         Self { timeouts, ..self }
     }
 
-    /// Sets whether entries of a foreign feed that come again with a later `updated` are delivered again; they are
-    /// not by default. (Entries of a Simplefeed server never come again.)
+    /// Sets whether entries of a foreign feed that come again with a later `updated` are delivered
+    /// again; they are not by default. (Entries of a Simplefeed server never come again.)
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
     }
 
-    /// Sets the time between looks at a plain feed without freshness information; 15 minutes by default, at least a
-    /// second and at most a day. Answers of a Simplefeed server always have `max-age`.
+    /// Sets the time between looks at a plain feed without freshness information; 15 minutes by
+    /// default, at least a second and at most a day. Answers of a Simplefeed server always have
+    /// `max-age`.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         let [least, most] = [POLL_SECONDS_MIN, PAUSE_SECONDS_MAX].map(Duration::from_secs);
@@ -222,15 +225,16 @@ impl Builder {
         Self { interval, ..self }
     }
 
-    /// Sets the best means by which a consumer that follows may learn of a new entry; [`WakeBy::Events`] by default.
+    /// Sets the best means by which a consumer that follows may learn of a new entry;
+    /// [`WakeBy::Events`] by default.
     #[must_use]
     pub fn wake_by(self, wake_by: WakeBy) -> Self {
         Self { wake_by, ..self }
     }
 
-    /// Sets the action at a gap: the bookmarked entry, a document on the way, or an entry that the consumer has seen
-    /// and not delivered, has left the feed. By default the consumer stops with an error that
-    /// [is a gap](simplefeed_core::replay::WalkError::is_gap).
+    /// Sets the action at a gap: the bookmarked entry, a document on the way, or an entry that the
+    /// consumer has seen and not delivered, has left the feed. By default the consumer stops with
+    /// an error that [is a gap](simplefeed_core::replay::WalkError::is_gap).
     #[must_use]
     pub fn on_gap(self, on_gap: OnGap) -> Self {
         Self { on_gap, ..self }
@@ -302,7 +306,8 @@ impl Builder {
     }
 }
 
-/// Returns the URL without name and password, which must stand in no bookmark, message or other request.
+/// Returns the URL without name and password, which must stand in no bookmark, message or other
+/// request.
 fn without_password(mut url: Url) -> Url {
     // Both fail only for URLs that have no host, and so no password.
     let _no_host = url.set_username("").is_err() || url.set_password(None).is_err();

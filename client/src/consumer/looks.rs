@@ -21,20 +21,22 @@ use crate::{
 /// Why a consumer looks at the recent document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// The first look, a repeat after a failure, or one for a position that a stream named: due at the end of the pause.
+    /// The first look, a repeat after a failure, or one for a position that a stream named: due at
+    /// the end of the pause.
     Next,
-    /// It has caught up, and rests until a poll is due or something wakes it.
+    /// The consumer has caught up, and rests until a poll is due or something wakes the consumer.
     Resting,
-    /// It was woken: past all caches, which may not know yet.
+    /// The consumer was woken. The look goes past all caches, which may not have the news yet.
     Woken,
-    /// The server answers once there is something new; since when it is asked.
+    /// The server answers once there is something new; the instant is the beginning of the wait.
     Waiting(time::Instant),
-    /// That answer has come; whether the server waited for anything.
+    /// The answer to a wait has come; whether the server waited before the answer.
     Waited(bool),
 }
 
 impl Consumer {
-    /// Waits for the end of a pause. A pause between two looks ends early if something wakes the consumer.
+    /// Waits for the end of a pause. A pause between two looks ends early if something wakes the
+    /// consumer.
     ///
     /// Cancel safe.
     pub(super) async fn pause_until(&mut self, due: time::Instant) {
@@ -51,7 +53,7 @@ impl Consumer {
                     // Entries of a plain feed have no positions to compare.
                     self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
                     self.look = Look::Woken;
-                    // Kept, should the future be dropped.
+                    // Kept in `self`, so that a dropped future loses no pause.
                     self.not_before = self.woken_from;
                     if let Some(from) = self.woken_from {
                         time::sleep_until(from).await;
@@ -82,8 +84,8 @@ impl Consumer {
         if self.look == Look::Waited(false) && !has_news {
             self.waker.waited(Waited::Absent);
         }
-        // Whatever a server sends, looks without news are a second apart, and so are those at plain feeds, where nothing
-        // shows whether a wake is sound.
+        // Whatever a server sends, looks without news are a second apart, and so are those at plain
+        // feeds, where nothing shows whether a wake is sound.
         let least = Duration::from_secs(POLL_SECONDS_MIN);
         let looked_at = self
             .looked_at
@@ -107,12 +109,13 @@ impl Consumer {
     }
 }
 
-/// Whether a round ended without the recent document: the feed grew faster than it was read, or the document is gone.
+/// Returns whether a round ended without the recent document: the feed grew faster than the
+/// consumer read, or the document is gone.
 pub(super) fn is_behind(place: &Bookmark) -> bool {
     place.stand == Some(Stand::Archive)
 }
 
-/// Fetches the recent document once it is another one than the known, or after a while.
+/// Fetches the recent document once the document differs from the known copy, or after a while.
 pub(super) async fn fetch_waiting(
     fetcher: &Fetcher,
     url: &Url,

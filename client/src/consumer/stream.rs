@@ -1,7 +1,7 @@
 //! A consumer as a stream of items, each with its own acknowledgement.
 //!
-//! Shell: the bookmark. Combinators such as `buffered` read a stream far ahead of its handlers, so an item counts
-//! as handled only after [`Item::accept`].
+//! Shell: the bookmark. Combinators such as `buffered` read a stream far ahead of its handlers, so
+//! an item counts as handled only after [`Item::accept`].
 
 use std::{
     collections::BTreeMap,
@@ -50,21 +50,24 @@ pub struct Item {
 }
 
 impl Item {
-    /// Remembers that this entry need not be delivered again. The bookmark moves behind it once all entries before
-    /// it are accepted, too; it is kept once a second, and when nothing is left to accept. (So a program that ends in
-    /// between gets the entries of up to a second again.)
+    /// Remembers that this entry need not be delivered again. The bookmark moves behind the entry
+    /// once all entries before are accepted, too. The store keeps the bookmark once a second, and
+    /// when nothing is left to accept. (So a program that ends in between gets the entries of up to
+    /// a second again.)
     ///
-    /// Cancel safe: the entry is accepted at the first poll; the next save keeps a place that this one did not.
+    /// Cancel safe: the first poll accepts the entry, and the next save keeps a place that this
+    /// call did not keep.
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NeverAccepted`] if an item far in front of this one was dropped, or
-    /// is still being handled: the entry is accepted, and the bookmark cannot move.
+    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NeverAccepted`] if an item far in front of
+    /// this one was dropped, or is still being handled: the entry is accepted, and the bookmark
+    /// cannot move.
     pub async fn accept(&self) -> Result<(), ConsumerError> {
         self.ledger.accept(&self.delivery).await
     }
 
-    /// Returns the entry alone. Dropping it accepts nothing.
+    /// Returns the entry alone. A drop of the entry accepts nothing.
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
     }
@@ -78,12 +81,13 @@ impl Deref for Item {
     }
 }
 
-/// Accepted places and the store of the bookmark. A consumer shares it with the items of its stream.
+/// Accepted places and the store of the bookmark, shared by a consumer and the items of the stream.
 ///
-/// The store is locked before the places, and over a whole save: so no older place is saved after a newer one.
+/// The store is locked before the places, and over a whole save: so no older place is saved after a
+/// newer one.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Number of the consumer, which its deliveries have, too.
+    /// Number of the consumer, which all deliveries of the consumer bear.
     consumer: u64,
     places: Mutex<Places>,
     store: tokio::sync::Mutex<Store>,
@@ -98,10 +102,11 @@ struct Places {
     delivered: u64,
     /// All entries up to this number are accepted.
     done: u64,
-    /// Runs of entries that were accepted before one in front of them: the last of each run, by the run's first. (A
-    /// delivery holds its whole document, so there is one for each hole and not for each entry.)
+    /// Runs of entries accepted before an entry in front of them: the last entry of each run, by
+    /// the number of the run's first. (A delivery holds the whole document, so the map has one for
+    /// each run and not for each entry.)
     ahead: BTreeMap<u64, Delivery>,
-    /// The last entry up to `done`, while the store does not have its place.
+    /// Last entry up to `done`, while the store does not have the place.
     unkept: Option<Delivery>,
     kept_at: time::Instant,
 }
@@ -116,6 +121,7 @@ impl Ledger {
     pub(super) fn new(store: Option<Box<dyn AnyStore>>) -> Arc<Self> {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
+            // Relaxed, since the numbers need only differ.
             consumer: CONSUMERS.fetch_add(1, Ordering::Relaxed),
             places: Mutex::new(Places {
                 delivered: 0,
@@ -145,7 +151,7 @@ impl Ledger {
         (self.consumer, places.delivered)
     }
 
-    /// Returns an error for an entry of another consumer: its number means another entry here.
+    /// Returns an error for an entry of another consumer, whose number means another entry here.
     fn check(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if delivery.consumer == self.consumer {
             return Ok(());
@@ -159,13 +165,14 @@ impl Ledger {
         self.places().delivered > 0
     }
 
-    /// Whether everything that was read is accepted.
+    /// Returns whether all entries read are accepted.
     pub(super) fn is_all_accepted(&self) -> bool {
         let places = self.places();
         places.done == places.delivered
     }
 
-    /// Accepts an entry and all before it, durably. Returns whether it was not accepted before.
+    /// Accepts an entry and all entries before, durably. Returns whether the entry is newly
+    /// accepted.
     pub(super) async fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
         self.check(delivery)?;
         let mut store = self.store.lock().await;
@@ -217,7 +224,8 @@ impl Ledger {
         };
         store.save_after(&delivery).await?;
         let mut places = self.places();
-        // Another entry may have been accepted during the save; its place is not kept yet.
+        // Another entry may have been accepted during the save. The place of that entry is not kept
+        // yet.
         if matches!(&places.unkept, Some(unkept) if unkept.number == delivery.number) {
             places.unkept = None;
         }
@@ -254,7 +262,7 @@ impl Places {
         let before = before.map(|(first, last)| (*first, last.number));
         let is_known = number <= self.done || before.is_some_and(|(_, last)| last >= number);
         if !is_known {
-            // Joined with the run in front of it, and with the one behind it.
+            // The entry joins the run in front and the run behind.
             let first = before.filter(|(_, last)| last + 1 == number);
             let first = first.map_or(number, |(first, _)| first);
             let behind = self.ahead.remove(&(number + 1));
@@ -300,20 +308,21 @@ fn not_kept(source: io::Error) -> ConsumerError {
 }
 
 impl Drop for Ledger {
-    /// Saves the latest accepted place, if the store does so without waiting, as a file does. The place of another
-    /// store is lost, and its entries are delivered again.
+    /// Saves the latest accepted place, if the store does so without waiting, as a file does. The
+    /// place of another store is lost, and its entries are delivered again.
     fn drop(&mut self) {
-        // A store of tokio's may panic outside of a runtime, and a panic in a drop would end the process.
+        // A store of tokio's may panic outside of a runtime, and a panic in a drop would end the
+        // process.
         let save = AssertUnwindSafe(|| self.save_accepted().now_or_never());
         let _kept = catch_unwind(save);
     }
 }
 
 impl Consumer {
-    /// Returns the entries as a stream of items. The bookmark moves only behind entries that were
-    /// [accepted](Item::accept), and before it none that was not, so that any number of them may be on their way
-    /// through `buffered` or `for_each_concurrent`. An entry that is dropped without being accepted is delivered
-    /// again by the next consumer.
+    /// Returns the entries as a stream of items. The bookmark moves only over entries that were
+    /// [accepted](Item::accept), and never past one that was not. So any number of entries may be
+    /// on their way through `buffered` or `for_each_concurrent`. An entry that is dropped without
+    /// acceptance is delivered again by the next consumer.
     ///
     /// The stream goes on after a transient error and ends after any other.
     pub fn into_stream(self) -> impl Stream<Item = Result<Item, ConsumerError>> + Send {

@@ -1,7 +1,7 @@
 //! The meaning of answers.
 //!
-//! Pure, but for the clock that a date in `Retry-After` is counted from. `Cache-Control` is read by hand: the headers
-//! crate (0.4) knows no `stale-while-revalidate`, and reads `MAX-AGE` as nothing.
+//! Pure, but for the clock that a date in `Retry-After` is counted from. `Cache-Control` is read by
+//! hand: the headers crate (0.4) knows no `stale-while-revalidate`, and reads `MAX-AGE` as nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use url::Url;
 use super::FetchError;
 use crate::transport::Answer;
 
-/// How long an answer stays fresh, and whether it still is (RFC 9111, RFC 5861).
+/// Freshness lifetime and age of an answer (RFC 9111, RFC 5861).
 ///
 /// # Examples
 ///
@@ -53,7 +53,7 @@ impl Freshness {
         }
     }
 
-    /// Returns the freshness after a 304: values that it leaves out stay (RFC 9111, 4.3.4).
+    /// Returns the freshness after a 304: values that the 304 leaves out stay (RFC 9111, 4.3.4).
     pub(crate) fn renewed(self, newer: Self) -> Self {
         Self {
             max_age: newer.max_age.or(self.max_age),
@@ -78,16 +78,16 @@ impl Freshness {
         self.max_age.unwrap_or_default().max(floor)
     }
 
-    /// Returns how long a cache may keep giving this copy: the rest of `max-age`, and as long as it may revalidate
-    /// meanwhile.
+    /// Returns how long a cache may keep giving this copy: the rest of the lifetime (`s-maxage`,
+    /// else `max-age`) and of `stale-while-revalidate`; at least a second.
     pub fn let_go_after(&self) -> Duration {
         let lifetime = self.freshness_lifetime().unwrap_or_default();
         let floor = Duration::from_secs(POLL_SECONDS_MIN);
         lifetime.saturating_sub(self.age).max(floor)
     }
 
-    /// Returns whether a cache gave a stale copy, as it may while it cannot reach the server. Newer entries are not
-    /// seen.
+    /// Returns whether a cache gave a stale copy, as caches may while the server is out of reach.
+    /// Such a copy hides newer entries.
     pub fn is_past(&self) -> bool {
         // Apache marks a stale copy without sending an `Age`.
         self.told_past
@@ -109,8 +109,8 @@ fn tells_past(status: &str) -> bool {
     })
 }
 
-/// Returns whether a cache warns that its copy is stale, that it could not revalidate it, or that it is cut off. RFC
-/// 9111 has no such field any more; Apache sends it, and no `Age`.
+/// Returns whether a cache warns that the copy is stale, that revalidation failed, or that the
+/// cache is disconnected. RFC 9111 no longer has this field; Apache sends the field, and no `Age`.
 fn warns_of_the_past(warnings: &str) -> bool {
     warnings.split(',').any(|warning| {
         let code = warning.trim().get(..3);
@@ -129,8 +129,9 @@ fn expires(answer: &Answer) -> Option<Duration> {
     Some(bounded_seconds(lifetime.unwrap_or_default().as_secs()))
 }
 
-/// Returns the answer's `Last-Modified`, if it is fit for a conditional request: a document that changed within the
-/// second of the answer could change once more in it (RFC 9110, 8.8.2.2).
+/// Returns the answer's `Last-Modified`, if the date is fit for a conditional request: a document
+/// that changed within the second of the answer could change once more in that second (RFC 9110,
+/// 8.8.2.2).
 pub(super) fn last_modified(answer: &Answer) -> Option<String> {
     let text = answer.header("last-modified")?;
     let date = |text| httpdate::parse_http_date(text).ok();
@@ -159,7 +160,8 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     from.join(answer.header("location")?).ok()
 }
 
-/// Returns an answer with status 200, or 203 from a proxy that changed it. Any other status is an error.
+/// Returns an answer with status 200, or with 203 from a proxy that changed the content. Any other
+/// status is an error.
 ///
 /// # Errors
 ///
@@ -260,10 +262,12 @@ fn is_page(body: &[u8]) -> bool {
     })
 }
 
-/// Returns the detail of a problem document, the title of an HTML page, or the beginning of any other text.
+/// Returns the detail of a problem document, the title of an HTML page, or the beginning of any
+/// other text.
 pub(crate) fn problem_detail(answer: &Answer) -> String {
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        // A line of the request differs from the line of the user's file. The index of the entry is the same in both.
+        // A line of the request differs from the line of the user's file. The index of the entry is
+        // the same in both.
         return match (problem.line, problem.entry) {
             (Some(line), None) => format!("{} (line {line} of the request)", problem.detail),
             _ => problem.detail,

@@ -1,13 +1,13 @@
 //! Links in header fields (RFC 8288).
 //!
-//! Pure. By hand: the crate `parse_link_header` takes a link out of a quoted title, and nom-rfc8288 brings a parser
-//! library for these 60 lines.
+//! Pure. By hand: the crate `parse_link_header` takes a link out of a quoted title, and nom-rfc8288
+//! brings a parser library for these 60 lines.
 
 /// Characters between two links.
 const BETWEEN: [char; 3] = [' ', '\t', ','];
 
-/// Returns the targets and relations of a `Link` field. A malformed link is passed over, up to the next comma. Links
-/// from another resource than the answer (`anchor`) are left out.
+/// Returns the targets and relations of a `Link` field. A malformed link is passed over, up to the
+/// next comma. Links from another resource than the answer (`anchor`) are left out.
 pub(super) fn links(field: &str) -> Vec<(String, String)> {
     let mut found = vec![];
     let mut rest = field.trim_start_matches(BETWEEN);
@@ -19,6 +19,7 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
         let Some((target, parameters)) = link.split_once('>') else {
             break;
         };
+        // A target has no `<`: the link never closed, and this `>` is that of a later link.
         if target.contains('<') {
             rest = next_link(link);
             continue;
@@ -63,7 +64,7 @@ fn parameters_of(text: &str) -> (Vec<(String, String)>, &str) {
     (parameters, rest)
 }
 
-/// Returns a token or quoted string at the beginning of `text`, and the text after it.
+/// Returns a token or quoted string at the beginning of `text`, and the rest of the text.
 fn value_of(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         // A token ends where the next parameter or link begins.

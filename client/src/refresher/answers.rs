@@ -1,4 +1,4 @@
-//! Answers of a provider: what of them counts, and what is published.
+//! Answers of a provider: the parts that count, and the event that is published.
 //!
 //! Pure.
 
@@ -11,27 +11,33 @@ use simplefeed_core::{
     refresh::{Publication, Value, What},
 };
 
-/// Returns the digests of an answer. `ignored` are JSON pointers to parts whose change does not count.
+/// Returns the digests of an answer. `ignored` are JSON pointers to parts whose change does not
+/// count.
 pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Value {
     let exact = Digest::of(answer.get().as_bytes());
     let mut rest = answer.to_owned();
     for pointer in ignored {
+        // A pointer begins with `/`, so the first part is empty (RFC 6901, 3).
         let names: Vec<String> = pointer.split('/').skip(1).map(unescaped).collect();
         rest = without(&rest, &names).unwrap_or(rest);
     }
-    // Members in any order are the same, and numbers keep all their digits. A member twice is compared as it came.
+    // Members in any order are the same, and numbers keep all their digits. An answer with a member
+    // twice is compared by the exact text.
     let counted = canonical_json(rest.get()).map_or(exact, |text| Digest::of(text.as_bytes()));
     Value { counted, exact }
 }
 
 /// Returns a name in a JSON pointer without its escapes.
 fn unescaped(name: &str) -> String {
+    // In this order, so that `~01` becomes `~1` and not `/` (RFC 6901, 4).
     name.replace("~1", "/").replace("~0", "~")
 }
 
-/// Returns a value without the part at a place; nothing if there is none. An item of an array becomes `null`.
+/// Returns a value without the part at a place; nothing if there is no such part. An item of an
+/// array becomes `null`.
 fn without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
     let (name, below) = names.split_first()?;
+    // Members stay text: a parsed number would lose digits.
     if let Ok(mut members) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(value.get()) {
         let member = members.remove(name)?;
         if !below.is_empty() {
@@ -67,6 +73,7 @@ pub(super) fn event_of(
         What::Value(_) => answer.map(ToOwned::to_owned),
         What::Ended => RawValue::from_string(r#"{"ended":true}"#.to_owned()).ok(),
     };
+    // Id and date follow from the slot, so that a repeat after a crash is a duplicate.
     Event {
         id: Some(publication.event_id().urn().to_string()),
         title: Some(publication.id.clone()),
@@ -87,7 +94,8 @@ mod tests {
         value_of(&answer, &ignored).counted
     }
 
-    /// Goal: each change is seen, also behind the digits that a float keeps; the form of the text is none.
+    /// Goal: each change is seen, also behind the digits that a float keeps; the form of the text
+    /// is none.
     #[test]
     fn what_counts_is_the_value() {
         let same = |one: &str, other: &str| counted(one, &[]) == counted(other, &[]);

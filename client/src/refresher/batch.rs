@@ -1,6 +1,7 @@
-//! One batch from lease to finish: what a [`Round`] says is done with the queue, the provider and the feed.
+//! One batch from lease to finish: the steps of a [`Round`], done with the queue, the provider and
+//! the feed.
 //!
-//! Shell.
+//! Shell: the queue, the provider and the feed.
 
 use std::{collections::HashMap, pin::pin, sync::atomic::Ordering, time::Duration};
 
@@ -26,17 +27,18 @@ use super::{
 };
 use crate::{error::error_text, publisher::PublishError};
 
-/// Time for which a batch is leased. What a killed worker had is refreshed so much later, at most.
+/// Time for which a batch is leased. Items of a killed worker are refreshed later by this time at
+/// most.
 pub(super) const LEASE: Duration = Duration::from_secs(9);
 /// Time after which a worker that waits extends its leases.
 const EXTEND: Duration = Duration::from_secs(2);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
-/// Time for what is under way when the worker is asked to stop.
+/// Time for work under way when the worker is asked to stop.
 const STOP: Duration = Duration::from_secs(3);
 /// Wait for a quota that is worth a word.
 const LONG_WAIT: Duration = Duration::from_mins(1);
-/// Failures of an item alone with which it is dead.
+/// Failures of an item alone after which the item is dead.
 const ATTEMPTS: u32 = 5;
 /// Pause before an item that failed alone is tried again; doubled with each failure.
 const RETRY: Duration = Duration::from_mins(1);
@@ -96,14 +98,15 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(())
     }
 
-    /// Puts items back that were brought forward although a floor had put them so far ahead. A wrong clock has planned what is
-    /// further ahead than [`State::wait_max`]: that stays in the batch.
+    /// Puts back items that were brought forward although a floor had put them so far ahead. An
+    /// item further ahead than [`State::wait_max`] was planned by a wrong clock, and stays in the
+    /// batch.
     async fn put_back(&mut self) -> Result<(), QueueError> {
         let intervals = &self.refresher.intervals;
         let is_early = |lease: &mut Lease| {
             let ahead = lease.job.slot - lease.leased;
             let state = leased(lease).state;
-            // One that has a note was looked up in its slot.
+            // An item with a note was looked up in this slot already, and goes on from there.
             lease.job.note.is_empty()
                 && ahead
                     .to_std()
@@ -162,7 +165,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(true)
     }
 
-    /// Returns a credential that may make a request now, and waits for one if need be. Nothing if the worker is to stop.
+    /// Waits for a credential that may make a request, and returns the credential. Returns nothing
+    /// if the worker is to stop.
     async fn reserve(&mut self) -> Result<Option<&'r Credential>, QueueError> {
         let refresher = self.refresher;
         let (mut is_told, mut held) = (false, Instant::now());
@@ -210,8 +214,9 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         self.extend(all.collect(), LEASE).await
     }
 
-    /// Does work, and extends the leases meanwhile. Returns nothing, and ends the work, once all leases are lost, since
-    /// another worker does it; and some time after the worker is asked to stop, when the jobs are given back.
+    /// Does work, and extends the leases meanwhile. Once all leases are lost, the work ends, and
+    /// nothing is returned: another worker has the jobs. The work also ends some time after the
+    /// worker is asked to stop; then the jobs are given back.
     async fn held_while<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, QueueError> {
         let mut work = pin!(work);
         let mut stop = self.stop.clone();
@@ -220,7 +225,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             tokio::time::sleep(STOP).await;
         });
         loop {
-            // The work stands still while the leases are extended, so that nothing is published without them.
+            // The work stands still while the leases are extended, so that nothing is published
+            // without them.
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(Some(done)),
@@ -264,6 +270,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 });
             }
         }
+        // A call of the queue takes at least one job.
         if extensions.is_empty() {
             return Ok(places);
         }
@@ -273,7 +280,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(lost.map(|(index, _)| index).collect())
     }
 
-    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and the fault for people.
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and
+    /// the fault for people.
     async fn read(
         &mut self,
         round: &mut Round,
@@ -300,7 +308,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                         self.answers.insert(id.clone(), answer);
                     }
                 }
-                // A wrong URL, or a command that prints nothing, would else refresh nothing without a word.
+                // A wrong URL, or a command that prints nothing, would else refresh nothing without
+                // a word.
                 let is_empty = values.is_empty();
                 let was_empty = self.refresher.is_empty.swap(is_empty, Ordering::Relaxed);
                 let is_news = is_empty && !was_empty && ids.len() > 1;
@@ -347,6 +356,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         let mut stop = self.stop.clone();
         let mut pauses = pin!(pause(PAUSE, &mut stop));
         let lost = loop {
+            // Within the pause, too, which would take most of the lease.
             let lost = self.hold().await?;
             match tokio::time::timeout(EXTEND, &mut pauses).await {
                 Ok(true) => return self.give_back().await.map(|()| false),
@@ -358,20 +368,22 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(true)
     }
 
-    /// Appends events to the feed. Returns which of them are refused for ever, and why. A feed that takes none of several
-    /// is at fault itself.
+    /// Appends events to the feed. Returns which of them are refused for ever, and why. A feed that
+    /// takes none of several is at fault itself.
     async fn append(&self, events: &[Publication]) -> Result<Vec<(usize, String)>, PublishError> {
         let mut parts = vec![events.to_vec()];
         let mut refused = Vec::new();
         let mut is_known = events.len() == 1;
         while let Some(mut part) = parts.pop() {
-            // All of them before the request, since an iterator that borrows cannot cross an await in a task.
+            // All events before the request, since an iterator that borrows cannot cross an await
+            // in a task.
             let made: Vec<Event> = part.iter().map(|event| self.event(event)).collect();
             let Err(error) = self.refresher.publisher.append(made).await else {
                 is_known = true;
                 continue;
             };
-            // A request is stored as a whole or not at all.
+            // A request is stored as a whole or not at all. With these statuses a repeat is
+            // refused, too.
             let PublishError::Refused {
                 status: 400 | 409 | 413 | 422,
                 detail,
@@ -390,6 +402,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                     parts.push(part);
                 }
             } else {
+                // Without a named entry, halves are tried until the entry at fault is alone.
                 parts.push(part.split_off(part.len() / 2));
                 parts.push(part);
             }
@@ -463,11 +476,13 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     }
 }
 
-/// Returns an item as decisions see it. A payload that is none, of another program, is an item that has just been born.
+/// Returns an item in the form for decisions. A payload of another program counts as an item that
+/// has just been born.
 fn leased(lease: &Lease) -> Leased {
     let state = serde_json::from_slice(&lease.job.payload);
     let note: Option<Note> = serde_json::from_slice(&lease.job.note).ok();
-    // A wrong clock has set a slot that is still to come. The events of an earlier worker have the slot of its note.
+    // A slot that is still to come was set by a wrong clock. The events of an earlier worker have
+    // the slot of that worker's note.
     let noted = note.and_then(|note| note.slot).map(Timestamp::from_micros);
     let slot = noted.unwrap_or_else(|| instant(lease.job.slot.min(lease.leased)));
     Leased {

@@ -1,4 +1,6 @@
 //! The seam to a provider.
+//!
+//! Pure: the trait, and the types of requests and answers.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,16 +12,16 @@ use simplefeed_queue::{Limit, Report};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credential {
-    /// Its name, under which all workers of a queue share the quota.
+    /// Name of the credential, under which all workers of a queue share the quota.
     pub name: String,
     /// Requests that the credential may make in a window of time.
     pub limit: Limit,
-    /// Header field of its requests, with the secret.
+    /// Header field of requests, with the secret.
     pub header: Option<(String, String)>,
 }
 
 impl Credential {
-    /// Returns one without a header field.
+    /// Returns a credential without a header field.
     pub fn new(name: impl Into<String>, limit: Limit) -> Self {
         let (name, header) = (name.into(), None);
         Self {
@@ -34,7 +36,8 @@ impl Credential {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Found {
-    /// Answers by item, each as it came. Other items are ignored; a missing one is absent.
+    /// Answers by item, each as it came. Answers about other items are ignored. An item without an
+    /// answer counts as absent.
     pub answers: HashMap<String, Box<RawValue>>,
     /// Time for which the provider wants no other request for these items.
     pub floor: Duration,
@@ -47,7 +50,7 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// If it has no JSON form.
+    /// If the answer has no JSON form.
     pub fn insert(
         &mut self,
         id: impl Into<String>,
@@ -60,14 +63,15 @@ impl Found {
     }
 }
 
-/// Why a request has no answer. It counts against an item only if the provider refuses that one alone, or fails at it three
-/// times, and answers others.
+/// Why a request has no answer. The error counts against an item only if the provider answers
+/// others, and refuses that item alone or fails at that item three times.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// The provider refused the lookup, or the lookup itself refuses an item (400). A status that means the items (400, 404, 422) makes the refresher look for the item at
-    /// fault; any other one (401, 429) makes the credential pause. 403 does the former for a credential that was accepted a
-    /// short time ago, and the latter for any other one.
+    /// The provider refused the lookup, or the lookup itself refuses an item (400). A status that
+    /// means the items (400, 404, 422) makes the refresher look for the item at fault; any other
+    /// one (401, 429) makes the credential pause. 403 means the items if the credential was
+    /// accepted a short time ago, and the credential otherwise.
     #[error("the provider answered {status}: {detail}")]
     Refused {
         /// HTTP status of the refusal.
@@ -75,7 +79,7 @@ pub enum LookupError {
         /// Explanation of the refusal, for people.
         detail: String,
     },
-    /// It failed on its way, or the provider could not answer.
+    /// The request failed on the way, or the provider could not answer.
     #[error("{why}")]
     Failed {
         /// The status, if there was an answer.
@@ -88,7 +92,7 @@ pub enum LookupError {
 }
 
 impl LookupError {
-    /// Returns the error of a request that failed on its way.
+    /// Returns the error of a request that failed on the way.
     pub fn failed(why: &dyn std::error::Error) -> Self {
         let (status, pause, why) = (None, None, why.to_string());
         Self::Failed { status, pause, why }
@@ -97,7 +101,8 @@ impl LookupError {
 
 /// A provider that is asked about items.
 ///
-/// A request with an answer that never comes would hold its batch for ever: an implementation has a timeout.
+/// A request with an answer that never comes would hold its batch for ever: an implementation has a
+/// timeout.
 pub trait Lookup: Send + Sync + 'static {
     /// Asks about 1 to 100 distinct items, or as many as the refresher's batch has.
     ///

@@ -1,7 +1,7 @@
 //! Entries set aside.
 //!
-//! Shell: the disk. Each entry has a file of its own, which is there as a whole or not at all. Numbers give their
-//! order, and are not used again while an entry is left.
+//! Shell: the disk. Each entry has a file of its own, which is there as a whole or not at all.
+//! Numbers give the order of the entries, and are not used again while an entry is left.
 
 use std::{
     collections::BTreeMap,
@@ -37,17 +37,17 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Parked {
     version: u32,
-    /// Its number in this folder; it was set aside after those with lower ones.
+    /// Number of the entry in this folder; entries with lower numbers were set aside before.
     pub number: u64,
-    /// Its key, if entries have keys.
+    /// Key of the entry, if entries have keys.
     pub key: Option<String>,
-    /// Whether it only waits behind one with the same key, and was never tried.
+    /// Whether the entry only waits behind one with the same key, and was never tried.
     pub waits: bool,
-    /// How often it was tried.
+    /// Number of attempts at the entry.
     pub attempts: u32,
-    /// Error of the last attempt; none while it waits or is tried again.
+    /// Error of the last attempt; none while the entry waits or is tried again.
     pub error: Option<String>,
-    /// When it was set aside, RFC 3339.
+    /// Time at which the entry was set aside, RFC 3339.
     pub at: String,
     /// Bookmark after the entry, for its delivery.
     place: Bookmark,
@@ -71,7 +71,7 @@ impl Parked {
         Delivery::kept(self.entry.clone().into(), self.place.clone())
     }
 
-    /// Returns the place after it, if it was parked after this attempt.
+    /// Returns the place after the entry, if the entry was parked after this attempt.
     pub(super) fn place_if_given_up(&self, attempt: &Attempt) -> Option<&Bookmark> {
         let same = self.place.entry.as_ref() == Some(&attempt.entry)
             && self.place.position == attempt.position
@@ -85,12 +85,12 @@ impl Parked {
     }
 }
 
-/// Returns the entries set aside in a state folder, oldest first, one after the other: there may be more than
-/// fit into memory.
+/// Returns the entries set aside in a state folder, oldest first, one after the other: there may be
+/// more than fit into memory.
 ///
 /// # Errors
 ///
-/// Returns why they cannot be read.
+/// Returns why the entries cannot be read.
 pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
     let folder = folder.to_path_buf();
     let numbers = numbers(&folder)?.into_iter();
@@ -102,7 +102,7 @@ pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>
 ///
 /// # Errors
 ///
-/// Returns why they cannot be read.
+/// Returns why the entries cannot be read.
 pub fn list(folder: &Path) -> io::Result<Vec<Parked>> {
     iter(folder)?.collect()
 }
@@ -126,7 +126,7 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Reads a parked entry; `None` if it is not there any more.
+/// Reads a parked entry; `None` if the file is gone.
 fn read(path: &Path) -> io::Result<Option<Parked>> {
     let text = match files::read_regular(path) {
         Ok(text) => text,
@@ -196,6 +196,7 @@ impl Parking {
     pub(super) fn add(&mut self, parked: &NewParkedEntry<'_>) -> io::Result<()> {
         // The lock keeps other writers away, so the number behind the last is free.
         let last = self.keys.last_key_value().map_or(0, |(number, _)| *number);
+        // Documents are UTF-8 once they are read, so this fails for no entry of a feed.
         let entry = String::from_utf8(parked.delivery.raw().to_vec());
         let parked = Parked {
             version: VERSION,
@@ -208,7 +209,7 @@ impl Parking {
             place: parked.delivery.bookmark(),
             entry: entry.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
         };
-        // The file first: a key without one would hold later entries back for nothing.
+        // The file first: a key without a file would hold later entries back for nothing.
         self.update(&parked)?;
         self.keys.insert(parked.number, parked.key);
         Ok(())
@@ -222,7 +223,7 @@ impl Parking {
 
     pub(super) fn remove(&mut self, number: u64) -> io::Result<()> {
         let path = path_of(&self.folder, number);
-        // The file first: while it is there, its key must hold later entries back.
+        // The file first: while the file is there, the key must hold later entries back.
         files::remove(&path).map_err(|error| files::about(&path, &error))?;
         self.keys.remove(&number);
         Ok(())

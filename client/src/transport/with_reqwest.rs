@@ -21,7 +21,8 @@ use super::{
     TransportError,
 };
 
-/// Compressed bytes that are decoded between two checks of the bound; they decode to about 1 MiB at most.
+/// Compressed bytes that are decoded between two checks of the bound; they decode to about 1 MiB at
+/// most.
 const PACKED_BYTES: usize = 1024;
 
 /// Initial capacity for a body, in bytes: most have fewer.
@@ -49,7 +50,7 @@ const BODY_BYTES: usize = 64 * 1024;
 pub struct ReqwestTransport {
     client: reqwest::Client,
     total: Duration,
-    /// Those that the client uses by itself.
+    /// Proxies that the client uses by itself.
     proxies: Arc<Matcher>,
 }
 
@@ -60,8 +61,8 @@ impl ReqwestTransport {
     ///
     /// Returns why reqwest cannot be set up.
     pub fn new(timeouts: Timeouts) -> Result<Self, TransportError> {
-        // A process has one provider of cryptography. Where the program has chosen none, this is it; a program that
-        // chooses one does so before.
+        // A process has one provider of cryptography. A program that chooses another one does so
+        // before; then this call fails, and changes nothing.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = reqwest::Client::builder()
             .connect_timeout(timeouts.connect)
@@ -78,7 +79,7 @@ impl ReqwestTransport {
         })
     }
 
-    /// Returns the proxy that the environment names for a URL, without the password in it.
+    /// Returns the proxy that the environment names for a URL, without the proxy's password.
     fn proxy_for(&self, url: &str) -> Option<String> {
         let proxy = self.proxies.intercept(&url.parse().ok()?)?;
         let (scheme, authority) = (proxy.uri().scheme_str()?, proxy.uri().authority()?);
@@ -86,7 +87,7 @@ impl ReqwestTransport {
         Some(format!("{scheme}://{host}"))
     }
 
-    /// Sends a request, and returns the head of its answer.
+    /// Sends a request, and returns the head of the answer.
     async fn begin(
         &self,
         request: Request,
@@ -115,6 +116,7 @@ impl ReqwestTransport {
         }
         let response = outgoing.send().await;
         let response = response.map_err(|error| {
+            // A proxy may be the reason of a failed connection, so the message names the proxy.
             let through = through.filter(|_| error.is_connect());
             let mut error = request_error(error);
             if let Some(proxy) = through {
@@ -123,6 +125,7 @@ impl ReqwestTransport {
             error
         })?;
         let status = response.status().as_u16();
+        // Lossy, since a field value may have any bytes (RFC 9110, 5.5: `obs-text`).
         let headers = response.headers().iter().map(|(name, value)| {
             (
                 name.as_str().into(),
@@ -193,6 +196,7 @@ impl ReqwestTransport {
                 None => Some((body.end()?.into(), None)),
             })
         }));
+        // A piece may unpack to nothing yet, and the end of a body may bring nothing more.
         let body = body.try_filter(|piece: &Bytes| future::ready(!piece.is_empty()));
         Ok(StreamedAnswer {
             status,
@@ -293,6 +297,7 @@ impl Body {
             UnpackedBody::Gzip { is_empty: true, .. } => vec![],
             UnpackedBody::Gzip { mut decoder, .. } => {
                 decoder.try_finish().map_err(broken_off)?;
+                // The end may unpack to more than the bound allows.
                 check(self.taken + decoder.get_ref().len(), self.max)?;
                 decoder.finish().map_err(broken_off)?
             }
@@ -360,7 +365,7 @@ fn is_no_tls(error: &dyn Error) -> bool {
         if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
             return true;
         }
-        // The source of an I/O error is that of the error it holds.
+        // The source of an I/O error is the source of the held error, which would be skipped.
         let held = error.downcast_ref().and_then(io::Error::get_ref);
         cause = held.map_or_else(|| error.source(), |held| Some(held));
     }
@@ -419,7 +424,8 @@ mod tests {
         );
     }
 
-    /// Goal: a streamed answer comes piece by piece, plain or packed; it has no bound in time, but one in bytes.
+    /// Goal: a streamed answer comes piece by piece, plain or packed; it has no bound in time, but
+    /// one in bytes.
     #[tokio::test]
     async fn a_stream_comes_as_it_is_sent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

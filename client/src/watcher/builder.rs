@@ -114,8 +114,8 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the time between requests for a SUP document that is archived or offers a window that is long enough; a
-    /// little less than its period by default.
+    /// Sets the time between requests for a SUP document that is archived or offers a window that
+    /// is long enough; a little less than the document's period by default.
     #[must_use]
     pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
         self.pace.sup_interval = sup_interval;
@@ -123,8 +123,9 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the best means by which to learn of updates: unless it is [`WakeBy::Poll`] or there is an interval, SUP documents
-    /// are waited for where they can be.
+    /// Sets the best means of learning about updates. With any but [`WakeBy::Poll`], the watcher
+    /// waits for SUP documents where servers offer waits, unless a
+    /// [`sup_interval`](Self::sup_interval) is set.
     #[must_use]
     pub fn wake_by(mut self, wake_by: WakeBy) -> Self {
         self.options.wake_by = wake_by;
@@ -159,31 +160,32 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the action at a gap in a feed: report it and go on from the oldest entry left (default), or leave the
-    /// feed alone until it is begun [anew](Self::anew).
+    /// Sets the action at a gap in a feed: report the gap and go on from the oldest entry left
+    /// (default), or leave the feed alone until a start [anew](Self::anew).
     #[must_use]
     pub fn on_gap(mut self, on_gap: OnGap) -> Self {
         self.options.on_gap = on_gap;
         self
     }
 
-    /// Forgets a feed's state, so that it begins like a new feed. This is the way past a gap, another feed at the
-    /// URL, or a changed history.
+    /// Forgets a feed's state, so that the feed begins like a new one. This is the way past a gap,
+    /// another feed at the URL, or a changed history.
     #[must_use]
     pub fn anew(mut self, url: &str) -> Self {
         self.anew.insert(without_userinfo(url));
         self
     }
 
-    /// Sends a bearer token to the origin of the feeds, and to no other. All feeds must be at that origin.
+    /// Sends a bearer token to the origin of the feeds, and to no other. All feeds must be at that
+    /// origin.
     #[must_use]
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         self.options.token = Some(token.into());
         self
     }
 
-    /// Allows links, redirects and SUP documents to lead to the origin of `url`, too. By default nothing is
-    /// asked anywhere but at a feed's own origin.
+    /// Allows links, redirects and SUP documents to lead to the origin of `url`, too. By default,
+    /// requests go to a feed's own origin alone.
     #[must_use]
     pub fn allow_origin(mut self, url: Url) -> Self {
         self.options.allowed_origins.push(url);
@@ -218,8 +220,8 @@ impl WatchBuilder {
             return Err(WatchError::Count { count });
         }
         let transport = options.transport(transport)?;
-        // Watchers that start together must not look together.
-        // One in unit tests, so that their looks are the same each time.
+        // Watchers that start together must not look together. In unit tests the seed is 1, so that
+        // the looks are the same each time.
         let seed = if cfg!(test) {
             1
         } else {
@@ -239,11 +241,13 @@ impl WatchBuilder {
         changed.extend(notes.forget(&anew));
         let (given, origins) = options.known(urls, &mut notes, &transport)?;
         let feeds = add_all(&mut watch, given, &notes.heard);
+        // The token goes to one origin and to no other, so all feeds must be there.
         if options.token.is_some() && origins.len() > 1 {
             let origins = origins.len();
             return Err(WatchError::Token { origins });
         }
-        // Updates of these feeds go unheard from now on, so a later watch of them begins with a look.
+        // Updates of these feeds go unheard from now on, so a later watch of them begins with a
+        // look.
         let (others, were_told) = notes.of_others();
         changed.extend(were_told);
         let (tell, events) = mpsc::channel(AHEAD);
@@ -283,7 +287,8 @@ impl WatchBuilder {
     }
 }
 
-/// Adds the feeds to the watch with their remembered state, and before them the progress through SUP documents.
+/// Adds the feeds to the watch with their remembered state, and before them the progress through
+/// SUP documents.
 fn add_all(
     watch: &mut Watch,
     given: RememberedFeeds,
@@ -309,7 +314,7 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
     Feed {
         url: url.into(),
         given: known.given,
-        // `Options::known` sets it for each feed. An opaque origin equals no other.
+        // `Options::known` sets the origin of each feed. An opaque origin equals no other.
         origin: known.origin.unwrap_or_else(Origin::new_opaque),
         place: known.place,
         look: 0,
@@ -329,13 +334,13 @@ impl Options {
         self.is_eager && self.wake_by != WakeBy::Poll
     }
 
-    /// Returns how long a look may take before another feed has its turn. A look without an answer in that time has
+    /// Returns how long a turn of a look may take. A look without an answer in that time has
     /// failed.
     pub(super) fn turn(&self) -> Duration {
         self.timeouts.total
     }
 
-    /// Returns the feeds without repetition, each with its remembered state, and their origins.
+    /// Returns the feeds without repetition, each with the remembered state, and their origins.
     fn known(
         &self,
         urls: Vec<String>,
@@ -346,12 +351,13 @@ impl Options {
         for given_url in urls {
             let url = without_userinfo(&given_url);
             if seen.insert(url.clone()) {
-                // Building a consumer checks the URL: a mistyped one fails now, and not at its first look.
+                // Building a consumer checks the URL: a mistyped one fails now, and not at the
+                // first look.
                 let origin = self.consumer(&given_url, None, transport)?.origin();
                 origins.insert(origin.clone());
                 let mut known = notes.feeds.remove(&url).unwrap_or_default();
                 known.origin = Some(origin);
-                // A password is for the server: it is neither shown nor stored.
+                // A password is for the server, and is neither shown nor stored.
                 known.given = Some(given_url).filter(|given| *given != url);
                 given.push((url, known));
             }
@@ -420,8 +426,8 @@ impl Options {
         builder.build()
     }
 
-    /// Returns a fetcher for a SUP document, whose origin is its home. `is_of_feeds` is true if feeds are at that
-    /// origin, too.
+    /// Returns a fetcher for a SUP document, whose origin is the fetcher's home. `is_of_feeds` is
+    /// true if feeds are at that origin, too.
     pub(super) fn fetcher(
         &self,
         document: &Url,

@@ -1,12 +1,15 @@
 //! The watcher's memory: one file for all feeds.
 //!
-//! Shell: the disk. Each line holds the state of one feed or SUP document; the last line about it counts. A file that
-//! has grown to more than twice its current lines is replaced as a whole.
+//! Shell: the disk. Each line holds the state of one feed or SUP document; the last line about a
+//! feed or document counts. A file that has grown to more than twice the current lines is replaced
+//! as a whole.
 //!
-//! A power cut may leave any part of the last write, and where the file grew, bytes that were never written to it: also
-//! old lines of its own. So each line is sealed: it has its place, which is that of its write and that within the write,
-//! and a checksum. A line that is not the next one ends the file, unless no power cut can be the reason: a later write
-//! follows, or the line is of the first write of the file, which came with the file's name. Then it is damage.
+//! A power cut may leave any part of the last write. Where the file grew, there may be bytes that
+//! were never written, old lines of the file among them. So each line is sealed with a place and a
+//! checksum. The place is the number of the write, and the number of the line within the write. A
+//! line that is not the next one ends the file. Such a line is damage if no power cut can be the
+//! reason: a later write follows, or the line is of the first write of the file, which came with
+//! the file's name.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,10 +28,10 @@ use crate::{
 
 /// The file within the state folder.
 const FILE: &str = "watched.ndjson";
-/// Bytes beyond twice its current lines that a file may have before it is replaced.
+/// Bytes beyond twice the current lines that a file may have before a replacement.
 const SMALL_BYTES: u64 = 1024 * 1024;
 
-/// State of one feed or one SUP document: a line of the journal, without its seal.
+/// State of one feed or one SUP document: a line of the journal, without the seal.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -48,12 +51,14 @@ pub(super) enum Note {
         /// Timestamp up to which all updates are known, RFC 3339.
         updated: String,
     },
-    /// Digest of the token and the allowed origins. With others, SUP documents may list other feeds.
+    /// Digest of the token and the allowed origins. With others, SUP documents may list other
+    /// feeds.
     Asker { asker: String },
 }
 
 impl Note {
-    /// Returns a feed's note: its place, the SUP address that lists its updates, and the last update handled.
+    /// Returns a feed's note: the place, the SUP address that lists the feed's updates, and the
+    /// last update handled.
     pub(super) fn feed(
         url: &str,
         place: Option<&Bookmark>,
@@ -87,10 +92,10 @@ pub(super) struct Known {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
     pub(super) update: Option<Box<str>>,
-    /// Full URL, if it holds a name or a password.
+    /// Full URL, if the URL holds a name or a password.
     pub(super) given: Option<String>,
     pub(super) origin: Option<Origin>,
-    /// Length of its line in the journal, in bytes.
+    /// Length of the feed's line in the journal, in bytes.
     bytes: usize,
 }
 
@@ -125,7 +130,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal in a folder, and reads it.
+    /// Opens and reads the journal in a folder.
     pub(super) fn open(folder: StateFolder) -> Result<(Self, Notes), StateError> {
         let path = folder.path().join(FILE);
         let text = match files::read_regular(&path) {
@@ -135,7 +140,7 @@ impl Journal {
         };
         let mut notes = Notes::default();
         let read = read_lines(&text, &mut notes);
-        // An error, not a line to skip: without it an older state of the feed would count.
+        // An error, and no line to skip: without the line, an older state of the feed would count.
         let read = read.map_err(|damaged| {
             let error = io::Error::new(io::ErrorKind::InvalidData, damaged);
             folder.failed(files::about(&path, &error))
@@ -159,7 +164,8 @@ impl Journal {
         Ok((journal, notes))
     }
 
-    /// Writes notes, durably. `all` returns the complete state, for a file with many outdated lines.
+    /// Writes notes, durably. `all` returns the complete state, for a file with many outdated
+    /// lines.
     pub(super) fn note(
         &mut self,
         notes: &[Note],
@@ -183,6 +189,7 @@ impl Journal {
             self.too_many = too_many(self.bytes);
             files::replace(&self.path, &all)
         };
+        // After a failure the end of the file is unknown, so the next write replaces the file.
         self.is_torn = written.is_err();
         written.map_err(|error| self.folder.failed(files::about(&self.path, &error)))
     }
@@ -196,11 +203,12 @@ fn too_many(said: u64) -> u64 {
     said.saturating_mul(2).saturating_add(SMALL_BYTES)
 }
 
-/// Adds the notes of whole writes that follow each other. Returns the length of these, and the number of the last one.
+/// Adds the notes of whole writes that follow each other. Returns the length of these writes, and
+/// the number of the last one.
 ///
 /// # Errors
 ///
-/// Names a line that is not whole and of which no power cut is the reason.
+/// Names a damaged line: one that is not whole, for another reason than a power cut.
 fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
     let (mut whole, mut writes, mut torn): (usize, Option<u64>, Option<usize>) = (0, None, None);
     let (mut last, mut read, mut count) = (None, vec![], 0);
@@ -218,12 +226,13 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
                     }
                 }
             }
-            // Behind the torn write there may be its other lines, and old ones.
+            // Behind a torn write there may be more lines of that write, and old ones, but no later
+            // write.
             Some((at, _)) if writes.is_some_and(|writes| at.write > writes + 1) => {
                 return Err(format!("line {} is damaged", torn.unwrap_or(number)));
             }
-            // Without the lines of an older version, feeds would begin at their newest entries. Behind a whole write, a line
-            // without a seal is what the disk had there before.
+            // Without the lines of an older version, feeds would begin at their newest entries.
+            // Behind a whole write, a line without a seal is earlier content of the disk.
             None if writes.is_none() && is_unsealed_note(line) => {
                 return Err(format!(
                     "line {number} is of another version of this program"
@@ -235,7 +244,7 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
         }
     }
     match writes {
-        // The first write of a file comes with its name, as a whole.
+        // The first write of a file comes with the file's name, as a whole.
         None if !text.is_empty() => Err(format!("line {} is damaged", torn.unwrap_or(count))),
         writes => Ok((whole, writes.unwrap_or(0))),
     }
@@ -294,7 +303,7 @@ impl Place {
     }
 }
 
-/// A line without its checksum.
+/// A line without the checksum.
 #[derive(Serialize, Deserialize)]
 struct Line<N> {
     #[serde(flatten)]
@@ -302,8 +311,8 @@ struct Line<N> {
     at: Place,
 }
 
-/// The checksum at the end of a line: its beginning, and the length with its 8 digits, the quotation mark, the brace
-/// and the newline.
+/// Beginning of the checksum at the end of a line, and length of the whole with the 8 digits, the
+/// quotation mark, the brace and the newline.
 const SUM: &str = ",\"sum\":\"";
 const SUM_BYTES: usize = SUM.len() + 11;
 
@@ -318,7 +327,7 @@ fn lines_of(notes: &[Note], write: u64) -> Vec<u8> {
         };
         let line = serde_json::to_vec(&Line { note, at }).expect("a note has a JSON form");
         let sum = sum_of(&line);
-        // Its last byte is the brace that ends the object.
+        // The last byte is the brace of the object: the checksum goes before the brace.
         lines.extend_from_slice(line.split_last().map_or(&[][..], |(_brace, line)| line));
         lines.extend_from_slice(format!("{SUM}{sum}\"}}\n").as_bytes());
     }
@@ -344,8 +353,8 @@ fn sum_of(line: &[u8]) -> String {
 }
 
 impl Notes {
-    /// Forgets the SUP addresses of all feeds if they were learnt for another `asker`. Returns the notes to write
-    /// then.
+    /// Forgets the SUP addresses of all feeds if they were learnt for another `asker`. Returns the
+    /// notes to write then.
     pub(super) fn are_for(&mut self, asker: &str) -> Vec<Note> {
         if self.asker.as_deref() == Some(asker) {
             return vec![];
@@ -367,11 +376,12 @@ impl Notes {
         known.map(|url| Note::feed(url, None, None)).collect()
     }
 
-    /// Returns a note with the place of each feed that is left, and apart those of feeds that also had a SUP address.
+    /// Returns a note with the place of each feed that is left, and separately the notes of feeds
+    /// that had a SUP address, too.
     pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
         let (mut others, mut were_told) = (vec![], vec![]);
         for (feed, known) in self.feeds {
-            // Without its SUP address: a feed that is not watched misses updates.
+            // Without the SUP address: a feed that is not watched misses updates.
             let note = Note::feed(&feed, known.place.as_ref(), None);
             were_told.extend(known.sup.map(|_| note.clone()));
             others.push(note);

@@ -19,15 +19,15 @@ pub struct Retried {
     pub handled: u64,
     /// Entries that failed again. They stay parked.
     pub failed: u64,
-    /// Entries that were wanted and not tried, because one before them has the same key; or whose attempt was
-    /// [interrupted](super::Interrupted), which counts for nothing.
+    /// Entries that were wanted and not tried, because one before them has the same key; or whose
+    /// attempt was [interrupted](super::Interrupted), which counts for nothing.
     pub waiting: u64,
 }
 
-/// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none while one
-/// before it is left. An entry that the handler takes is parked no more.
+/// Hands the `wanted` parked entries to a handler once more, oldest first. An entry waits while an
+/// earlier entry with the same key stays parked. An entry that the handler takes is parked no more.
 ///
-/// Cancel safe: if the future is dropped, the handler that runs is, too, and its attempt counts for nothing.
+/// Cancel safe: a dropped future drops the handler that runs, and the attempt counts for nothing.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ where
                 RetryOutcome::Not => retried.waiting += 1,
             }
         }
-        // It stays in the folder, so later entries of its key must wait.
+        // The entry stays in the folder, so later entries with the same key must wait.
         held.extend(parked.key);
     }
     Ok(retried)
@@ -93,11 +93,11 @@ where
 
 /// Outcome of a parked entry.
 enum RetryOutcome {
-    /// The handler took it.
+    /// The handler took the entry.
     Handled,
     /// The handler failed. The entry stays parked.
     Failed,
-    /// It was not tried, or the attempt was interrupted.
+    /// The entry was not tried, or the attempt was interrupted.
     Not,
 }
 
@@ -124,6 +124,7 @@ where
     state.update(parked)?;
     let error = match run(handler, &delivery, attempt_time).await {
         Ok(()) => {
+            // From here on the attempt counts, even if a write below fails.
             before.forget();
             // The record first: a crash before the removal repeats the entry, and loses nothing.
             state.record(What::Retried, &delivery, parked.attempts, None)?;
@@ -148,7 +149,8 @@ where
     Ok(RetryOutcome::Failed)
 }
 
-/// A parked entry before an attempt. Dropped, it stands in the folder again: the attempt counts for nothing.
+/// Parked entry as before an attempt. The drop writes this state to the folder again: the attempt
+/// counts for nothing.
 struct Before<'a> {
     state: &'a StateFolder,
     parked: Option<Parked>,

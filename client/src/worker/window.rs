@@ -9,8 +9,9 @@
 //!                              for 7
 //! ```
 //!
-//! The bookmark is before the first entry that is not finished. The entries behind it are noted in the state folder,
-//! so that after a crash none that is finished is handled again, and no attempt goes uncounted.
+//! The bookmark is before the first entry that is not finished. The entries behind it are noted in
+//! the state folder, so that after a crash no finished entry is handled again, and no attempt goes
+//! uncounted.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -46,7 +47,7 @@ pub(super) struct Slot {
     phase: Phase,
     /// Error of the attempt before the one that runs.
     error_before: Option<String>,
-    /// Whether a process before this one ended during an attempt at it.
+    /// Whether a process before this one ended during an attempt at the entry.
     is_suspect: bool,
     /// Whether the attempt that runs counts for nothing should the process end during it.
     is_excused: bool,
@@ -54,7 +55,7 @@ pub(super) struct Slot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Begins once no entry before it has its key, and the pause is over.
+    /// Begins once no unfinished earlier entry has the same key, and the pause is over.
     Waiting(Option<Instant>),
     Running,
     Finished,
@@ -64,17 +65,18 @@ enum Phase {
 #[derive(Debug, Default)]
 struct EarlierWork {
     begun: VecDeque<Begun>,
-    /// Entries that are still to be compared with them.
+    /// Number of entries still to be compared with `begun`.
     unread: usize,
 }
 
 impl EarlierWork {
-    /// Returns what was begun at this entry.
+    /// Returns the earlier work at this entry, if there is any.
     fn take(&mut self, delivery: &Delivery) -> Option<Begun> {
         let found = self.begun.iter().position(|begun| begun.is_of(delivery));
         let found = found.and_then(|index| self.begun.remove(index));
         self.unread = self.unread.saturating_sub(1);
-        // An entry that a foreign feed has no more does not come again.
+        // The notes that are left are of entries that a foreign feed no longer has. Those never
+        // come again.
         if self.unread == 0 {
             self.begun.clear();
         }
@@ -111,7 +113,8 @@ impl Slot {
         }
     }
 
-    /// Takes back an attempt that was interrupted, or never began. The entry may begin again at an instant.
+    /// Takes back an attempt that was interrupted, or never began. The entry may begin again at an
+    /// instant.
     pub(super) fn take_back(&mut self, due: Instant) {
         self.attempt = self.attempt_before();
         self.phase = Phase::Waiting(Some(due));
@@ -130,17 +133,18 @@ impl Slot {
 }
 
 impl Window {
-    /// Returns a window without entries, behind a process that had these in hand.
+    /// Returns an empty window, after a process that had the entries of `begun` in hand.
     pub(super) fn new(begun: Vec<Begun>) -> Self {
         let mut begun = VecDeque::from(begun);
-        // Of several that were running, each may be the one that ended the process: the attempt proves nothing, and
-        // each of them runs alone next.
+        // Of several that were running, each may be the one that ended the process: the attempt
+        // proves nothing, and each of them runs alone next.
         let suspects = begun.iter().filter(|begun| begun.is_cut_short()).count();
         if suspects > 1 {
             for begun in begun.iter_mut().filter(|begun| begun.is_cut_short()) {
                 let attempt = &mut begun.attempt;
                 attempt.count = attempt.count.saturating_sub(1);
-                // So that it does not look cut short again, should another one end the process.
+                // So that the entry does not look cut short again, should another one end the
+                // process.
                 attempt.error = (attempt.count > 0).then(|| CUT_SHORT.into());
                 begun.alone = true;
             }
@@ -153,7 +157,8 @@ impl Window {
         }
     }
 
-    /// Takes back the attempts that run: their run was dropped, which is no failure. Returns whether there are any.
+    /// Takes back the attempts that run: their run was dropped, which is no failure. Returns
+    /// whether there are any.
     pub(super) fn interrupt(&mut self) -> bool {
         let now = Instant::now();
         let slots = self.slots.iter_mut();
@@ -161,8 +166,8 @@ impl Window {
         running.map(|slot| slot.take_back(now)).count() > 0
     }
 
-    /// Excuses the attempts that run: their end was asked for, and the process may be ended during them. Returns whether
-    /// there are any.
+    /// Excuses the attempts that run: their end was asked for, and the process may be ended during
+    /// them. Returns whether there are any.
     pub(super) fn excuse(&mut self) -> bool {
         for slot in &mut self.slots {
             slot.is_excused = true;
@@ -170,12 +175,13 @@ impl Window {
         self.slots.iter().any(|slot| slot.phase == Phase::Running)
     }
 
-    /// Returns whether a process after this one has to know of no entry behind the bookmark.
+    /// Returns whether no entry behind the bookmark needs a note for a process after this one.
     pub(super) fn is_clear(&self) -> bool {
         self.slots.is_empty() && self.left.begun.is_empty()
     }
 
-    /// Returns how many handlers may run: one, while an entry may be at fault for the end of a process.
+    /// Returns how many handlers may run: one, while an entry may be at fault for the end of a
+    /// process.
     pub(super) fn handlers_max(&self, concurrency: NonZeroUsize) -> usize {
         let suspect = self.left.has_suspect() || self.slots.iter().any(|slot| slot.is_suspect);
         if suspect { 1 } else { concurrency.get() }
@@ -220,7 +226,8 @@ impl Window {
         (self.first + slots).saturating_sub(1)
     }
 
-    /// Returns the first entry that may begin: none before it has its key, and its pause is over.
+    /// Returns the number of the first entry that may begin: no unfinished earlier entry has the
+    /// same key, and the pause is over.
     pub(super) fn startable(&self, now: Instant) -> Option<u64> {
         let waiting = self.waiting_slots();
         let mut startable = waiting.filter(|(_, due)| due.is_none_or(|due| due <= now));
@@ -240,7 +247,7 @@ impl Window {
             if slot.phase == Phase::Finished {
                 return None;
             }
-            // The first of its key only, whatever it waits for.
+            // Only the first entry of each key may begin, whatever that entry waits for.
             let is_first = slot.key.as_ref().is_none_or(|key| keys.insert(key));
             match slot.phase {
                 Phase::Waiting(due) if is_first => Some((number, due)),
@@ -279,7 +286,7 @@ impl Window {
         last
     }
 
-    /// Returns what a process after this one has to know of the entries behind the bookmark.
+    /// Returns the notes about the entries behind the bookmark, for a process after this one.
     pub(super) fn begun(&self) -> Vec<Begun> {
         let attempt = |slot: &Slot| {
             if slot.phase == Phase::Running && slot.is_excused {
@@ -291,6 +298,7 @@ impl Window {
         let slots = self.slots.iter().map(|slot| Begun {
             attempt: attempt(slot),
             finished: slot.phase == Phase::Finished,
+            // A running suspect runs alone, as the mark demands, so the mark is spent.
             alone: slot.is_suspect && slot.phase != Phase::Running,
         });
         slots.chain(self.left.begun.iter().cloned()).collect()
