@@ -1,4 +1,6 @@
-//! The time of a keeper.
+//! The time of a keeper, and waits by that time.
+//!
+//! Shell: the clock of this machine, and timers.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -49,7 +51,7 @@ impl From<Manual> for Clock {
 }
 
 impl Clock {
-    /// Returns the time, by this machine if the clock is the real one.
+    /// Returns the time, by this machine's clock if the clock is the real one.
     pub fn now(&self) -> DateTime<Utc> {
         match self {
             Self::Real => Utc::now(),
@@ -66,7 +68,8 @@ impl Clock {
         }
     }
 
-    /// Waits from `now` until `next`, both of the keeper, and no longer than `poll` by the real clock.
+    /// Waits from `now` until `next`, both by the keeper's clock, and no longer than `poll` by the
+    /// real clock.
     pub(crate) async fn wait(
         &self,
         now: DateTime<Utc>,
@@ -75,6 +78,7 @@ impl Clock {
     ) {
         match self {
             Self::Real => {
+                // An instant that has passed is a negative span, which `to_std` refuses.
                 let until_next = next.map(|next| (next - now).to_std().unwrap_or_default());
                 // Timers are coarser than instants: a wait of nothing would ask again and again.
                 let until_next = until_next.map(|span| span.max(Duration::from_millis(1)));
@@ -83,7 +87,7 @@ impl Clock {
             Self::Manual(clock) => {
                 let mut changes = clock.0.subscribe();
                 let is_reached = |now: &DateTime<Utc>| next.is_some_and(|next| next <= *now);
-                // The sender lives as long as `self`, so this cannot fail.
+                // The sender lives as long as `self`, so the wait cannot fail.
                 if changes.wait_for(is_reached).await.is_err() {
                     pending::<()>().await;
                 }

@@ -15,7 +15,7 @@ pub enum QueueError {
     /// The name of a namespace has a wrong form.
     #[error("the namespace {0:?} is not 1 to {NAMESPACE_BYTES_MAX} of A-Z, a-z, 0-9 and ._:-")]
     Name(String),
-    /// A key has a wrong form. Its first 64 characters.
+    /// A key has a wrong form. The value is the start of the key, at most 64 characters.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
     Key(String),
     /// Bytes of a payload or note that is too large.
@@ -27,8 +27,8 @@ pub enum QueueError {
     /// A lease that is too short.
     #[error("a lease lasts at least {LEASE_MIN:?}, not {0:?}")]
     Lease(Duration),
-    /// More requests than the credential's quota ever allows at once, or a quota without requests or time, or with a
-    /// window that is too long.
+    /// More requests than the credential's quota ever allows at once, or a quota without requests
+    /// or time, or with a window that is too long.
     #[error("{requests} requests never fit into a quota of {} in {:?}", .limit.requests, .limit.window)]
     Quota {
         /// Requests that were to be reserved.
@@ -39,7 +39,7 @@ pub enum QueueError {
     /// Another process has the queue's file open.
     #[error("the queue {} is open in another process", .0.display())]
     InUse(PathBuf),
-    /// The keeper's storage failed, or holds something that is no queue.
+    /// The keeper's storage failed, or has data that belongs to no queue.
     #[error("{doing}")]
     Storage {
         /// Operation that failed, and its object.
@@ -48,8 +48,8 @@ pub enum QueueError {
         #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The connection broke before the answer, or the file failed in a commit: the change was made, or it was not. Every
-    /// call may be repeated: a token whose change was made is void.
+    /// The connection broke before the answer, or the file failed in a commit: the change was made,
+    /// or not. Every call may be repeated: a token whose change was made is void.
     #[error("{doing}: no answer, so the change was made or not")]
     Lost {
         /// Operation that failed, and its object.
@@ -61,7 +61,8 @@ pub enum QueueError {
     /// The queue was closed.
     #[error("the queue is closed")]
     Closed,
-    /// The file failed before, so that the queue is closed: only opening it again shows its state.
+    /// The file failed before, so that the queue is closed: only a new opening shows the state of
+    /// the file.
     #[error("the queue's file failed, so the queue is closed until it is opened again")]
     Failed {
         /// Failure that closed the queue.

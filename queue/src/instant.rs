@@ -9,7 +9,8 @@ use chrono::{DateTime, SubsecRound as _, Utc};
 /// Years 1970 to 9999: instants that every keeper can store.
 const INSTANT_MICROS_MAX: i64 = 253_402_300_799_000_000;
 
-/// Returns the instant so many microseconds after 1970, kept within what every keeper can store.
+/// Returns the instant so many microseconds after 1970, clamped to those that every keeper can
+/// store.
 pub(crate) fn from_micros(micros: i64) -> DateTime<Utc> {
     let micros = micros.clamp(0, INSTANT_MICROS_MAX);
     DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::UNIX_EPOCH)

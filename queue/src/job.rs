@@ -1,4 +1,6 @@
 //! The vocabulary: jobs, leases, and their transitions.
+//!
+//! Pure.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -13,7 +15,7 @@ use crate::{
     },
 };
 
-/// Name of a set of jobs that is leased from as one: ASCII letters, digits and `._:-`.
+/// Name of a set of jobs from which workers lease: ASCII letters, digits and `._:-`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Arc<str>);
 
@@ -22,7 +24,8 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// [`QueueError::Name`], if it is empty, longer than [`NAMESPACE_BYTES_MAX`] or has another character.
+    /// [`QueueError::Name`], if the name is empty, longer than [`NAMESPACE_BYTES_MAX`] or has
+    /// another character.
     pub fn new(name: &str) -> Result<Self, QueueError> {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         if name.is_empty() || name.len() > NAMESPACE_BYTES_MAX || !name.bytes().all(is_known) {
@@ -64,6 +67,8 @@ impl Due {
     /// Returns the instant, for a call at `now`.
     pub fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
         match self {
+            // Keepers store microseconds: a finer part would make a due time differ from the stored
+            // one.
             Self::At(instant) => from_micros(instant.timestamp_micros()),
             Self::After(span) => later(now, span),
         }
@@ -73,13 +78,14 @@ impl Due {
 /// A job to be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
-    /// Set of jobs to which it will belong.
+    /// Set of jobs to which the job will belong.
     pub namespace: Namespace,
-    /// Name of the job, which occurs once in the namespace: 1 to [`KEY_BYTES_MAX`] bytes without U+0000.
+    /// Name of the job, which occurs once in the namespace: 1 to [`KEY_BYTES_MAX`] bytes without
+    /// U+0000.
     pub key: String,
     /// Data for the worker beside the key, at most [`PAYLOAD_BYTES_MAX`] bytes.
     pub payload: Vec<u8>,
-    /// Time from which it may be leased; also its first slot.
+    /// Time from which a worker may lease the job; also the job's first slot.
     pub due: Due,
 }
 
@@ -104,6 +110,7 @@ impl NewJob {
 
     /// Checks the bounds of key and payload.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
+        // PostgreSQL stores no U+0000 in a text, and every keeper has the same keys.
         if self.key.is_empty() || self.key.len() > KEY_BYTES_MAX || self.key.contains('\0') {
             return Err(QueueError::Key(self.key.chars().take(64).collect()));
         }
@@ -130,33 +137,34 @@ pub(crate) fn check_count(jobs: usize) -> Result<(), QueueError> {
 /// Rule for a key that is scheduled and has a job already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays as it is, so that a repeated call resets nothing.
+    /// The job stays unchanged, so that a repeated call resets nothing.
     Keep,
-    /// It gets the new payload and the new due time, if it waits. A leased or dead job stays as it is.
+    /// A waiting job gets the new payload and the new due time. A leased or dead job stays
+    /// unchanged.
     Move,
 }
 
 /// Outcome of scheduling one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
-    /// The key had no job, and has this one now.
+    /// The key had no job, and has the new one now.
     Added,
-    /// It waits already and was kept.
+    /// The key has a waiting job, which was kept.
     Kept,
-    /// It waited and has the new payload and due time.
+    /// The waiting job of the key has the new payload and due time.
     Moved,
-    /// A worker has it; nothing was changed.
+    /// A worker has the job; nothing was changed.
     Leased,
-    /// It is dead; nothing was changed.
+    /// The job is dead; nothing was changed.
     Dead,
 }
 
-/// Size and patience of a batch, and time of its leases.
+/// Size and patience of a batch, and duration of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Jobs of a full batch: 1 to [`CALL_JOBS_MAX`]. More are never returned.
+    /// Jobs of a full batch: 1 to [`CALL_JOBS_MAX`]. No batch has more.
     pub max: usize,
-    /// Time that the oldest due job waits for a full batch. After it, fewer jobs are returned.
+    /// Time that the oldest due job waits for a full batch. Then the batch may have fewer jobs.
     pub buffer: Duration,
     /// Time for which the jobs are leased.
     pub lease: Duration,
@@ -184,8 +192,8 @@ pub struct Job {
     pub payload: Vec<u8>,
     /// Note of the last [`Extension`] in this slot; else empty.
     pub note: Vec<u8>,
-    /// Due time set by schedule or by [`Next::Again`]. Failures, retries and expired leases keep it, so that it
-    /// names this round of the job.
+    /// Due time set by schedule or by [`Next::Again`]. Failures, retries and expired leases keep
+    /// the slot, so that the slot names this round of the job.
     pub slot: DateTime<Utc>,
     /// Failures of this slot so far.
     pub failures: u32,
@@ -194,11 +202,11 @@ pub struct Job {
 /// A job that a worker has until the lease expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The right to extend, finish or fail it.
+    /// The right to extend, finish or fail the job.
     pub token: Token,
-    /// The job as it was when it was leased.
+    /// The job at the time of the lease.
     pub job: Job,
-    /// Time of the keeper at which it was leased.
+    /// Time of the keeper at which the lease began.
     pub leased: DateTime<Utc>,
     /// Time of the keeper from which the token is void.
     pub until: DateTime<Utc>,
@@ -222,7 +230,7 @@ impl Token {
 /// Whether a token was still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// It was valid, and the change was made.
+    /// The token was valid, and the change was made.
     Yes,
     /// The lease had expired, or the job was removed: nothing was changed.
     Lost,
@@ -231,12 +239,12 @@ pub enum Held {
 /// More time for a leased job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// The right to it.
+    /// The right to the job.
     pub token: Token,
-    /// Time from now on for which it is leased.
+    /// Length of the lease from now on.
     pub lease: Duration,
-    /// Replaces the job's note, durably, if it is given: at most [`PAYLOAD_BYTES_MAX`] bytes. A later lease of the
-    /// same slot sees it.
+    /// New note of the job, if any, which is stored durably: at most [`PAYLOAD_BYTES_MAX`] bytes. A
+    /// later lease of the same slot has the note.
     pub note: Option<Vec<u8>>,
 }
 
@@ -247,9 +255,9 @@ pub enum Next {
     Done,
     /// The job again, in a new slot, without failures and note.
     Again {
-        /// Time from which it may be leased.
+        /// Time from which a worker may lease the job again.
         due: Due,
-        /// Replaces the payload, if it is given.
+        /// New payload, or `None` to keep the old one.
         payload: Option<Vec<u8>>,
     },
 }
@@ -257,17 +265,17 @@ pub enum Next {
 /// A job to be finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// The right to it.
+    /// The right to the job.
     pub token: Token,
     /// Successor of the job: none, or the job again.
     pub next: Next,
-    /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by [`Existing::Keep`]. If
-    /// the token is void, they are not.
+    /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by
+    /// [`Existing::Keep`]. With a void token, none is scheduled.
     pub also: Vec<NewJob>,
 }
 
 impl Finish {
-    /// Returns one that schedules nothing else.
+    /// Returns a finish that schedules nothing else.
     pub fn new(token: Token, next: Next) -> Self {
         Self {
             token,
@@ -293,20 +301,22 @@ impl Finish {
 /// A job whose work failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The right to it.
+    /// The right to the job.
     pub token: Token,
-    /// Time before which it is not leased again.
+    /// Time before which no worker leases the job again.
     pub retry: Due,
-    /// Failures of one slot with which it is dead.
+    /// Failures of one slot that make the job dead.
     pub attempts: u32,
-    /// Why it failed; the first [`REASON_BYTES_MAX`] bytes are kept for a dead job.
+    /// Cause of the failure; a dead job keeps the first [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
 impl Failure {
-    /// Returns the part of the reason that is kept. U+0000, which PostgreSQL does not store, is left out.
+    /// Returns the part of the reason that is kept, without U+0000.
     pub(crate) fn reason(&self) -> String {
+        // PostgreSQL does not store U+0000.
         let mut kept = self.reason.replace('\0', "");
+        // The bound may fall into a character.
         kept.truncate(kept.floor_char_boundary(REASON_BYTES_MAX));
         kept
     }
@@ -315,9 +325,9 @@ impl Failure {
 /// Outcome of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// It waits for its next try.
+    /// The job waits for the next try.
     Waits,
-    /// It failed too often. It stays until it is retried or removed by hand.
+    /// The job failed too often, and stays dead until somebody retries or removes the job by hand.
     Dead,
     /// The lease had expired, or the job was removed: nothing was changed.
     Lost,
@@ -328,7 +338,7 @@ pub enum Failed {
 pub struct Dead {
     /// The dead job, with the number of its failures.
     pub job: Job,
-    /// Why it failed at last.
+    /// Cause of the last failure.
     pub reason: String,
 }
 

@@ -1,24 +1,29 @@
 //! A delayed job queue: jobs with a due time, leased in batches, finished or rescheduled.
 //!
-//! Any number of workers share a queue without a master, a table of workers or a lock beside the job's own
-//! row. A worker that dies holds its jobs until its leases expire; then another worker gets them. The queue
-//! assembles the batches, so that workers need no buffer and more workers do not make emptier batches.
+//! Pure: the contract and the model. Shell: the keepers, which use memory, a file or PostgreSQL.
+//!
+//! Any number of workers share a queue without a master, a table of workers or a lock beside the
+//! job's own row. The jobs of a dead worker stay leased until the leases expire; then another
+//! worker gets them. The queue assembles the batches, so that workers need no buffer and more
+//! workers do not make emptier batches.
 //!
 //! One contract, [`Queue`], and three keepers:
 //!
 //! | keeper | for | survives |
 //! | --- | --- | --- |
 //! | [`Memory`] | tests and simulations; the definition of the contract | nothing |
-//! | [`Redb`](redb::Redb) | one process with any number of threads, in one file | a killed process, a power cut |
-//! | [`Postgres`](postgres::Postgres) | any number of processes on any number of machines | the same |
+//! | [`Redb`](redb::Redb) | threads of one process, in one file | a killed process, a power cut |
+//! | [`Postgres`](postgres::Postgres) | any number of processes and machines | the same |
 //!
 //! The modules, in the order to read them:
 //!
-//! - [`job`]: the vocabulary, and every bound.
+//! - [`limits`], [`error`]: every bound, and the reasons for which a call fails.
+//! - [`job`]: the vocabulary.
 //! - [`queue`]: the contract.
 //! - [`quota`]: requests that a credential may still make.
 //! - [`clock`]: the time of a keeper, which tests set by hand.
-//! - [`model`]: the contract as a pure function of its calls; [`memory`] makes a queue of it.
+//! - [`model`]: the contract as a pure function of the calls; [`memory`] makes a queue of the
+//!   model.
 //! - [`redb`], [`postgres`]: the durable keepers.
 //!
 //! # Examples

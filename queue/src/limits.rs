@@ -14,7 +14,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 pub const REASON_BYTES_MAX: usize = 1_024;
 /// Jobs of one call, at most.
 pub const CALL_JOBS_MAX: usize = 10_000;
-/// Shortest lease. (One that ends as it begins is none.)
+/// Shortest lease. (A lease of no time would be void at once.)
 pub const LEASE_MIN: Duration = Duration::from_millis(1);
 /// Quota of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

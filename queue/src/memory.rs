@@ -1,4 +1,6 @@
 //! The queue in memory, for tests and simulations.
+//!
+//! Shell: a lock, and the clock of this machine unless a test sets the time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +21,7 @@ use crate::{
     quota::{Report, Reserved},
 };
 
-/// A queue in the memory of this process. It ends with the last clone.
+/// A queue in the memory of this process, which ends with the last clone.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Inner>);
 
@@ -42,6 +44,7 @@ impl Memory {
     /// Calls the model, and wakes waiting workers.
     fn change<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
         let answer = call(&mut self.0.model.lock(), self.0.clock.now());
+        // The lock is free again: a woken worker takes the lock at once.
         self.0.changes.send_replace(());
         answer
     }
@@ -57,6 +60,7 @@ impl Queue for Memory {
     }
 
     async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+        // A lease makes no job due, so no worker is woken.
         self.0
             .model
             .lock()
@@ -111,6 +115,7 @@ impl Queue for Memory {
         requests: u32,
         limit: Limit,
     ) -> Result<Reserved, QueueError> {
+        // Workers that wait for jobs do not wait for a quota, so none is woken.
         self.0
             .model
             .lock()

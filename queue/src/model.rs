@@ -1,7 +1,8 @@
 //! The contract as a pure function of its calls, and the reference for every keeper.
 //!
-//! It has no clock: each call is given the time. [`Memory`](crate::Memory) makes a queue of it; the tests of the
-//! other keepers compare them with it; simulations run months of its time in a second.
+//! Pure. Each call is given the time. [`Memory`](crate::Memory) makes a queue of the model; the
+//! tests of the other keepers compare their answers with the model's; simulations run months of
+//! model time in a second.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -49,7 +50,7 @@ struct Jobs {
 #[derive(Clone, Debug)]
 struct Row {
     job: Job,
-    /// Time from which it may be leased.
+    /// Time from which a worker may lease the job.
     due: DateTime<Utc>,
     state: State,
 }
@@ -65,6 +66,7 @@ enum State {
 impl Jobs {
     /// Makes jobs wait again whose leases have expired.
     fn expire(&mut self, now: DateTime<Utc>) {
+        // By the ends of leases: the first lease that lasts ends the look.
         while let Some((until, key)) = self.leased.pop_first() {
             if until > now {
                 self.leased.insert((until, key));
@@ -77,7 +79,7 @@ impl Jobs {
         }
     }
 
-    /// Takes a job out of the order that belongs to its state.
+    /// Takes a job out of the order of the jobs in the same state.
     fn forget_order(&mut self, key: &str) {
         if let Some(row) = self.rows.get(key) {
             match &row.state {
@@ -90,6 +92,8 @@ impl Jobs {
 
     /// Puts a job into a state, after `change`.
     fn put(&mut self, key: &str, state: State, change: impl FnOnce(&mut Row)) {
+        // First, while the row still has the due time and the state that name the job's place in an
+        // order.
         self.forget_order(key);
         let Some(row) = self.rows.get_mut(key) else {
             return;
@@ -126,6 +130,8 @@ impl Jobs {
             return Scheduled::Added;
         };
         match (&row.state, existing) {
+            // A new due time would take a leased job from its worker, and a dead job stays until a
+            // retry by hand.
             (State::Leased { .. }, _) => Scheduled::Leased,
             (State::Dead { .. }, _) => Scheduled::Dead,
             (State::Waiting, Existing::Keep) => Scheduled::Kept,
@@ -210,9 +216,12 @@ impl Model {
             .waiting
             .first()
             .map(|(due, _)| later(*due, want.buffer));
+        // A full batch needs no patience; the oldest job ends the wait for all others.
         let is_ready = batch.len() == want.max || patience_ends.is_some_and(|end| end <= now);
         if batch.is_empty() || !is_ready {
+            // No underflow: the check has refused a batch of 0 jobs.
             let full = jobs.waiting.iter().nth(want.max - 1).map(|(due, _)| *due);
+            // An expired lease makes its job due again, with a due time that has passed.
             let expiry = jobs.leased.first().map(|(until, _)| *until);
             let next = patience_ends.into_iter().chain(full).chain(expiry).min();
             return Ok(Taken::Wait { now, next });
@@ -294,6 +303,7 @@ impl Model {
             }
             match next {
                 Next::Done => {
+                    // Before the row is removed, which names the job's place in the order.
                     jobs.forget_order(&token.key);
                     jobs.rows.remove(&token.key);
                 }
@@ -306,6 +316,8 @@ impl Model {
             Held::Yes
         };
         let held = finishes.into_iter().map(finish).collect();
+        // After all finishes of the call: a key that a later finish ends is free for a job in
+        // `also`.
         for new in all {
             let namespace = new.namespace.clone();
             self.jobs(&namespace, now)
@@ -345,6 +357,7 @@ impl Model {
             };
             jobs.put(&failure.token.key, state, |row| {
                 row.job.failures = failed;
+                // The slot stays: a failure is another try of the same round.
                 row.due = failure.retry.at(now);
             });
             if is_dead { Failed::Dead } else { Failed::Waits }
@@ -398,6 +411,7 @@ impl Model {
             let row = jobs.rows.get(key);
             if row.is_some_and(|row| matches!(row.state, State::Dead { .. })) {
                 jobs.put(key, State::Waiting, |row| {
+                    // In whole microseconds, as the other keepers store the instant.
                     row.due = Due::At(now).at(now);
                     row.job.failures = 0;
                 });
@@ -419,6 +433,8 @@ impl Model {
         };
         let mut removed = 0;
         for key in keys {
+            // Before the row is removed, which names the job's place in the order. No lease needs
+            // to expire first: the state of a removed job does not matter.
             jobs.forget_order(key);
             removed += usize::from(jobs.rows.remove(key).is_some());
         }
@@ -442,8 +458,11 @@ impl Model {
             jobs.put(key, State::Waiting, |_| {});
         }
         let end = later(now, due);
+        // After the leases: a job whose lease has just ended waits, and may be due too late as
+        // well.
         let is_far = |(due, key): &(DateTime<Utc>, String)| (*due > end).then(|| key.clone());
         let far = jobs.waiting.iter().rev().map_while(is_far);
+        // Both parts together have the bound of one call.
         let far: Vec<String> = far.take(CALL_JOBS_MAX - long.len()).collect();
         for key in &far {
             jobs.put(key, State::Waiting, |row| {

@@ -1,8 +1,9 @@
 //! The queue of any number of processes, in PostgreSQL.
 //!
-//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked, and the memory of a process only
-//! shortens its next look, so a worker may come and go as it likes. Workers look for jobs again and again ([`POLL`]);
-//! `LISTEN` only makes them look earlier.
+//! Shell: PostgreSQL. A job is a row; a lease is a deadline and a token in the row. Nothing else is
+//! locked, and the memory of a process only shortens the next look, so a worker may come and go at
+//! any time. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look
+//! earlier.
 //!
 //! The tables are made in the first schema of the connection's `search_path`.
 
@@ -46,8 +47,8 @@ const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(30);
 const TRIES_MAX: usize = 10;
 /// Looks again after a batch that another worker took first.
 const LOOKS_MAX: usize = 3;
-/// Each statement finds some jobs by their keys. A planner that knows nothing of the table yet, or plans for any number of
-/// jobs, reads all of it instead.
+/// Each statement finds some jobs by their keys. A planner that knows nothing of the table yet, or
+/// plans for any number of jobs, reads the whole table instead.
 const PLANS: &str =
     "-c plan_cache_mode=force_custom_plan -c enable_hashjoin=off -c enable_mergejoin=off";
 /// A worker that vanishes in a transaction, with its machine or its network, must not keep locks.
@@ -55,7 +56,7 @@ const VANISHED: &str = "-c idle_in_transaction_session_timeout=30s -c tcp_user_t
     -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3";
 /// Time after which a server that does not answer any more counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Any number; it is the same for all processes that make the tables.
+/// Any number that all processes share when they make the tables.
 const SETUP_LOCK: i64 = 0x5346_5131;
 
 /// A queue in PostgreSQL.
@@ -72,13 +73,14 @@ struct Inner {
     _listener: JoinSet<()>,
 }
 
-/// Jobs that a process need not look at again for a moment. Those that were finished leave dead entries at the begin of the
-/// order of due times, until vacuum removes them: after a minute there are more of them than live ones.
+/// Jobs that a process need not look at again for a moment. Finished jobs leave dead entries at the
+/// begin of the order of due times, until vacuum removes the entries: after a minute there are more
+/// dead entries than live ones.
 #[derive(Clone, Copy, Debug)]
 struct LastLook {
     /// No job was free that is due before this.
     due: DateTime<Utc>,
-    /// Time of the look that found that out.
+    /// Time of the last look at all jobs.
     since: DateTime<Utc>,
 }
 
@@ -86,7 +88,7 @@ struct LastLook {
 #[derive(Debug, Default)]
 struct PassedJobs {
     of: HashMap<Namespace, LastLook>,
-    /// Grows when they are forgotten: a look that began before must not bring them back.
+    /// Grows when the passed jobs are forgotten: a look that began before must not bring them back.
     generation: u64,
 }
 
@@ -105,8 +107,8 @@ fn failed(doing: &str, error: tokio_postgres::Error) -> QueueError {
     }
 }
 
-/// Does work on a connection, again if another transaction was in its way. (No function, since a future that is made
-/// for each connection cannot be said to be `Send`.)
+/// Does work on a connection, again if another transaction was in the way. (No function, since a
+/// future that is made for each connection cannot be said to be `Send`.)
 macro_rules! attempt {
     ($queue:expr, $doing:expr, |$client:ident| $work:expr) => {{
         let mut tries = 0;
@@ -123,7 +125,7 @@ macro_rules! attempt {
     }};
 }
 
-/// Returns whether a transaction can be tried again as it is.
+/// Returns whether the same transaction may succeed at another try.
 fn is_conflict(error: &tokio_postgres::Error) -> bool {
     let conflicts = [
         SqlState::T_R_DEADLOCK_DETECTED,
@@ -133,9 +135,9 @@ fn is_conflict(error: &tokio_postgres::Error) -> bool {
 }
 
 impl Postgres {
-    /// Opens the queue of a database, whose tables are made if there are none. The URL is one of libpq:
-    /// `postgres://user:password@host/database?options=-csearch_path%3Dname`. Without a password in it, that is
-    /// `$PGPASSWORD`, as for libpq.
+    /// Opens the queue of a database, whose tables are made if there are none. The URL is one of
+    /// libpq: `postgres://user:password@host/database?options=-csearch_path%3Dname`. Without a
+    /// password in the URL, the password is `$PGPASSWORD`, as for libpq.
     ///
     /// If the future is dropped, the tables may have been made.
     ///
@@ -145,6 +147,7 @@ impl Postgres {
     pub async fn open(url: &str, clock: Clock) -> Result<Self, QueueError> {
         let opening = "opening the queue";
         let mut config: Config = url.parse().map_err(|why| failed(opening, why))?;
+        // A password in the URL would show in the list of the machine's processes.
         if let (None, Some(password)) = (config.get_password(), std::env::var_os("PGPASSWORD")) {
             config.password(password.as_encoded_bytes());
         }
@@ -155,6 +158,8 @@ impl Postgres {
             .keepalives_idle(SILENCE_MAX)
             .tcp_user_timeout(SILENCE_MAX);
         let recycling = ManagerConfig {
+            // Without a question to the server before each call. A connection that has broken fails
+            // the call, which may be repeated.
             recycling_method: RecyclingMethod::Fast,
         };
         let manager = Manager::from_config(config.clone(), NoTls, recycling);
@@ -180,6 +185,8 @@ impl Postgres {
         }));
         attempt!(queue, opening, |client| {
             let transaction = client.transaction().await?;
+            // `CREATE TABLE IF NOT EXISTS` of two processes at the same time can fail in one of
+            // them.
             let lock = format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})");
             transaction.batch_execute(&lock).await?;
             transaction
@@ -200,7 +207,7 @@ impl Postgres {
         self.0.pool.get().await.map_err(|why| QueueError::Storage {
             doing: format!("{doing} in PostgreSQL"),
             why: match why {
-                // What PostgreSQL says, without what the pool was doing.
+                // The error of PostgreSQL alone: `doing` names the work of the pool already.
                 PoolError::Backend(why) => Box::new(why),
                 why => Box::new(why),
             },
@@ -219,17 +226,18 @@ impl Postgres {
         passed.generation += 1;
     }
 
-    /// Returns the jobs that the next look may pass by, and their generation. Others may make a job free that is due for
-    /// longer: it is found at the next poll.
+    /// Returns the jobs that the next look may pass by, and their generation. Other processes may
+    /// free a job that is due for longer: the next poll finds that job.
     fn passed(&self, namespace: &Namespace) -> (Option<LastLook>, u64) {
         let passed = self.0.passed.lock();
         let now = self.0.clock.now();
+        // A clock that has gone back makes the age negative, so that the look counts as old.
         let is_new = |one: &LastLook| (now - one.since).to_std().is_ok_and(|age| age < POLL);
         let of = passed.of.get(namespace).copied().filter(is_new);
         (of, passed.generation)
     }
 
-    /// Does so if finishes put jobs before those that were leased last.
+    /// Forgets the passed jobs if finishes put jobs before those that were leased last.
     fn look_at_all_if_early(&self, finishes: &[Finish]) {
         let is_early = |finish: &Finish| {
             let passed = self.0.passed.lock();
@@ -245,6 +253,7 @@ impl Postgres {
             .iter()
             .any(|one| !one.also.is_empty() || is_early(one))
         {
+            // Before the wake: a woken worker must not pass by the new jobs.
             self.look_at_all();
         }
     }
@@ -286,10 +295,14 @@ impl Queue for Postgres {
             if let Some(passed) = passed {
                 let behind = take_behind(client, now, namespace, want, passed.due).await?;
                 if let Some((due, leases)) = behind {
+                    // The time of the last look at all jobs stays, so that the next one comes
+                    // within a poll.
                     self.pass(namespace, generation, LastLook { due, ..passed });
                     return Ok(Taken::Leased(leases));
                 }
             }
+            // Before the look, so that a job that becomes free during the look is passed by for a
+            // poll at most.
             let since = self.0.clock.now();
             match take(client, now, namespace, want).await? {
                 Err(wait) => Ok(wait),
@@ -308,6 +321,8 @@ impl Queue for Postgres {
             .filter_map(|one| one.note.as_deref())
             .try_for_each(check_bytes)?;
         let (now, extensions) = (self.set_time(), &extensions);
+        // One statement is a transaction by itself, and saves the round trips of `BEGIN` and
+        // `COMMIT`.
         let is_one_statement = without_repeats(extensions.iter().map(|one| &one.token)).len() < 2;
         let held = attempt!(self, "extending leases", |client| {
             if is_one_statement {
@@ -319,7 +334,8 @@ impl Queue for Postgres {
             Ok(held)
         })?;
         if extensions.iter().any(|one| one.lease < POLL) {
-            // They are given back.
+            // So short a lease gives a job back, which may be due before the jobs that the next
+            // look reads.
             self.look_at_all();
         }
         Ok(held)
@@ -349,6 +365,8 @@ impl Queue for Postgres {
         let (now, failures) = (self.set_time(), &failures);
         let failed = attempt!(self, "giving jobs back", |client| {
             let statement = client.prepare_cached(statements::FAIL).await?;
+            // Of two rows for one job in a statement, PostgreSQL applies any; the contract says the
+            // first.
             let first = first_of_each(failures, |one| &one.token);
             let (names, keys, tokens) = token_columns(first.iter().map(|one| &one.token));
             let attempts: Vec<i64> = first.iter().map(|one| one.attempts.into()).collect();
@@ -384,6 +402,7 @@ impl Queue for Postgres {
         limit: usize,
     ) -> Result<Vec<Dead>, QueueError> {
         check_count(limit)?;
+        // No key is empty, so every key comes after the empty one.
         let (name, after, limit) = (namespace.as_str(), after.unwrap_or_default(), long(limit));
         attempt!(self, "listing dead jobs", |client| {
             let statement = client.prepare_cached(statements::DEAD).await?;
@@ -415,6 +434,7 @@ impl Queue for Postgres {
             let retried = transaction
                 .execute(&statement, &[&now, &name, keys])
                 .await?;
+            // The jobs are due now. PostgreSQL sends the notification with the commit.
             transaction.batch_execute(listener::NOTIFY).await?;
             transaction.commit().await?;
             Ok(retried)
@@ -462,6 +482,7 @@ impl Queue for Postgres {
             client.query_one(&statement, &[&now, &name]).await
         });
         let row = row?;
+        // No count of PostgreSQL is negative.
         let count = |index: usize| u64::try_from(row.get::<_, i64>(index)).unwrap_or_default();
         Ok(Stats {
             waiting: count(0),

@@ -1,4 +1,6 @@
-//! The contract of all keepers.
+//! The contract of all keepers: calls, their answers, and the wait for a batch.
+//!
+//! Shell: the keeper's storage and clock.
 
 use std::time::Duration;
 
@@ -16,8 +18,8 @@ use crate::{
     quota::{Report, Reserved},
 };
 
-/// Longest time between two looks for jobs, where every change is heard of. Timers stand still while a machine sleeps, and do
-/// not follow a clock that is set.
+/// Longest time between two looks for jobs, in a keeper that notices every change. Timers stand
+/// still while a machine sleeps, and do not follow a clock that is set.
 const POLL: Duration = Duration::from_secs(10);
 
 /// Answer of [`Queue::take`].
@@ -29,22 +31,26 @@ pub enum Taken {
     Wait {
         /// Time of the keeper.
         now: DateTime<Utc>,
-        /// Time before which there is none, unless jobs change. `None`, if no job waits.
+        /// Time before which no batch is ready, unless jobs change. `None`, if no job waits.
         next: Option<DateTime<Utc>>,
     },
 }
 
 /// A delayed job queue.
 ///
-/// Each call is one transaction: all of it happens or nothing does, also if the process is killed. Only leases
-/// may be forgotten by a crash, which makes their jobs due again. All times are those of the keeper's clock.
+/// Each call is one transaction: the storage keeps all of its changes or none, also if the process
+/// is killed. Only leases may be forgotten by a crash, which makes their jobs due again. All times
+/// are those of the keeper's clock.
 ///
-/// A job is in one of three states: it *waits* (not due yet, or due), a worker has *leased* it, or it is *dead*. A
-/// lease that expires makes it wait again, with its due time as it was.
+/// A job is in one of three states: the job *waits* (not due yet, or due), a worker has *leased*
+/// the job, or the job is *dead*. An expired lease makes the job wait again, with an unchanged due
+/// time.
 ///
-/// A call does its parts in their order: a token that occurs again after its finish or failure is void there.
+/// A call does its parts in their order: a token that occurs again after its finish or failure is
+/// void there.
 pub trait Queue: Clone + Send + Sync + 'static {
-    /// Schedules jobs. Of equal keys in one call, the first counts and the others meet it as an existing job.
+    /// Schedules jobs. Of equal keys in one call, the first counts and the others meet an existing
+    /// job.
     ///
     /// # Errors
     ///
@@ -55,9 +61,9 @@ pub trait Queue: Clone + Send + Sync + 'static {
         existing: Existing,
     ) -> impl Future<Output = Result<Vec<Scheduled>, QueueError>> + Send;
 
-    /// Leases a batch, if there is one, without waiting: `max` due jobs, those first that are due for longest; or all
-    /// due jobs, once the oldest has waited for the buffer. A job that another process makes free may be passed by until the
-    /// next [poll](Self::poll).
+    /// Leases a batch, if there is one, without waiting: `max` due jobs, those first that are due
+    /// for longest; or all due jobs, once the oldest has waited for the buffer. A job that another
+    /// process makes free may be passed by until the next [poll](Self::poll).
     ///
     /// If the future is dropped, the jobs are leased to nobody until the lease expires, at worst.
     ///
@@ -70,7 +76,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         want: Want,
     ) -> impl Future<Output = Result<Taken, QueueError>> + Send;
 
-    /// Extends leases, and stores notes. In order of the extensions.
+    /// Extends leases, and stores notes, in the order of the extensions.
     ///
     /// # Errors
     ///
@@ -80,7 +86,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         extensions: Vec<Extension>,
     ) -> impl Future<Output = Result<Vec<Held>, QueueError>> + Send;
 
-    /// Finishes jobs. In order of the finishes.
+    /// Finishes jobs, in the order of the finishes.
     ///
     /// # Errors
     ///
@@ -90,7 +96,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         finishes: Vec<Finish>,
     ) -> impl Future<Output = Result<Vec<Held>, QueueError>> + Send;
 
-    /// Gives jobs back whose work failed. In order of the failures.
+    /// Gives jobs back whose work failed, in the order of the failures.
     ///
     /// # Errors
     ///
@@ -100,7 +106,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         failures: Vec<Failure>,
     ) -> impl Future<Output = Result<Vec<Failed>, QueueError>> + Send;
 
-    /// Returns dead jobs whose keys come after `after`, by key in the order of bytes, at most `limit`.
+    /// Returns dead jobs whose keys come after `after`, by key in the order of bytes, at most
+    /// `limit`.
     ///
     /// # Errors
     ///
@@ -112,7 +119,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Dead>, QueueError>> + Send;
 
-    /// Makes dead jobs due now, without failures, in their slots as they were. Returns how many were dead.
+    /// Makes dead jobs due now, without failures, in unchanged slots. Returns the number of retried
+    /// jobs.
     ///
     /// # Errors
     ///
@@ -123,7 +131,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         keys: Vec<String>,
     ) -> impl Future<Output = Result<usize, QueueError>> + Send;
 
-    /// Removes jobs in any state, so that their tokens are void. Returns how many there were.
+    /// Removes jobs in any state, so that their tokens are void. Returns the number of removed
+    /// jobs.
     ///
     /// # Errors
     ///
@@ -134,9 +143,11 @@ pub trait Queue: Clone + Send + Sync + 'static {
         keys: Vec<String>,
     ) -> impl Future<Output = Result<usize, QueueError>> + Send;
 
-    /// Makes jobs due now that are not due within `due` from now, in their slots as they were, and ends leases that last for more
-    /// than `lease` from now: a clock that was wrong has set these times. It changes at most [`CALL_JOBS_MAX`](crate::limits::CALL_JOBS_MAX) jobs, and passes
-    /// by those that another call is changing. Returns how many changes it made; with none, only those are left.
+    /// Makes jobs due now that are not due within `due` from now, in unchanged slots, and ends
+    /// leases that last for more than `lease` from now: a clock that was wrong has set these times.
+    /// One call changes at most [`CALL_JOBS_MAX`](crate::limits::CALL_JOBS_MAX) jobs, and passes by
+    /// those that another call is changing. Returns the number of changes; after a call without
+    /// changes, only the passed jobs are left.
     ///
     /// # Errors
     ///
@@ -158,7 +169,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         namespace: &Namespace,
     ) -> impl Future<Output = Result<Stats, QueueError>> + Send;
 
-    /// Reserves requests of a credential, all or none. The quota is shared by all workers of the queue.
+    /// Reserves requests of a credential, all or none. The quota is shared by all workers of the
+    /// queue.
     ///
     /// # Errors
     ///
@@ -188,13 +200,15 @@ pub trait Queue: Clone + Send + Sync + 'static {
     /// If the storage fails.
     fn now(&self) -> impl Future<Output = Result<DateTime<Utc>, QueueError>> + Send;
 
-    /// Returns a signal that changes when a job may have become due that was not expected then.
+    /// Returns a signal that changes when a job may have become due earlier than the last
+    /// [`take`](Self::take) foresaw.
     fn changes(&self) -> watch::Receiver<()>;
 
     /// Returns the clock by which callers of this keeper wait.
     fn clock(&self) -> &Clock;
 
-    /// Returns the longest time between two looks for jobs. A keeper may miss a change, or a machine sleep.
+    /// Returns the longest time between two looks for jobs. A keeper may miss a change, or a
+    /// machine sleep.
     fn poll(&self) -> Duration {
         POLL
     }
@@ -212,11 +226,13 @@ pub trait Queue: Clone + Send + Sync + 'static {
         async move {
             let never = std::future::pending::<()>();
             let leases = self.lease_until(namespace, want, never).await?;
+            // `None` means that `stop` was ready, and `never` is not.
             Ok(leases.unwrap_or_default())
         }
     }
 
-    /// Leases a batch as soon as there is one; nothing once `stop` is ready, so that no batch is leased to nobody.
+    /// Leases a batch as soon as there is one; nothing once `stop` is ready, so that no batch is
+    /// leased to nobody.
     ///
     /// # Errors
     ///
@@ -246,8 +262,11 @@ pub trait Queue: Clone + Send + Sync + 'static {
                     Taken::Wait { now, next } => (now, next),
                 };
                 tokio::select! {
+                    // A stop wins over a change: the next look could lease a batch for a worker
+                    // that ends.
                     biased;
                     _ = &mut stop => return Ok(None),
+                    // The signal ends only with the keeper.
                     changed = changes.changed() => changed.map_err(|_closed| QueueError::Closed)?,
                     () = self.clock().wait(now, next, self.poll()) => {}
                 }

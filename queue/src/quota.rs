@@ -1,11 +1,13 @@
-//! Requests that a credential may still make: one small state for each credential, shared by all workers.
+//! Requests that a credential may still make: one small state for each credential, shared by all
+//! workers.
 //!
-//! A provider allows so many requests in any window of time. Its own counting may start a window at the first
-//! request, at the full hour, or slide. So the promise here is the strictest: *no* window of that length holds more
-//! requests than the limit, wherever it starts. The state is that of the generic cell rate algorithm (GCRA): one
-//! instant. A tenth of the limit may be used at once; the rest is spread evenly.
+//! Pure. A provider allows so many requests in any window of time. The provider's count may start a
+//! window at the first request, at the full hour, or slide. So the promise here is the strictest:
+//! *no* window of that length holds more requests than the limit, wherever the window starts. The
+//! state is that of the generic cell rate algorithm (GCRA): one instant. A tenth of the limit may
+//! be used at once; the rest is spread evenly.
 //!
-//! A provider's own count ([`Report`]) only makes it stricter.
+//! A provider's own count ([`Report`]) only makes the quota stricter.
 
 use std::time::Duration;
 
@@ -20,12 +22,14 @@ const WINDOW_MAX: Duration = Duration::from_hours(366 * 24);
 /// Time by which a provider may count a request earlier or later than it was reserved.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
 
-/// Longest time for which a provider's report stops a credential. After it one request asks again.
+/// Longest time for which a provider's report stops a credential. After that time, one request asks
+/// again.
 const REPORT_MAX: Duration = Duration::from_hours(24);
-/// Microseconds by which the clocks of a queue's keepers may be apart: those of a database and of its successor.
+/// Microseconds by which the clocks of a queue's keepers may be apart: those of a database and of
+/// its successor.
 const CLOCKS_APART: i64 = 3_600_000_000;
-/// Time by which two reports of one count may differ in when it ends: they are on their way for a while, and have whole
-/// seconds.
+/// Microseconds by which two reports of one count may differ in the end of the count: reports
+/// travel for a while, and have whole seconds.
 const SAME_COUNT: i64 = 2_000_000;
 
 impl Limit {
@@ -36,13 +40,17 @@ impl Limit {
 
     /// Microseconds between requests once the burst is used.
     ///
-    /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which this gap makes the
-    /// limit. The window is taken longer by what requests may lose or gain on their way, up to a tenth.
+    /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which
+    /// this gap makes the limit. The window is taken longer by the time that requests may lose or
+    /// gain on their way, up to a tenth.
     fn gap(self) -> i64 {
         let window = self
             .window
             .saturating_add(TRANSIT_MAX.min(self.window / 10));
+        // Positive: the burst is a tenth of the requests, or one.
         let spread = u128::from(self.requests - self.burst() + 1);
+        // Rounded up: a gap that is shorter by a fraction would let one request too many into a
+        // window.
         i64::try_from(window.as_micros().div_ceil(spread)).unwrap_or(i64::MAX)
     }
 }
@@ -50,25 +58,28 @@ impl Limit {
 /// A provider's report about a credential's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Time in which it wants no request: the provider refused one, or the network failed. At most 24 hours.
+    /// Time in which the provider wants no request: a request was refused, or the network failed.
+    /// At most 24 hours.
     pub pause: Option<Duration>,
-    /// Requests that it still accepts, and the time after which it counts anew: at most 24 hours.
+    /// Requests that the provider still accepts, and the time after which the count begins anew: at
+    /// most 24 hours.
     pub remaining: Option<(u32, Duration)>,
 }
 
 /// Answer of [`Queue::reserve`](crate::Queue::reserve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// The requests may be made now. They count, made or not.
+    /// The requests may be made now. They count, even if the caller makes none of them.
     Now,
-    /// Nothing is reserved. Asking again is of no use before this time has passed.
+    /// Nothing is reserved. Another call is of no use before this time has passed.
     After(Duration),
 }
 
 /// State of a credential.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// Microseconds after 1970 when all requests so far are spread out: GCRA's "theoretical arrival time".
+    /// Microseconds after 1970 when all requests so far are spread out: GCRA's "theoretical arrival
+    /// time".
     pub(crate) spread: i64,
     /// Microseconds after 1970 before which no request is made.
     pub(crate) paused: i64,
@@ -79,7 +90,8 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Reserves requests, and returns the answer. Else the state changes only by what is far ahead, which is forgotten.
+    /// Reserves requests, and returns the answer. A refusal changes the state only where the state
+    /// ends too far ahead: such a state is forgotten.
     pub(crate) fn reserve(
         &mut self,
         now: DateTime<Utc>,
@@ -93,13 +105,16 @@ impl Bucket {
         {
             return Err(QueueError::Quota { requests, limit });
         }
+        // Before the count is read: a reset that a wrong clock has set would hold the credential
+        // until then.
         self.forget_what_is_far(now);
         let now = now.timestamp_micros();
         let is_counted = now < self.reset;
         let gap = limit.gap();
         let burst = gap.saturating_mul(limit.burst().into());
         let these = gap.saturating_mul(requests.into());
-        // A spread beyond a burst was set by a wrong clock. The bucket then counts as full behind these requests.
+        // A spread beyond a burst was set by a wrong clock. The bucket then counts as full behind
+        // these requests.
         let burst_ends = now.saturating_add(burst);
         let before = if self.spread > burst_ends.saturating_add(CLOCKS_APART) {
             burst_ends.saturating_sub(these)
@@ -115,9 +130,11 @@ impl Bucket {
         };
         let next = in_burst.max(self.paused).max(refused_until);
         if next > now {
+            // The difference is positive here.
             let wait = u64::try_from(next - now).unwrap_or_default();
             return Ok(Reserved::After(Duration::from_micros(wait)));
         }
+        // Only now: a refused request must use nothing of the quota.
         self.spread = spread;
         if is_counted {
             self.remaining -= requests;
@@ -125,7 +142,8 @@ impl Bucket {
         Ok(Reserved::Now)
     }
 
-    /// Forgets what ends later than any report can say: a clock that was wrong has set it.
+    /// Forgets pauses and counts that end later than any report can say: a clock that was wrong has
+    /// set them.
     fn forget_what_is_far(&mut self, now: DateTime<Utc>) {
         let end = later(now, REPORT_MAX).timestamp_micros();
         let end = end.saturating_add(CLOCKS_APART);
@@ -139,15 +157,18 @@ impl Bucket {
 
     /// Applies a provider's report.
     pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
+        // A pause of a wrong clock would win every `max` below.
         self.forget_what_is_far(now);
+        // No provider stops a credential for more than a day, whatever its report says.
         let until = |span: Duration| later(now, span.min(REPORT_MAX)).timestamp_micros();
         if let Some(pause) = report.pause {
             self.paused = self.paused.max(until(pause));
         }
         if let Some((remaining, reset)) = report.remaining {
             let reset = until(reset);
-            // Answers overtake each other. Of one count the smallest number is the newest, and of two counts the one that
-            // ends later; one that slides on is a new count all the time.
+            // Answers overtake each other. Of one count, the smallest number is the newest; of two
+            // counts, the one that ends later is the newer. A count whose end slides on is a new
+            // count with each report.
             if reset > self.reset.saturating_add(SAME_COUNT) {
                 (self.remaining, self.reset) = (remaining, reset);
             } else if reset >= self.reset.saturating_sub(SAME_COUNT) {
@@ -169,9 +190,9 @@ mod tests {
     }
 
     proptest! {
-        /// I4: no window of the limit's length holds more requests than the limit, wherever it starts, also if each
-        /// request arrives up to a tenth of the window later than it was reserved. And what is refused is accepted
-        /// after the time that was named.
+        /// I4: no window of the limit's length holds more requests than the limit, wherever it
+        /// starts, also if each request arrives up to a tenth of the window later than it was
+        /// reserved. And what is refused is accepted after the time that was named.
         #[test]
         fn no_window_holds_more_than_the_limit(
             requests in 1_u32..40,
@@ -245,8 +266,8 @@ mod tests {
     }
 
     proptest! {
-        /// A provider that counts by itself, less than the quota says, accepts each request, and is used in each of its
-        /// windows. Reports may overtake each other.
+        /// A provider that counts by itself, less than the quota says, accepts each request, and is
+        /// used in each of its windows. Reports may overtake each other.
         #[test]
         fn a_reported_count_is_kept_and_ends(
             is_sliding in any::<bool>(),
@@ -354,7 +375,8 @@ mod tests {
         assert_eq!(bucket.reserve(at(0), 1, limit).unwrap(), wait);
     }
 
-    /// TU-8: a quota is used: in ten windows without a pause, nine tenths of what it allows are made.
+    /// TU-8: a quota is used: in ten windows without a pause, nine tenths of what it allows are
+    /// made.
     #[test]
     fn a_quota_is_used() {
         for requests in [1, 2, 15, 180, 900, 100_000] {

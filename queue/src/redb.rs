@@ -1,10 +1,11 @@
 //! The queue of one process, in one file of `redb`.
 //!
-//! One thread changes the file. Changes that arrive while a commit is under way share the next one, so that many workers
-//! cost one sync. Leases are in memory only: they end with the process that gave them, and so do the workers that have
-//! them; so a lease waits for no commit. Notes, due times, failures and quotas are in the file before a call returns.
+//! Shell: one file, and two threads. One thread changes the file. Changes that arrive during a
+//! commit share the next commit, so that many workers cost one sync. Leases are in memory only:
+//! they end with the process that gave them, and so do the workers that have them; so a lease waits
+//! for no commit. Notes, due times, failures and quotas are in the file before a call returns.
 //!
-//! A storage error ends the queue: only opening the file again shows its state.
+//! A storage error ends the queue: only a new opening of the file shows the state.
 
 mod leases;
 #[cfg(test)]
@@ -48,7 +49,8 @@ const WRITES_MAX: usize = 1_024;
 /// Changes that share a commit.
 const GROUP_MAX: usize = 256;
 
-/// A queue in a file. It is closed when the last clone is dropped and the calls under way have ended.
+/// A queue in a file. The last clone that is dropped closes the queue, once the calls under way
+/// have ended.
 #[derive(Clone, Debug)]
 pub struct Redb {
     writes: mpsc::Sender<Write>,
@@ -56,8 +58,8 @@ pub struct Redb {
     changes: Arc<watch::Sender<()>>,
 }
 
-/// Makes the file of a new queue, which has its name only as a whole: redb refuses a file of which a power cut has kept
-/// the length alone.
+/// Makes the file of a new queue. The file gets its name only as a whole: redb refuses a file of
+/// which a power cut has kept the length alone.
 #[expect(
     clippy::disallowed_methods,
     reason = "the opening syncs the folder; a second name that comes back goes before another queue is made"
@@ -67,24 +69,28 @@ fn begin(path: &Path) -> Result<(), redb::DatabaseError> {
         return Ok(());
     }
     let storage = |why: io::Error| redb::DatabaseError::Storage(redb::StorageError::Io(why));
-    // Another process that makes the queue waits, and finds it made. A folder that knows no locks has none.
+    // Another process that makes the queue waits, and finds the file. A folder that knows no locks
+    // has none.
     let lock = |folder: File| folder.lock().map(|()| folder);
     let _locked = File::open(folder_of(path)).and_then(lock).ok();
+    // The other process may have finished while this one waited for the lock.
     if path.exists() {
         return Ok(());
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
     let unfinished = Path::new(&unfinished);
+    // A start that was killed here leaves a file that redb may refuse.
     match fs::remove_file(unfinished) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(storage(why)),
         _ => {}
     }
     drop(redb::Builder::new().create(unfinished)?);
+    // Before the name: a power cut must not keep the name of a file without bytes.
     let synced = File::open(unfinished).and_then(|file| file.sync_all());
     synced.map_err(storage)?;
-    // Not a rename: another process may have made the queue meanwhile. Where there are no second names, the queue is
-    // made under its own.
+    // Not a rename: another process may have made the queue meanwhile. Where the file system has no
+    // second names, redb makes the queue under the final name.
     drop(fs::hard_link(unfinished, path));
     fs::remove_file(unfinished).map_err(storage)
 }
@@ -94,7 +100,8 @@ fn sync_name(path: &Path) -> io::Result<()> {
     // Behind a link, the name of the file itself.
     let path = path.canonicalize()?;
     match File::open(folder_of(&path)).and_then(|folder| folder.sync_all()) {
-        // Whoever may not read the folder, or has one that knows no sync, did not make the file.
+        // A process that may not read the folder, or whose folder knows no sync, did not make the
+        // file.
         Err(error)
             if matches!(
                 error.kind(),
@@ -125,7 +132,7 @@ struct QueueFile {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// Its length after the last commit. Held while a commit changes it.
+    /// Length of the file after the last commit. Held while a commit changes the length.
     length: Mutex<u64>,
 }
 
@@ -141,7 +148,8 @@ impl QueueFile {
         })
     }
 
-    /// Checks that the file is where it was, and as long as the last commit left it.
+    /// Checks that the name still leads to the same file, which is at least as long as after the
+    /// last commit.
     fn check(&self, length: u64) -> io::Result<()> {
         use io::ErrorKind::{NotADirectory, NotFound};
 
@@ -166,13 +174,17 @@ impl QueueFile {
     fn watch(&self, writes: &mpsc::WeakSender<Write>) {
         loop {
             std::thread::sleep(LOOK);
+            // A strong sender would keep the queue's threads alive after the last handle.
             let Some(writes) = writes.upgrade() else {
                 return;
             };
+            // A commit changes the length, so a look in the midst of a commit could take a whole
+            // file for a cut one.
             let length = self.length.lock();
             if self.check(*length).is_err() {
                 drop(length);
-                // Each commit checks the file, and this one fails. A full channel has others, which fail as well.
+                // Each commit checks the file, and this one fails. A full channel has other
+                // changes, which fail as well.
                 let nothing: Write = Box::new(|_| Ok(Box::new(drop)));
                 drop(writes.try_send(nothing));
                 return;
@@ -186,8 +198,9 @@ impl QueueFile {
 struct OpenFile {
     database: Arc<Database>,
     leases: Mutex<Leases>,
-    /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
-    /// before a commit: until it ends, the leases must name the jobs of that commit.
+    /// Held by a look at file and leases, and after a commit while the leases follow the commit. A
+    /// look may see the file from before a commit: until the look ends, the leases must name the
+    /// jobs of that commit.
     still: Mutex<()>,
     /// Why the queue is closed, if the file failed.
     failure: OnceLock<Arc<StorageError>>,
@@ -211,7 +224,7 @@ fn failed(why: Arc<StorageError>) -> QueueError {
     }
 }
 
-/// Returns the error of a change, which may be in the file or not.
+/// Returns the error of a change that may be in the file or not.
 fn lost(why: Arc<StorageError>) -> QueueError {
     QueueError::Lost {
         doing: "changing the queue's file".to_owned(),
@@ -224,7 +237,7 @@ impl Redb {
     ///
     /// # Errors
     ///
-    /// If the file is no queue, another process has it open, or it cannot be read or made.
+    /// If the file is no queue, cannot be read or made, or is open in another process.
     pub fn open(path: &Path, clock: Clock) -> Result<Self, QueueError> {
         let refused = |why: StorageError| QueueError::Storage {
             doing: format!("opening the queue {}", path.display()),
@@ -254,7 +267,7 @@ impl Redb {
             redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
             why => refused(why.into()),
         })?;
-        // redb syncs the file and not its name, with which every job would be gone.
+        // redb syncs the file and not the name. Without the name, every job would be gone.
         sync_name(path).map_err(|why| refused(StorageError::Io(why)))?;
         let file = QueueFile::of(path).map_err(|why| refused(StorageError::Io(why)))?;
         let file = Arc::new(file);
@@ -275,6 +288,7 @@ impl Redb {
     ) -> Result<Self, StorageError> {
         let opening = tables::prepare(&database)?;
         if let Some(file) = &file {
+            // The making of the tables has changed the length.
             *file.length.lock() = fs::metadata(&file.path)?.len();
         }
         let (writes, received) = mpsc::channel(WRITES_MAX);
@@ -312,7 +326,7 @@ impl Redb {
         let write: Write = Box::new(|writing| {
             let result = change(writing)?;
             Ok(Box::new(|committed| {
-                // A caller that has gone needs no answer: its change is committed all the same.
+                // A caller that has gone needs no answer: the change is committed all the same.
                 drop(answer.send(committed.map(|()| result).map_err(lost)));
             }))
         });
@@ -338,8 +352,8 @@ impl Redb {
         }
     }
 
-    /// Reads the file, beside the thread that changes it, which ends if that fails. `undo` gets the result if the caller has
-    /// gone.
+    /// Reads the file, beside the thread that changes the file. A read that fails ends that thread.
+    /// `undo` gets the result if the caller has gone.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reading<'_>) -> Result<T, StorageError> + Send + 'static,
@@ -349,6 +363,7 @@ impl Redb {
         let (answer, answered) = oneshot::channel();
         let (shared, writes) = (Arc::clone(&self.shared), self.writes.clone());
         let changes = Arc::clone(&self.changes);
+        // A read of the disk would block all tasks of the runtime's thread.
         tokio::task::spawn_blocking(move || {
             let result = read(&shared.reading());
             if result.is_err() {
@@ -388,9 +403,11 @@ struct Thread {
 }
 
 impl Drop for Thread {
-    /// Workers that wait look again, and find that the queue is closed.
+    /// Wakes waiting workers, which look again and find that the queue is closed.
     fn drop(&mut self) {
+        // Before the wake: a worker that looks again must find the queue closed.
         self.received.close();
+        // The jobs are free again, so a waiting worker may have a batch.
         self.changes.send_replace(());
     }
 }
@@ -401,6 +418,8 @@ impl Thread {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
             match self.commit(group.drain(..)) {
+                // After the leases have followed the commit: a caller that leases next must find
+                // the new jobs.
                 Ok(deliveries) => deliveries.into_iter().for_each(|deliver| deliver(Ok(()))),
                 Err(why) => {
                     tracing::error!(error = %why, "the queue's file failed, so the queue is closed");
@@ -410,8 +429,8 @@ impl Thread {
         }
     }
 
-    /// Commits changes together. If one fails, none is made: the callers before it get the error, the others that the queue
-    /// is closed.
+    /// Commits changes together. If one change fails, none is made: the callers before that change
+    /// get the error, the others hear that the queue is closed.
     fn commit(
         &self,
         writes: impl Iterator<Item = Write>,
@@ -421,7 +440,8 @@ impl Thread {
         if let Err(why) = &done {
             // Before the answers, which may make callers ask again.
             if self.shared.failure.set(Arc::clone(why)).is_ok() {
-                // redb writes to its file when it is dropped. Behind a cut, that would look like a whole file again.
+                // A dropped database writes to the file. After a cut, the file would look whole
+                // again.
                 std::mem::forget(Arc::clone(&self.shared.database));
             }
             for deliver in deliveries.drain(..) {
@@ -433,6 +453,8 @@ impl Thread {
             let _still = self.shared.still.lock();
             self.shared.leases.lock().show(moved);
         }
+        // After the leases: a worker that looks earlier would pass by the jobs that this commit
+        // changed.
         self.changes.send_replace(());
         Ok(deliveries)
     }
@@ -451,6 +473,7 @@ impl Thread {
         } = &*self.shared;
         let mut length = file.as_ref().map(|file| file.length.lock());
         if let Some((file, length)) = file.as_ref().zip(length.as_ref()) {
+            // A commit into a file without a name would be lost with the process.
             file.check(**length)?;
         }
         let transaction = database.begin_write()?;
@@ -461,7 +484,7 @@ impl Thread {
         let moved = writing.end()?;
         transaction.commit()?;
         if let Some((file, length)) = file.as_ref().zip(length.as_mut()) {
-            // It may be shorter than before. Its name is looked at before the next commit.
+            // The file may be shorter than before. The next commit looks at the name first.
             **length = fs::metadata(&file.path).map_or(**length, |found| found.len());
         }
         Ok(moved)
@@ -606,7 +629,8 @@ mod tests {
     use super::*;
     use crate::job::Due;
 
-    /// Goal: a file whose pages are lost behind a whole header is refused with an error, and without a panic.
+    /// Goal: a file whose pages are lost behind a whole header is refused with an error, and
+    /// without a panic.
     /// Method: redb, which is dropped after a cut, writes such a file.
     #[tokio::test]
     async fn a_file_without_its_pages_is_refused() {
@@ -660,7 +684,8 @@ mod tests {
         assert_eq!(queue.stats(&name).await.unwrap().due, 2);
     }
 
-    /// Goal: a queue whose file is removed, replaced or cut under it is closed within seconds, whether somebody asks or not.
+    /// Goal: a queue whose file is removed, replaced or cut under it is closed within seconds,
+    /// whether somebody asks or not.
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "files of a test")]
     async fn a_file_that_goes_away_is_noticed() {

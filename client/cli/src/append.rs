@@ -41,11 +41,13 @@ pub(crate) struct AppendArgs {
     /// Take each JSON value of the input as the content of an entry, as other programs print them
     #[arg(long)]
     wrap: bool,
-    /// With --wrap: JSON pointer, such as /order/id, to the part of each value that tells it from others. The entry's id
-    /// is made of the feed's URL and of it, so that what was published is found when the input comes again
+    /// With --wrap: JSON pointer, such as /order/id, to the part of each value that tells it from
+    /// others. The entry's id is made of the feed's URL and of it, so that what was published is
+    /// found when the input comes again
     #[arg(long, value_name = "POINTER", requires = "wrap")]
     id_from: Option<String>,
-    /// Append only if the feed's head has this tag, and nobody else appends meanwhile: the ETag of its recent.atom
+    /// Append only if the feed's head has this tag, and nobody else appends meanwhile: the ETag of
+    /// its recent.atom
     #[arg(long, value_name = "TAG")]
     if_match: Option<String>,
     #[command(flatten)]
@@ -98,12 +100,13 @@ pub(crate) async fn publish(
     let published = publisher
         .append_reporting(entries, |batch| {
             let outcome = report.add(batch);
+            // The first error counts: later ones follow from the same output.
             if told.is_ok() {
                 told = outcome;
             }
         })
         .await;
-    // A refusal goes first: a report that cannot be printed must not hide it.
+    // A refusal goes first: a report that cannot be printed must not hide the refusal.
     published?;
     told
 }
@@ -115,7 +118,7 @@ async fn append_events(
     wrap: Option<Wrap>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    // About one batch ahead: a large file must not be read into memory.
+    // About one batch ahead: a large file must not fill the memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
     let reader = std::thread::Builder::new();
@@ -150,7 +153,7 @@ async fn append_events(
             break;
         }
     }
-    // Only now: a fault in the input must not hold back the events before it.
+    // Only now: a fault in the input must not hold back the events before the fault.
     match reader.join() {
         Ok(read) => read,
         Err(_) => anyhow::bail!("reading the input failed"),
@@ -160,7 +163,7 @@ async fn append_events(
 /// Adds the input line of the refused entry to an error.
 pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
     let entry = match error.downcast_ref() {
-        // A batch of one event that is too large names no entry.
+        // The refusal of a too large batch names no entry, but a batch of one event has no other.
         Some(PublishError::Refused {
             entry: None,
             status: 413,
@@ -201,7 +204,7 @@ fn read_events(
         let line = line.with_context(|| format!("line {number} of the input is not UTF-8"))?;
         events.line(number, &line, &mut found);
         for event in found.drain(..) {
-            // A missing receiver means that publishing failed and printed its error.
+            // A missing receiver means that a publish failed, which returns the error.
             if sender.blocking_send(wrapped(event)?).is_err() {
                 return Ok(());
             }
@@ -209,6 +212,7 @@ fn read_events(
     }
     events.end(&mut found);
     for event in found {
+        // The publish has failed, as above.
         if sender.blocking_send(wrapped(event)?).is_err() {
             break;
         }
@@ -229,7 +233,8 @@ fn open(file: Option<&Path>) -> anyhow::Result<Input> {
     }
 }
 
-/// Returns the first byte that is not white space, leaving it to be read, and the number of its line.
+/// Returns the first byte that is not white space, and the number of the byte's line. The byte
+/// stays to be read.
 fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
     let mut line = 1;
     loop {
@@ -271,7 +276,7 @@ pub(crate) struct Report {
     appended: u64,
     duplicates: u64,
     bar: indicatif::ProgressBar,
-    /// Whether the reader of stdout has closed it.
+    /// Whether the reader has closed stdout.
     is_unread: bool,
 }
 
@@ -319,6 +324,7 @@ impl Report {
             };
             writeln!(out, "{status}\t{}\t{}", entry.position, entry.id)?;
         }
+        // Counted even when nobody reads the report: the entries are published all the same.
         self.entries += published.len();
         self.bar.inc(u64::try_from(published.len()).unwrap_or(0));
         if self.is_unread {
@@ -326,7 +332,8 @@ impl Report {
         }
         let mut report = stdout();
         match report.write_all(&out).and_then(|()| report.flush()) {
-            // `append … | head` closes the report early. Publishing goes on without it.
+            // `append … | head` closes the report early. The command goes on to publish without a
+            // report.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.is_unread = true;
                 Ok(())

@@ -1,7 +1,7 @@
-//! `--exec --batch`: a command for many entries at a time, all of them on its stdin.
+//! `--exec --batch`: a command for many entries at a time, which reads all of them from stdin.
 //!
-//! Shell: processes and signals. The bookmark moves behind a batch after the command exits with 0. A kill at any
-//! moment repeats entries and loses none.
+//! Shell: processes and signals. The bookmark moves behind a batch after the command exits with 0.
+//! A kill at any moment repeats entries and loses none.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{exit, format::Format, handler::Handler, say, signals::Ends};
 
 /// How long a batch waits for more entries.
 const QUIET: Duration = Duration::from_secs(1);
-/// The longest pause behind a command that failed.
+/// Longest pause behind a command that failed.
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// Hands entries to a command, batch by batch.
@@ -20,7 +20,7 @@ pub(crate) struct Batches {
     pub(crate) consumer: Consumer,
     pub(crate) handler: Handler,
     pub(crate) format: Format,
-    /// The most entries of a batch.
+    /// Largest number of entries in a batch.
     pub(crate) size: usize,
     pub(crate) follow: bool,
 }
@@ -31,14 +31,15 @@ struct Batch {
     input: Vec<u8>,
     entries: usize,
     first: String,
-    /// Last entry of the batch, or one behind it that cannot be printed.
+    /// Last entry of the batch, or a later one that cannot be printed.
     last: Option<Delivery>,
     /// End of the feed, or error, behind the batch.
     ended: Option<Result<(), ConsumerError>>,
 }
 
 impl Batches {
-    /// Runs to the end of the feed, for ever if it follows, or until a signal. Returns the exit code.
+    /// Runs to the end of the feed, for ever in a feed that is followed, or until a signal. Returns
+    /// the exit code.
     pub(crate) async fn run(mut self, ends: &mut Ends) -> anyhow::Result<u8> {
         let mut skipped = 0_u64;
         loop {
@@ -52,7 +53,7 @@ impl Batches {
             {
                 return Ok(code);
             }
-            // Only behind the command's success: a crash before this repeats the batch.
+            // Only behind the command's success: a crash before this line repeats the batch.
             if let Some(last) = &batch.last {
                 self.consumer.accept(last).await?;
             }
@@ -78,7 +79,7 @@ impl Batches {
     async fn gather_batch(&mut self, skipped: &mut u64) -> Batch {
         let mut batch = Batch::default();
         while batch.entries < self.size {
-            // The first entry may be long in coming; those behind it must not hold it back.
+            // The first entry may be long in coming; later ones must not hold that entry back.
             let next = if batch.last.is_none() {
                 Ok(self.consumer.next().await)
             } else {
@@ -89,6 +90,8 @@ impl Batches {
                     if !batch.add(&delivery, self.format) {
                         *skipped += 1;
                     }
+                    // Also without a print: an entry that cannot be printed is passed over with the
+                    // batch.
                     batch.last = Some(delivery);
                 }
                 Ok(Ok(None)) => {
@@ -105,7 +108,8 @@ impl Batches {
         batch
     }
 
-    /// Runs the command until it succeeds. Returns the exit code of a signal that ends this before.
+    /// Runs the command until one run succeeds. Returns the exit code of a signal that ends the
+    /// runs before.
     async fn hand_over(&self, batch: &Batch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
         let mut pause = Duration::from_secs(1);
         loop {
@@ -135,6 +139,7 @@ impl Batches {
             if let Some(code) = ended_by {
                 return Ok(Some(code));
             }
+            // A command that cannot be run at all would fail at every try.
             if error.is::<CannotRun>() {
                 return Err(anyhow::anyhow!(error));
             }
@@ -148,13 +153,14 @@ impl Batches {
                 () = time::sleep(pause) => {}
                 code = ends.told() => return Ok(Some(code)),
             }
+            // Longer and longer: a failure that lasts must not cost a process each second.
             pause = PAUSE_MAX.min(pause * 2);
         }
     }
 }
 
 impl Batch {
-    /// Adds an entry. Returns whether it can be printed.
+    /// Adds an entry. Returns whether the format can print the entry.
     fn add(&mut self, delivery: &Delivery, format: Format) -> bool {
         let before = self.input.len();
         if let Err(error) = format.write(delivery, &mut self.input) {
@@ -171,7 +177,7 @@ impl Batch {
     }
 }
 
-/// Returns whether an error is about one entry, and not about the place it is written to.
+/// Returns whether an error is about one entry, and not about the output.
 pub(crate) fn is_of_entry(error: &anyhow::Error) -> bool {
     error.downcast_ref::<EntryError>().is_some()
 }

@@ -1,6 +1,6 @@
-//! `bookmark`: look at the file that remembers a place, put it somewhere else, or forget it.
+//! `bookmark`: look at the file that remembers a place, move the place, or forget it.
 //!
-//! Shell: the file, and the feed that a place is looked up in.
+//! Shell: the file, and the feed in which a place is looked up.
 use std::{
     fs,
     io::Write as _,
@@ -102,7 +102,7 @@ async fn set(args: SetArgs) -> anyhow::Result<u8> {
         None if args.place.newest => Since::Newest,
         None => Since::Oldest,
     };
-    // Looked up in the feed: an entry that is not there would be a gap at the next start.
+    // Looked up in the feed: an entry that the feed lacks would be a gap at the next start.
     let builder = args.source.consumer(&args.url)?.since(since);
     let place = builder.build()?.locate().await?;
     let kept = store.save(&place).await;

@@ -1,4 +1,4 @@
-//! A command that is run for something: input on its stdin, variables in its environment, a time.
+//! A command in a process of its own, with input, variables and a timeout.
 //!
 //! Shell: processes.
 
@@ -14,23 +14,25 @@ use tokio::{
 /// The longest value of a variable, in bytes.
 const VARIABLE_BYTES_MAX: usize = 32 * 1024;
 
-/// Exit codes by which `sh` says that there is no such command, or that it may not be run.
+/// Exit codes of `sh` for a command that does not exist, or that may not be run.
 const NO_COMMAND: [i32; 2] = [126, 127];
 
 /// Place of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Where this process has its own.
+    /// The output of this process.
     Passed,
-    /// It is returned; at most so many bytes.
+    /// The caller gets the output; at most so many bytes.
     Taken(usize),
 }
 
-/// Runs a command by `sh -c`. If it takes too long, or the future is dropped, it is killed with all that it started.
+/// Runs a command by `sh -c`. After the timeout, or when the future is dropped, the command is
+/// killed together with all processes that the command started.
 ///
 /// # Errors
 ///
-/// [`CannotRun`] if there is no such command; else what it is that failed.
+/// [`CannotRun`] if there is no such command; else the failure of the command, of the output or of
+/// the timeout.
 pub(crate) async fn run(
     command: &str,
     input: &[u8],
@@ -64,13 +66,14 @@ pub(crate) async fn run(
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let fed = async {
         if let Some(mut stdin) = stdin {
-            // A command need not read its input, so a broken pipe is no failure.
+            // A command need not read the input, so a broken pipe is no failure.
             drop(stdin.write_all(input).await);
         }
     };
     let read = async {
         let mut taken = Vec::new();
         if let Some(stdout) = stdout {
+            // One byte more than allowed shows that there is too much.
             let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
             stdout.take(limit).read_to_end(&mut taken).await?;
         }
@@ -78,19 +81,23 @@ pub(crate) async fn run(
     };
     let ended = async {
         tokio::pin!(fed);
+        // At the same time: a command that fills the pipe of its output ends only if somebody
+        // reads.
         let both = async { tokio::join!(child.wait(), read) };
         tokio::pin!(both);
-        // The command may end before it has read everything.
+        // The command may end before the input is read.
         tokio::select! {
             ended = &mut both => ended,
             () = &mut fed => both.await,
         }
     };
     let Ok((status, taken)) = tokio::time::timeout(timeout, ended).await else {
+        // The whole group: `kill_on_drop` ends the shell alone.
         drop(group);
         return Err(format!("it took longer than {timeout:?} and was killed").into());
     };
     let (status, taken) = (status?, taken?);
+    // The command has ended by itself: processes that are left behind live on.
     group.leave();
     // First, since a command that prints on ends with SIGPIPE.
     if taken.len() > max {
@@ -107,11 +114,11 @@ pub(crate) async fn run(
     Ok(taken)
 }
 
-/// Process group of a command. Dropping it kills the command and all that it started.
+/// Process group of a command. A drop kills all processes of the group.
 struct Group(Option<Pid>);
 
 impl Group {
-    /// Lets processes live on that the command left behind.
+    /// Lets processes live on that the command has left behind.
     fn leave(mut self) {
         self.0 = None;
     }
@@ -120,7 +127,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // It may have ended meanwhile.
+            // The group may have ended meanwhile.
             let _ended = kill_process_group(leader, Signal::KILL).is_err();
         }
     }

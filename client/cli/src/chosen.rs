@@ -1,6 +1,6 @@
-//! Entries that a replay prints, of all that it reads.
+//! Options that choose the printed entries among all entries of a replay.
 //!
-//! Pure. Those left out count as printed for the bookmark.
+//! Pure. Entries that are left out count as printed for the bookmark.
 
 use clap::Args;
 use simplefeed_client::{Delivery, Since};
@@ -11,8 +11,8 @@ use crate::since;
 /// Which entries to print
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ChosenArgs {
-    /// Print only entries that are dated before this: a date-time, a date, or an age such as 90m or 2d. All are read, since
-    /// publishers may date them in any order
+    /// Print only entries that are dated before this: a date-time, a date, or an age such as 90m or
+    /// 2d. All are read, since publishers may date them in any order
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "exec")]
     until: Option<Timestamp>,
     /// Print only entries with this category, by its term or label; of several, those with any
@@ -31,7 +31,8 @@ fn time(text: &str) -> Result<Timestamp, String> {
 }
 
 impl ChosenArgs {
-    /// Returns whether an entry is one to print. One that cannot be read is: its error is told.
+    /// Returns whether the command prints an entry. An entry that cannot be read passes, so that
+    /// the error is reported.
     pub(crate) fn takes(&self, delivery: &Delivery) -> bool {
         let Self {
             until, category, ..
@@ -43,6 +44,7 @@ impl ChosenArgs {
             return true;
         };
         let updated = event.updated.as_deref().and_then(Timestamp::parse);
+        // An entry without a date may be older, so the entry is printed.
         let is_before = until.is_none_or(|until| updated.is_none_or(|updated| updated < until));
         let wanted = |name: &String| category.contains(name);
         let mut categories = event.categories.iter().flatten();

@@ -1,12 +1,13 @@
-//! Events in a file or a pipe: one a line, or JSON as people write it.
+//! Events in a file or a pipe: one a line, or JSON in a form for people.
 //!
-//! Pure. NDJSON has one event a line. An array of events and an event over several lines are taken, too: most tools
-//! print JSON so. Events are handed on as they come, so that a pipe is not held up.
+//! Pure. NDJSON has one event a line. An array of events and an event over several lines are taken,
+//! too: most tools print JSON in one of these forms. Each event is handed on at once, so that a
+//! pipe is not held up.
 
 /// Takes the lines of an input and returns the events in them.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Whether the input is an array, once that shows.
+    /// Whether the input is an array; `None` before the first token.
     is_array: Option<bool>,
     event: String,
     /// The line on which the event began, from 1.
@@ -70,7 +71,7 @@ impl Events {
             '\\' if self.in_string => self.escaped = true,
             '"' => self.in_string = !self.in_string,
             '{' | '[' if !self.in_string => self.depth += 1,
-            // Malformed input may close more than it opens.
+            // Malformed input may close more brackets than the input opens.
             '}' | ']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }

@@ -64,7 +64,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
                 status: 409 | 412, ..
             }
             | PublishError::Unacknowledged { .. } => INTEGRITY,
-            // The publisher's retries are over when its error comes here.
+            // The publisher's retries are over when the error comes here.
             error if error.is_transient() => UNAVAILABLE,
             _ => OTHER,
         };
@@ -92,7 +92,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return code_of_file(error);
     }
-    // The entry is in the feed as it is, so no retry helps.
+    // The entry in the feed does not change, so no retry helps.
     if error.downcast_ref::<EntryError>().is_some() {
         return INTEGRITY;
     }
@@ -105,7 +105,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
-            // Gaps are of several kinds, with one code for all. What lies behind a broken link may be one.
+            // Gaps are of several kinds, with one code for all. A gap may lie behind a broken link.
             error if error.is_gap() => GAP,
             WalkError::BrokenLink { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
@@ -123,6 +123,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
 fn code_of_state(error: &StateError) -> u8 {
     match error {
         StateError::Locked { .. } => LOCKED,
+        // A folder that belongs to something else is a wrong argument, such as a mistyped path.
         StateError::Foreign { .. } => USAGE,
         StateError::Io { source, .. } => code_of_file(source),
         _ => OTHER,
@@ -164,7 +165,7 @@ fn advice(error: &io::Error) -> Option<&'static str> {
         Kind::ReadOnlyFilesystem => {
             "the file system is mounted for reading only: name a place that can be written to."
         }
-        // Of a thread or a process; nothing else here does not wait.
+        // The error of a thread or a process that cannot start: all other calls here wait.
         Kind::WouldBlock => {
             "look at the limits of tasks (`ulimit -u`, TasksMax, pids.max) and of memory (`ulimit -v`, MemoryMax; each \
              thread needs room for its stack)."
@@ -178,9 +179,10 @@ fn advice(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Returns advice about an error, where there is one thing to do.
+/// Returns advice about an error that has one remedy.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    // First: a full disk or a limit is the cause below any error of a feed or a state.
     if let Some(advice) = causes.find_map(advice) {
         return Some(advice);
     }
@@ -197,7 +199,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         Some(PublishError::Url { .. }) => return Some(HINT_URL),
         _ => {}
     }
-    // Commands without a consumer have the error of the fetcher itself.
+    // Commands without a consumer have the error of the fetcher, unwrapped.
     if let Some(FetchError::Unauthorized { status: 401, .. }) = error.downcast_ref() {
         return Some(HINT_TOKEN);
     }
@@ -206,7 +208,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             "see `simplefeed parked list`; when the cause is mended, `simplefeed parked retry`.",
         );
     }
-    // A worker wraps the error of its consumer, which the advice is about.
+    // A worker wraps the error of the consumer, which has the advice.
     let of_worker = match error.downcast_ref() {
         Some(WorkerError::Consumer(error)) => Some(error),
         _ => None,

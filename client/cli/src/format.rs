@@ -1,6 +1,7 @@
-//! How an entry is printed; one file per format.
+//! Formats of a printed entry; one file per format.
 //!
-//! Pure, but for the writer it is given, and a look at the terminal.
+//! Shell: the writer of the caller, and a look at the terminal. Everything else is a pure function
+//! of the entry.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -23,7 +24,8 @@ pub(crate) enum Format {
     Atom,
     /// The entry's id, one a line
     Id,
-    /// Time, title, id and plain content, for people; in colours on a terminal, unless `NO_COLOR` is set
+    /// Time, title, id and plain content, for people; in colours on a terminal, unless `NO_COLOR`
+    /// is set
     Text,
 }
 
@@ -47,7 +49,7 @@ impl Format {
         self.write_painted(delivery, Paint::None, out)
     }
 
-    /// Writes one entry of a single feed, in colours if it is for people.
+    /// Writes one entry of a single feed, with colours in the format for people.
     pub(crate) fn write_painted(
         self,
         delivery: &Delivery,
@@ -68,7 +70,7 @@ impl Format {
 pub(crate) enum Paint {
     /// No colours, as for a file or a pipe.
     None,
-    /// Those of a terminal.
+    /// Colours of a terminal.
     Colours,
 }
 
@@ -91,8 +93,9 @@ impl Paint {
     }
 }
 
-/// Returns text for one line of a terminal: no control characters, so that no entry can move the
-/// cursor or pose as another line, and none that turn the direction of what follows.
+/// Returns text for one line of a terminal, with spaces for control characters: no entry can move
+/// the cursor or pose as another line. Characters that turn the direction of later text become
+/// spaces, too.
 pub(crate) fn one_line(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()

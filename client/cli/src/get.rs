@@ -1,4 +1,4 @@
-//! `get`: one document or entry, as it is.
+//! `get`: one document or entry, byte for byte.
 //!
 //! Shell: stdout.
 

@@ -21,8 +21,9 @@ use crate::{
 /// What to run for an entry
 #[derive(Args, Debug)]
 pub(crate) struct HandlerArgs {
-    /// Command to run for each entry (by `sh -c`), with the entry on its stdin and `$SIMPLEFEED_ID`,
-    /// `$SIMPLEFEED_UPDATED`, `$SIMPLEFEED_TYPE` and `$SIMPLEFEED_POSITION` set; exit 0 accepts it
+    /// Command to run for each entry (by `sh -c`), with the entry on its stdin and
+    /// `$SIMPLEFEED_ID`, `$SIMPLEFEED_UPDATED`, `$SIMPLEFEED_TYPE` and `$SIMPLEFEED_POSITION` set;
+    /// exit 0 accepts it
     #[arg(long, value_name = "COMMAND", help_heading = "Handler")]
     pub(crate) exec: Option<String>,
     /// Run the command for so many entries at a time, with a line for each on its stdin, and
@@ -42,8 +43,8 @@ pub(crate) struct HandlerArgs {
 /// What becomes of entries that the command fails for
 #[derive(Args, Debug)]
 pub(crate) struct RulesArgs {
-    /// What becomes of an entry that the command fails for: block (try again for ever), skip, park, or
-    /// park-by-key
+    /// What becomes of an entry that the command fails for: block (try again for ever), skip, park,
+    /// or park-by-key
     #[arg(long, default_value_t, help_heading = "Handler", requires = "exec")]
     policy: Policy,
     /// How often an entry is tried before it is skipped or parked
@@ -67,8 +68,8 @@ pub(crate) struct RulesArgs {
         requires = "exec"
     )]
     parked_max: usize,
-    /// Where an entry's key is, for park-by-key: the scheme of a category, or a JSON pointer into the
-    /// content, as /customer/id
+    /// Where an entry's key is, for park-by-key: the scheme of a category, or a JSON pointer into
+    /// the content, as /customer/id
     #[arg(
         long,
         value_name = "WHERE",
@@ -85,7 +86,8 @@ impl RulesArgs {
             .policy(self.policy)
             .attempts(self.attempts)
             .parked_max(self.parked_max)
-            // The command is killed a little earlier than it is given up.
+            // The command's own timeout comes first, and kills the command with all that the
+            // command started.
             .attempt_time(self.attempt_timeout.saturating_add(Duration::from_secs(10)));
         match self.key.clone() {
             Some(place) => worker.key(move |delivery| key_of(delivery, &place)),
@@ -115,7 +117,7 @@ impl RulesArgs {
     }
 }
 
-/// Returns the key of an entry, if it has one.
+/// Returns the key of an entry, if there is one.
 fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
     let event = delivery.event().ok()?;
     if !place.starts_with('/') {
@@ -129,6 +131,7 @@ fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
     match content.pointer(place)? {
         serde_json::Value::Null => None,
         serde_json::Value::String(key) => Some(key.clone()),
+        // Any JSON value can be a key: equal text means equal keys.
         other => Some(other.to_string()),
     }
 }
@@ -155,11 +158,13 @@ impl Handler {
     pub(crate) async fn handle(&self, delivery: &Delivery) -> Result<(), HandlerError> {
         let event = delivery.event()?;
         let mut input = vec![];
+        // Written in full before the command starts: an entry that cannot be printed must not start
+        // one.
         self.format.write(delivery, &mut input)?;
         self.run(&input, &variables(delivery, &event)).await
     }
 
-    /// Runs the command with `input` on its stdin, and these variables.
+    /// Runs the command with `input` on stdin, and with these variables.
     pub(crate) async fn run(
         &self,
         input: &[u8],
@@ -193,10 +198,11 @@ fn variables(delivery: &Delivery, event: &Event) -> [(&'static str, String); 4] 
     ]
 }
 
-/// Returns the type of an event's content; empty if there is none.
+/// Returns the type of an event's content; empty without a content.
 fn type_of(event: &Event) -> &str {
     match (&event.kind, &event.content) {
         (Some(kind), _) => kind,
+        // A JSON string without a type is plain text (`docs/protocol.md`).
         (None, Some(content)) if content.get().starts_with('"') => "text",
         (None, Some(_)) => "application/json",
         (None, None) => "",

@@ -1,7 +1,8 @@
 //! `import`: a feed from elsewhere into a feed here, with its ids.
 //!
-//! Shell: files and the network. A live feed or archive is walked as `replay` does; files are read as `append` does.
-//! Entries imported before are duplicates, so an import that broke off is begun again.
+//! Shell: files and the network. A live feed or archive is walked as `replay` does; files are read
+//! as `append` does. Entries of an earlier import are duplicates, so an import that broke off can
+//! begin anew.
 use std::{collections::HashSet, path::PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -101,7 +102,7 @@ async fn import_feed(
     let mut consumer = builder.build()?;
     let mut together = vec![];
     while let Some(delivery) = consumer.next().await? {
-        // Before the first entry: a feed gets its id when it is created.
+        // Before the first entry: a feed gets an id only at the creation.
         import.keep_feed_id(delivery.feed()).await?;
         together.push(delivery);
         // The bookmark moves only past stored entries.
@@ -119,8 +120,8 @@ async fn import_feed(
     Ok(())
 }
 
-/// Returns the newest revision of each entry, in order, of entries that are read together, oldest first. An entry with
-/// a position is no revision of another.
+/// Returns the newest revision of each entry, in order, of entries that are read together, oldest
+/// first. An entry with a position is no revision of another.
 fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
     let mut met = HashSet::new();
     let newest = together.iter().rev();
@@ -130,18 +131,18 @@ fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
     newest
 }
 
-/// Returns an entry as it can be published. Relative references get a base: in a feed from elsewhere, the folder of
-/// its documents.
+/// Returns an entry in a form that can be published. Relative references get a base: in a feed from
+/// elsewhere, the folder of its documents.
 fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let entry = std::str::from_utf8(delivery.raw()).context("an entry is not UTF-8")?;
-    // Not the document itself: the entry moves from one to the next, and must come out the same.
+    // Not the document: the entry moves from one document to the next, and must come out the same.
     let folder = delivery
         .document()
         .and_then(|document| document.join(".").ok());
     Ok(with_base(entry, folder.as_ref()))
 }
 
-/// Returns an entry with a base for its relative references, if it lacks one.
+/// Returns an entry with a base for relative references, if the entry lacks one.
 fn with_base(entry: &str, base: Option<&Url>) -> String {
     let (Err(_), Some(base)) = (elements(entry), base) else {
         return entry.into();
@@ -155,6 +156,7 @@ fn with_base(entry: &str, base: Option<&Url>) -> String {
 
 async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
     let text = String::from_utf8(std::fs::read(path)?).context("the file is not UTF-8")?;
+    // Editors write a byte order mark, which is neither Atom nor JSON.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     if text.trim_start().starts_with('<') {
         import_atom(text, import).await?;
@@ -163,6 +165,8 @@ async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
         for (number, line) in (1..).zip(text.lines()) {
             events.line(number, line, &mut found);
         }
+        // An event that is never closed ends with the file. The server's refusal names the fault
+        // best.
         events.end(&mut found);
         for (number, event) in found {
             let event = with_id(number, &event);
@@ -174,9 +178,10 @@ async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     import.send().await
 }
 
-/// Imports a feed document as it would be from its URL, which it may name; or entries one after the other.
+/// Imports a feed document as if from the feed's URL, which the document may name; or entries one
+/// after the other.
 async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
-    // Only a stand-in: the feed may name its own URL.
+    // Only a stand-in: the feed may name the URL.
     let place = Url::parse("file:///").context("no base")?;
     let Ok(mut feed) = Document::read(text.to_owned().into(), &place) else {
         for element in elements(text)? {
@@ -196,6 +201,7 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     for fault in feed.faults(own.as_ref().unwrap_or(&place)) {
         say::warning(&format!("the feed has a fault: {fault}"));
     }
+    // The feed here takes one content for each id, and the newest revision is the one to have.
     feed.keep_newest_revisions();
     let folder = own.and_then(|own| own.join(".").ok());
     // From the bottom: a feed lists its newest entry first.
@@ -208,9 +214,11 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Gives an event without an id one that is the same in every run, made of the line and its number.
+/// Gives an event without an id an id that is the same in every run, made of the line and the
+/// number of the line.
 fn with_id(number: u64, line: &str) -> String {
     let event: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(line).ok();
+    // A malformed line stays as it is: the server's refusal names the fault best.
     let Some(event) = event.filter(|event| !event.contains_key("id")) else {
         return line.into();
     };
@@ -218,12 +226,12 @@ fn with_id(number: u64, line: &str) -> String {
     let name = format!("{number}\0{line}");
     let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).urn();
     let comma = if event.is_empty() { "" } else { "," };
-    // Numbers stay as they are written.
+    // The rest of the line stays: a number that is read and written again could lose digits.
     let rest = line.trim_start().strip_prefix('{').unwrap_or_default();
     format!("{{\"id\":\"{id}\"{comma}{rest}")
 }
 
-/// Entries on their way from elsewhere: in batches, into a feed that has the id of theirs.
+/// Entries of a feed from elsewhere, on their way in batches into a feed with the same id.
 struct Import<'p> {
     publisher: &'p Publisher,
     report: Report,
@@ -251,7 +259,7 @@ impl<'p> Import<'p> {
         }
     }
 
-    /// Creates the feed with an id, if it is not there yet.
+    /// Creates the feed with an id, if the server does not have the feed yet.
     async fn keep_feed_id(&mut self, id: &str) -> anyhow::Result<()> {
         if !self.created {
             match self.publisher.create(id).await {
@@ -265,17 +273,18 @@ impl<'p> Import<'p> {
                 )),
                 created => drop(created?),
             }
+            // Also after a refusal of the id: the server makes the feed at the first entry.
             self.created = true;
         }
         Ok(())
     }
 
-    /// Adds an entry to the batch, which is sent when it is full.
+    /// Adds an entry to the batch, and sends a full batch.
     async fn add(&mut self, entry: Publication) -> anyhow::Result<()> {
         self.add_at(entry, None).await
     }
 
-    /// Adds an event with its line in the file.
+    /// Adds an event and the number of the event's line in the file.
     async fn add_at(&mut self, entry: Publication, line: Option<u64>) -> anyhow::Result<()> {
         self.lines.extend(line);
         self.batch.push(entry);
@@ -285,8 +294,8 @@ impl<'p> Import<'p> {
         Ok(())
     }
 
-    /// Sends the batch. An entry that is there with another content stays as it is: where it came from,
-    /// it may have been revised.
+    /// Sends the batch. An entry that the feed has with another content stays: the source may have
+    /// revised the entry.
     async fn send(&mut self) -> anyhow::Result<()> {
         let batch = std::mem::take(&mut self.batch);
         let lines = std::mem::take(&mut self.lines);
@@ -300,7 +309,8 @@ impl<'p> Import<'p> {
         // Batches before the refused one are stored, and counted in the report.
         let published = self.report.entries - before;
         let mut lines = lines.into_iter().skip(published);
-        // One by one: nothing of the refused batch is stored, and its other entries may be sound.
+        // One by one: the server stored nothing of the refused batch, and the other entries may be
+        // sound.
         for entry in batch.into_iter().skip(published) {
             let line: Vec<u64> = lines.next().into_iter().collect();
             let Err(error) = publish(self.publisher, [entry], &mut self.report).await else {
@@ -351,7 +361,8 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Returns whether a refusal is about the entry itself: another server or a retry would refuse it, too.
+/// Returns whether a refusal is about the entry: another server or a retry would refuse the entry,
+/// too.
 fn is_invalid(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

@@ -1,8 +1,8 @@
 //! `lint`: faults in anybody's feed.
 //!
-//! Shell: the network and stdout. The chain is walked from the recent document back to the oldest, as far as it
-//! leads, whatever is wrong with it on the way; then every archive is requested once more. The checks stand in
-//! `lint/rules.rs`.
+//! Shell: the network and stdout. The command walks the chain from the recent document back to the
+//! oldest, as far as the links lead, whatever faults there are on the way. Then the command
+//! requests every archive once more. `lint/rules.rs` has the checks.
 
 use std::{collections::HashSet, io::Write as _};
 
@@ -83,6 +83,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         count(Severity::Warning),
         count(Severity::Note),
     ));
+    // Notes are harmless where they are known, so they do not fail a check.
     let wrong = findings
         .iter()
         .any(|finding| finding.severity > Severity::Note);
@@ -121,7 +122,8 @@ struct Lint {
 }
 
 impl Lint {
-    /// Walks from the recent document, which `url` is or leads to, back to the oldest.
+    /// Walks from the recent document back to the oldest. `url` names the recent document, or a
+    /// document that leads there.
     async fn walk(&mut self, url: &Url) -> anyhow::Result<()> {
         let mut page = self.page(url).await?;
         let current = page
@@ -182,13 +184,13 @@ impl Lint {
         page.document.link(rel).cloned()
     }
 
-    /// Checks that an archive leads on to the document behind it, under whatever URL.
+    /// Checks that an archive leads on to the document behind, under whatever URL.
     async fn next(&mut self, page: &Page) {
         let Some(next) = self.rules.wrong_next(page) else {
             return;
         };
         let behind = self.rules.behind().cloned();
-        // Another URL may be the same document, under another name or behind a redirect.
+        // Another URL may lead to the same document, under another name or behind a redirect.
         let led = self.page(&next).await;
         if led
             .as_ref()
@@ -203,12 +205,13 @@ impl Lint {
         self.rules.add(Severity::Error, "FH-6", &page.url, why);
     }
 
-    /// Checks that the recent document is not transferred again while it is the same.
+    /// Checks that the server does not transfer an unchanged recent document again.
     async fn revalidate(&mut self, page: &Page) {
         let Some(tag) = page.answer.header("etag") else {
             return;
         };
         let headers = vec![("if-none-match", tag.to_owned())];
+        // An error here is one of the moment: the walk has just read the document.
         let Ok((_, answer)) = self.fetcher.answer(&page.url, headers).await else {
             return;
         };
@@ -220,7 +223,7 @@ impl Lint {
         }
     }
 
-    /// Checks that archives still have the bytes that they had during the walk.
+    /// Checks that the bytes of archives are still those of the walk.
     async fn look_again(&mut self) {
         // Taken out, because each finding needs the rest of `self`.
         for (url, digest) in std::mem::take(&mut self.archives) {

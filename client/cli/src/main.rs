@@ -185,7 +185,8 @@ enum Command {
         after_help = "Example:\n  simplefeed get http://127.0.0.1:8080/feeds/orders/entries/0.atom"
     )]
     Get(get::GetArgs),
-    /// Keep copies of a provider's items fresh, often while they are young, and publish what changed
+    /// Keep copies of a provider's items fresh, often while they are young, and publish what
+    /// changed
     #[command(after_help = "Examples:\n  \
         simplefeed refresh URL/feeds/posts --lookup 'https://api.example/posts?ids={ids}' --into URL/feeds/counts --queue posts.queue\n  \
         simplefeed refresh URL/feeds/parcels --lookup-exec ./lookup --into URL/feeds/moves --queue postgres://jobs@db/jobs\n  \
@@ -225,7 +226,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
-        // The reader of our output has had enough: `replay | head` is no error.
+        // The reader of our output has closed the pipe: `replay | head` is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::OK),
         Err(error) => {
             let code = exit::code_of(&error);
@@ -235,28 +236,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Most threads for blocking work. Each stays.
+/// Largest number of threads for blocking work. Each thread stays.
 const BLOCKING_MAX: usize = 64;
 
-/// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up of a name.
+/// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up
+/// of a name.
 fn runtime() -> anyhow::Result<Runtime> {
-    // tokio panics where the system gives it no file or thread. More are for reading an input, and for a queue.
+    // tokio panics where the system has no file or thread left. The other files and threads are for
+    // the input, and for a queue.
     ask_for_files(16).context("the system lets this command open fewer than 16 more files")?;
     ask_for_threads(8).context("the system gives this command fewer than 8 more threads")?;
     // Documents are read on one thread while the other hands entries over.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
-        // Where the system gives no other thread later, work waits for the one that is there.
+        // Where the system gives no other thread later, work waits for a thread that has stayed.
         .thread_keep_alive(Duration::MAX)
         .max_blocking_threads(BLOCKING_MAX)
         .enable_all()
         .build()?;
+    // The first thread for blocking work starts now, where the system has just shown that a thread
+    // is left.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
 
 /// Opens so many files at the same time, and closes them.
 fn ask_for_files(count: usize) -> io::Result<()> {
+    // A pipe has two files.
     let pipes = (0..count / 2).map(|_| io::pipe());
     pipes.collect::<io::Result<Vec<_>>>().map(drop)
 }
@@ -265,12 +271,14 @@ fn ask_for_files(count: usize) -> io::Result<()> {
 fn ask_for_threads(count: usize) -> io::Result<()> {
     let gate = RwLock::new(());
     std::thread::scope(|scope| {
+        // The gate keeps all threads alive at the same time; one after the other would prove
+        // nothing.
         let closed = gate.write();
         let wait = || drop(gate.read());
         let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
         let begun: io::Result<Vec<_>> = threads.collect();
         drop(closed);
-        // Until they have ended, they count.
+        // Threads count in the system's limit until they have ended.
         for thread in begun? {
             drop(thread.join());
         }
@@ -279,7 +287,7 @@ fn ask_for_threads(count: usize) -> io::Result<()> {
 }
 
 impl CommandLine {
-    /// Returns the form of messages that the command line asks for.
+    /// Returns the form of messages that the options of the command line set.
     fn voice(&self) -> say::Voice {
         let json = match &self.command {
             Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
@@ -297,6 +305,7 @@ impl CommandLine {
         say::Voice {
             loudness,
             json,
+            // An empty value counts as no value (no-color.org).
             plain: env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()),
         }
     }
@@ -310,7 +319,7 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
         Command::Refresh(args) => args.ends_by_itself(),
         _ => false,
     };
-    // These end at a signal by themselves: they keep their place, or let a command end.
+    // These commands end at a signal by themselves: they keep their place, or let a command end.
     if ends_by_itself {
         return Box::pin(run(command)).await;
     }
@@ -356,7 +365,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
 /// Returns the manual page of the program, or of one of its commands.
 fn manual_page(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let mut program = CommandLine::command();
-    // clap fills in the names and global options of commands only here.
+    // clap fills in the names and global options of commands only in `build`.
     program.build();
     let page = match command {
         None => Some(program),
@@ -376,7 +385,8 @@ fn print(text: &[u8]) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Returns whether our own output broke. A pipe to a server may break, too, but its error is within another one.
+/// Returns whether the pipe of our own output broke. A broken pipe to a server is wrapped in
+/// another error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

@@ -1,9 +1,10 @@
 //! `mirror`: a static copy of a feed, byte for byte, that any web server can publish.
 //!
-//! Shell: the network and a folder. The folder is whole at every instant: a file appears when it is complete and
-//! checked, the open document before those that lead to it, newer archives before older ones, and the recent document
-//! last. So a consumer of the copy, or the next run after a crash, always finds a feed as it once was. Files copied
-//! before are checked and not fetched again.
+//! Shell: the network and a folder. The folder is whole at every instant: a file appears when it is
+//! complete and checked, the open document before the documents that lead there, newer archives
+//! before older ones, and the recent document last. So a consumer of the copy, or the next run
+//! after a crash, always finds an earlier state of the feed. Files copied before are checked and
+//! not fetched again.
 
 use std::{
     collections::HashSet,
@@ -35,7 +36,7 @@ use crate::{exit, exit::Usage, lint::leads_the_wrong_way, say, source::SourceArg
 /// File of the state between runs.
 const MEMORY: &str = ".mirror.json";
 
-/// Held while a mirror is at work; every mirror has it from its beginning.
+/// Lock of a mirror that is at work. Every mirror has the file from the beginning.
 const LOCK: &str = ".mirror.lock";
 
 /// Attempts to copy the newest documents while the feed grows.
@@ -77,11 +78,11 @@ pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
 struct Memory {
     /// Id of the feed: a folder holds one feed only.
     feed: String,
-    /// Newest archive of the last finished run; all older ones are here, too.
+    /// Newest archive of the last finished run; the folder has all older ones, too.
     complete: Option<Url>,
 }
 
-/// A file as the server gave it.
+/// A file in the bytes of the server's answer.
 struct FetchedFile {
     url: Url,
     answer: Answer,
@@ -91,7 +92,7 @@ struct Mirror {
     fetcher: Fetcher,
     folder: PathBuf,
     documents_max: usize,
-    /// URL of the server's folder that this one mirrors.
+    /// URL of the server's folder, of which the folder here is the copy.
     base: Option<Url>,
     /// The relation of the links to older documents.
     older: &'static str,
@@ -104,6 +105,8 @@ impl Mirror {
         for _ in 0..LOOKS {
             let (recent, document) = self.recent(url).await?;
             self.base = Some(recent.url.join(".")?);
+            // Some servers name the link to older documents `next-archive`, and would seem to have
+            // no archive.
             if leads_the_wrong_way(&document) {
                 self.older = "next-archive";
             }
@@ -114,9 +117,10 @@ impl Mirror {
                 }
                 say::warning(&format!("the feed has a fault: {fault}"));
             }
-            // Before any write: another feed, or an older copy of this one, must leave the folder as it is.
+            // Before any write: another feed, or an older copy of this one, must leave the folder
+            // as it is.
             self.check_against_copy(&recent, &document)?;
-            // Before the archives, which lead to the open document.
+            // Before the archives, which link to the open document.
             if let Some(open) = self.open_document(&document).await? {
                 self.keep(&open)?;
             } else if document.link("via").is_some() && document.history.is_some() {
@@ -125,9 +129,10 @@ impl Mirror {
             }
             let newest = self.archives(&recent.url, &document).await?;
             self.index(&document).await?;
-            // Last: it makes all the above visible to consumers of the copy.
+            // Last: the recent document makes all the files above visible to consumers of the copy.
             self.keep(&recent)?;
-            // Behind everything else: a crash before this only means that more is checked again.
+            // Behind everything else: after a crash before this line, the next run only checks more
+            // files again.
             let memory = Memory {
                 feed: document.feed,
                 complete: newest,
@@ -160,7 +165,7 @@ impl Mirror {
         }
     }
 
-    /// Checks that the copy stays one of this feed, and never becomes older.
+    /// Checks that the copy stays one of the same feed, and never becomes older.
     fn check_against_copy(&self, recent: &FetchedFile, document: &Document) -> anyhow::Result<()> {
         if let Some(memory) = self.read_memory()?
             && !is_same_feed(&memory.feed, document)
@@ -185,12 +190,13 @@ impl Mirror {
         }
     }
 
-    /// Fetches the open document at its permanent URL; `None` if it differs from the recent document, because the
-    /// feed has grown.
+    /// Fetches the open document at the permanent URL; `None` if that document differs from the
+    /// recent one, because the feed has grown.
     async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<FetchedFile>> {
         let Some(permanent) = recent.link("via") else {
             return Ok(None);
         };
+        // Without positions, the two documents have no end that could be compared.
         if recent.history.is_none() {
             return Ok(self.foreign_open_document(permanent, recent).await);
         }
@@ -200,13 +206,14 @@ impl Mirror {
         Ok(same.then_some(fetched))
     }
 
-    /// In a foreign feed `via` may lead anywhere; if it leads to the same entries, archives may lead there.
+    /// In a foreign feed, `via` may lead anywhere. Archives may link to a document there that has
+    /// the same entries.
     async fn foreign_open_document(
         &self,
         permanent: &Url,
         recent: &Document,
     ) -> Option<FetchedFile> {
-        // An error is no fault here: this link need not be for us.
+        // An error is no fault here: the link may have another purpose.
         self.path(permanent).ok()?;
         let fetched = self.fetch(permanent).await.ok()?;
         let document = read(&fetched).ok()?;
@@ -215,7 +222,8 @@ impl Mirror {
         same.then_some(fetched)
     }
 
-    /// Copies the archives, newest first, down to those copied before. Returns the newest.
+    /// Copies the archives, newest first, down to those copied before. Returns the URL of the
+    /// newest.
     async fn archives(
         &mut self,
         recent_url: &Url,
@@ -234,10 +242,12 @@ impl Mirror {
                 let max = self.documents_max;
                 walk(WalkError::TooMany { max })
             })?;
+            // Links in a circle would end only at the bound, as too many documents.
             if !visited.insert(url.clone()) {
                 return Err(walk(WalkError::Loop { url }));
             }
-            // The last archive known to be complete is checked itself; those behind it are not.
+            // The last archive known to be complete is checked, but not the archives behind that
+            // one.
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.archive(&url, &behind).await?;
             self.alias(&behind, &behind_url)?;
@@ -251,8 +261,9 @@ impl Mirror {
         Ok(newest)
     }
 
-    /// Keeps a document under the name that the one before it has for it, too: a restoration has given it another
-    /// one, and the server leads there by a redirect, which a folder cannot keep.
+    /// Keeps a document also under the URL in the link of the document before. A restoration has
+    /// given the document another URL, and the server redirects from the old one, which a folder
+    /// cannot.
     fn alias(&mut self, before: &Document, behind: &Url) -> anyhow::Result<()> {
         let linked = before.link("next-archive");
         let Some(linked) = linked.filter(|linked| *linked != behind && before.history.is_some())
@@ -262,6 +273,7 @@ impl Mirror {
         let path = self.path(linked)?;
         let bytes = fs::read(self.path(behind)?)
             .with_context(|| format!("cannot read the copy of {behind}"))?;
+        // A file that is written again would get a new time, of which servers make validators.
         if fs::read(&path).is_ok_and(|here| here == bytes) {
             return Ok(());
         }
@@ -269,7 +281,8 @@ impl Mirror {
         self.write(&path, &bytes, None)
     }
 
-    /// Returns an archive that is here, or copies it; either way it must continue to the one behind it.
+    /// Returns an archive in the folder, or else a new copy. Either must continue to the document
+    /// behind the archive.
     async fn archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
         let path = self.path(url)?;
         let here = copied_document(&path, url)?.filter(is_archived);
@@ -288,6 +301,8 @@ impl Mirror {
             let url = fetched.url;
             return Err(walk(WalkError::HistoryChanged { url, position }));
         }
+        // An archived document is final, so other bytes are a fault of the server, and the copy
+        // stays.
         if was_archived && fs::read(&path).is_ok_and(|here| here != fetched.answer.body) {
             return Err(FetchError::Changed { url: fetched.url }.into());
         }
@@ -299,7 +314,7 @@ impl Mirror {
         Ok(document)
     }
 
-    /// Copies the archive index, which must list the archives as the folder has them.
+    /// Copies the archive index, which must list the archives in the folder.
     async fn index(&mut self, recent: &Document) -> anyhow::Result<()> {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
@@ -310,7 +325,8 @@ impl Mirror {
             let fetched = self.fetch(&url).await?;
             let block = IndexBlock::read(&fetched.answer.body);
             let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
-            // A block without documents counts as one, so that an endless list of them ends, too.
+            // A block without documents counts as one document, so that an endless list of such
+            // blocks ends, too.
             let listed = block.documents.len().max(1);
             listed_left = listed_left.checked_sub(listed).ok_or_else(|| {
                 let max = self.documents_max;
@@ -334,15 +350,17 @@ impl Mirror {
             next = previous;
             blocks.push(fetched);
         }
-        // Oldest first: a block in the folder never leads to one that is missing.
+        // Oldest first: a block in the folder never links to a missing block.
         for block in blocks.iter().rev() {
             self.keep(block)?;
         }
         Ok(())
     }
 
-    /// Fetches a file as it is stored, without a content coding, and checks it by its digest if it has one.
+    /// Fetches a file without a content coding, and compares the file with its digest, if the
+    /// answer has one.
     async fn fetch(&self, url: &Url) -> anyhow::Result<FetchedFile> {
+        // The folder must have the bytes that digests and indexes describe.
         let headers = vec![("accept-encoding", "identity".to_owned())];
         let (url, answer) = self.fetcher.answer(url, headers).await?;
         let answer = successful(&url, answer)?;
@@ -354,7 +372,7 @@ impl Mirror {
         Ok(FetchedFile { url, answer })
     }
 
-    /// Keeps a file, unless it is here already.
+    /// Keeps a file, unless the folder has the same bytes already.
     fn keep(&mut self, fetched: &FetchedFile) -> anyhow::Result<()> {
         let path = self.path(&fetched.url)?;
         let changed = modified(&fetched.answer);
@@ -377,6 +395,7 @@ impl Mirror {
             let temporary = folder.join(".mirror.new");
             let mut file = File::create(&temporary)?;
             file.write_all(bytes)?;
+            // Before the sync, which makes the time durable as well.
             if let Some(modified) = modified {
                 file.set_modified(modified)?;
             }
@@ -401,8 +420,8 @@ impl Mirror {
         }
     }
 
-    /// Checks the extension of a file that an index names. The folder may be public, and a web server may execute
-    /// other extensions (`shell.php`).
+    /// Checks the extension of a file that an index names. The folder may be public, and a web
+    /// server may execute other extensions (`shell.php`).
     fn check_name(&self, url: &Url, extension: &str) -> anyhow::Result<()> {
         let path = self.path(url)?;
         if path.extension().is_none_or(|found| found != extension) {
@@ -411,7 +430,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the path of a URL's file: in the folder, as the URL is below that of the recent document.
+    /// Returns the path of a URL's file. The folder has the file where the URL stands below that of
+    /// the recent document.
     fn path(&self, url: &Url) -> anyhow::Result<PathBuf> {
         let base = self
             .base
@@ -466,7 +486,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates a folder and those around it. The names are durable then.
+/// Creates a folder and all missing folders above. The names are durable after the call.
 #[expect(clippy::disallowed_methods, reason = "the sync of the parent follows")]
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
@@ -478,20 +498,21 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     };
     create_folder(parent)?;
     match fs::create_dir(folder) {
-        // Somebody has made it meanwhile, and may not have synced its name.
+        // Another process has made the folder meanwhile, and may not have synced the name.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
         created => created?,
     }
     File::open(parent)?.sync_all()
 }
 
-/// Returns the time for a file, of which static servers make their validators.
+/// Returns the modification time of a file. Static servers make their validators of that time.
 fn modified(answer: &Answer) -> Option<SystemTime> {
     let changed = answer.header("last-modified")?;
     httpdate::parse_http_date(changed).ok()
 }
 
-/// Makes a file durable that is here already: an earlier run may have been killed before it did.
+/// Makes a file durable that the folder has already: an earlier run may have been killed before the
+/// sync.
 fn sync_kept(path: &Path, modified: Option<SystemTime>) -> io::Result<()> {
     let file = File::options().append(true).open(path)?;
     if let Some(modified) = modified
@@ -525,7 +546,8 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Reads a document, and refuses one that cannot be understood without its header fields.
+/// Reads a document, and refuses a document that cannot be understood without header fields of the
+/// answer.
 fn read(fetched: &FetchedFile) -> anyhow::Result<Document> {
     let url = &fetched.url;
     let document = document_of(url, &fetched.answer);
@@ -565,8 +587,8 @@ fn end_of(document: &Document) -> Option<u64> {
     first.0.checked_add(u64::try_from(document.len()).ok()?)
 }
 
-/// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they must only be of one
-/// feed.
+/// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they
+/// must only be of one feed.
 fn continues(document: &Document, behind: &Document) -> bool {
     let (Some(_), Some((first, expected))) = (document.history, behind.history) else {
         return is_same_feed(&behind.feed, document);

@@ -1,6 +1,7 @@
 //! `parked`: look at entries that were set aside, hand them to a command again, or give them up.
 //!
-//! Shell: the state folder. Looking needs no lock, so that it can be done while the consumer runs.
+//! Shell: the state folder. A look needs no lock, so that the command can list entries while the
+//! consumer runs.
 
 use std::{
     collections::HashSet,

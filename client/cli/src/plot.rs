@@ -35,10 +35,12 @@ const SPANS_MAX: i64 = 72;
 pub(crate) struct PlotArgs {
     /// URL of the feed
     url: String,
-    /// Draw from here on: a date-time, a date, or an age such as 90m or 2d [default: the first entry]
+    /// Draw from here on: a date-time, a date, or an age such as 90m or 2d [default: the first
+    /// entry]
     #[arg(long, value_parser = time, value_name = "TIME")]
     since: Option<Timestamp>,
-    /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are enough; of more, the last 72 are drawn]
+    /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are
+    /// enough; of more, the last 72 are drawn]
     #[arg(long, value_parser = unit, value_name = "UNIT")]
     by: Option<Unit>,
     /// Write a picture instead, as SVG
@@ -81,6 +83,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
     if since.is_some_and(|since| since > since::now()) {
         return Err(Usage("--since is in the future".into()).into());
     }
+    // A default folder counts only with a bookmark: most feeds have no consumer here.
     let has_state = state.state.is_some() || state.folder(&url)?.join("bookmark").exists();
     let consumer = StatusArgs::of(url, state, source);
     let counted = match rates(&consumer, (since, by)).await? {
@@ -118,7 +121,7 @@ struct SpanCounts {
 
 impl SpanCounts {
     fn new(unit: Unit, counts: Counts, since: Option<Timestamp>) -> Self {
-        // An entry that is dated in the future shifts nothing.
+        // An entry with a date in the future shifts nothing.
         let last = unit.number(since::now());
         let oldest = since.map(|since| unit.number(since));
         let oldest = oldest.or(counts.keys().next().copied());
@@ -133,7 +136,7 @@ impl SpanCounts {
     }
 }
 
-/// Returns the counts that the server offers; `None` if it offers none.
+/// Returns the counts that the server offers; `None` without an offer.
 async fn rates(
     consumer: &StatusArgs,
     (since, by): (Option<Timestamp>, Option<Unit>),
@@ -152,6 +155,7 @@ async fn rates(
     let Some(link) = links.rates else {
         return Ok(None);
     };
+    // From the longest: each shorter unit is drawn only if the spans fit beside each other.
     let units = by.map_or_else(|| Unit::ALL.into_iter().rev().collect(), |by| vec![by]);
     let mut finest = None;
     for unit in units {
@@ -161,6 +165,7 @@ async fn rates(
         if let Some(since) = since {
             query.append_pair("from", &span_text(unit.start(unit.number(since))));
         }
+        // The query is part of the URL only after the drop.
         drop(query);
         let bytes = fetcher.bytes(&url).await?;
         let rates: Rates =
@@ -178,7 +183,7 @@ async fn rates(
         let is_whole = kept
             .zip(since.or(oldest))
             .is_none_or(|(kept, oldest)| kept <= oldest);
-        // Shorter spans are too many, or not kept of all that time.
+        // Shorter spans are too many, or the server no longer has them for all of the time.
         if by.is_none() && finest.is_some() && (spans >= SPANS_MAX || !is_whole) {
             break;
         }
@@ -210,6 +215,7 @@ async fn by_dates(
             Some(_) => {}
         }
     }
+    // Minutes add up to every longer unit, so one read of the feed serves all.
     let counted = |unit: Unit| {
         let mut counts = Counts::new();
         for (minute, count) in &minutes {
@@ -240,6 +246,7 @@ fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
     let spans: Vec<i64> = (first..=last).collect();
     let count = |span: &i64| counted.counts.get(span).copied().unwrap_or(0);
     let values: Vec<u64> = spans.iter().map(count).collect();
+    // Counts are a server's numbers, whose sum may not fit.
     let sum = |range: &mut dyn Iterator<Item = u64>| range.fold(0, u64::saturating_add);
     let total = sum(&mut values.iter().copied());
     let left_out = [
@@ -264,7 +271,7 @@ fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
         labels: labels.clone(),
     }];
     let Some(lag) = lag else { return charts };
-    // What came before the last span is pending since its beginning.
+    // Entries before the last span are pending since the beginning of the span.
     let begin = unit.number(lag.since.unwrap_or_else(since::now));
     let mut pending = lag.entries;
     let mut values: Vec<u64> = vec![];
@@ -293,7 +300,7 @@ fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
     charts
 }
 
-/// Returns the beginning of a span in as few characters as its unit needs.
+/// Returns the beginning of a span in as few characters as the unit needs.
 fn label(unit: Unit, span: i64) -> String {
     let text = span_text(unit.start(span)).replace('T', " ");
     let length = match unit {

@@ -1,4 +1,4 @@
-//! Entries on stdout, and when a place may move past them.
+//! Entries on stdout, and the moment from which a place may move past them.
 //!
 //! Shell: stdout.
 
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Printed {
     out: BufWriter<Out>,
-    /// Stdout, if it is a file and a place is kept.
+    /// Stdout, if stdout is a file and a place is kept.
     file: Option<File>,
     /// Whether something was written.
     has_begun: bool,
@@ -31,7 +31,8 @@ pub(crate) struct Printed {
 }
 
 impl Printed {
-    /// Returns stdout. With `keeps_place`, entries in a file are on the disk before the place moves past them.
+    /// Returns stdout. With `keeps_place`, entries in a file are on the disk before the place moves
+    /// past them.
     ///
     /// # Errors
     ///
@@ -45,6 +46,7 @@ impl Printed {
         }
         check()?;
         let file = if keeps_place {
+            // A copy of the descriptor: a file that is dropped would close stdout.
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let file = file.metadata()?.is_file().then_some(file);
             if let Some(file) = &file {
@@ -62,14 +64,15 @@ impl Printed {
         })
     }
 
-    /// Passes on all that was written, and makes it durable where stdout is a file: a power cut must not take entries
-    /// that the place is behind.
+    /// Passes on all written bytes, and makes them durable where stdout is a file: a power cut must
+    /// not take entries before the place.
     ///
     /// # Errors
     ///
     /// Returns the first write that failed.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         self.out.flush()?;
+        // Without new bytes, a sync would cost time for nothing.
         if !self.is_settled {
             self.file.as_ref().map_or(Ok(()), File::sync_data)?;
             self.is_settled = true;
@@ -78,8 +81,8 @@ impl Printed {
     }
 }
 
-/// Returns whether stdout was closed when the program began. The runtime has put the null device in its place then, for
-/// reading and writing; a shell's `>/dev/null` is for writing only.
+/// Returns whether stdout was closed when the program began. In that case, the runtime has opened
+/// the null device, for reading and writing; a shell's `>/dev/null` is for writing only.
 fn is_closed(stdout: &Stdout) -> bool {
     let Ok(found) = rustix::fs::fstat(stdout) else {
         return true;
@@ -95,7 +98,7 @@ fn sync_name(file: &File) -> io::Result<()> {
     let folder = path.as_deref().and_then(Path::parent).map(File::open);
     match folder.and_then(Result::ok).map(|folder| folder.sync_all()) {
         Some(Ok(())) => Ok(()),
-        // The folder cannot be read or synced, or the system does not tell its name.
+        // The folder cannot be read or synced, or the system does not name the folder.
         _ => sync_file_system(file),
     }
 }
@@ -110,12 +113,13 @@ fn sync_file_system(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Ends a line that a crash has cut short at the end of a file that is appended to: the next entry is a line of its own.
-/// `read` opens the file for reading. Where it cannot be read, its last line is taken for a torn one: an empty line is
-/// better than a lost entry.
+/// Ends a line that a crash has cut short at the end of a file in append mode, so that the next
+/// entry has a line of its own. `read` opens the file for reading. The last line of an unreadable
+/// file counts as torn: an empty line is better than a lost entry.
 fn end_torn_line(mut file: &File, read: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
     let length = file.metadata()?.len();
     let appends = rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND);
+    // A file that is written from the beginning has no line to end.
     if !appends || length == 0 {
         return Ok(());
     }
@@ -130,7 +134,8 @@ impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.is_settled = false;
         if !self.has_begun {
-            // Not before: until the place is locked, another process may be in the middle of a line.
+            // Not before: until the place is locked, another process may be in the middle of a
+            // line.
             if let Some(file) = &self.file {
                 end_torn_line(file, || File::open("/proc/self/fd/1"))?;
             }
@@ -149,7 +154,8 @@ impl Write for Printed {
 mod tests {
     use super::*;
 
-    /// Goal: an entry behind a line that was cut short is a line of its own; a whole file stays as it is.
+    /// Goal: an entry behind a line that was cut short is a line of its own; a whole file stays as
+    /// it is.
     #[test]
     fn a_torn_line_is_ended() {
         let folder = tempfile::tempdir().unwrap();

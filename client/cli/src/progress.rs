@@ -1,4 +1,4 @@
-//! A sign of life on stderr, where a person may be looking.
+//! A counter on stderr, which shows a person that the command works.
 //!
 //! Shell: the terminal.
 
@@ -6,8 +6,8 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Returns a counter of entries. It shows itself only if stderr is a terminal and stdout, whose
-/// lines it would disturb, is none.
+/// Returns a counter of entries. The counter is visible only if stderr is a terminal and stdout is
+/// none: on the same terminal, the counter would disturb the lines of stdout.
 pub(crate) fn counter(what: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() || std::io::stdout().is_terminal() {
         return ProgressBar::hidden();
@@ -20,7 +20,7 @@ pub(crate) fn counter(what: &'static str) -> ProgressBar {
     }
 }
 
-/// Tells that so many entries are to come. From then on, the counter shows the total and the time left.
+/// Sets the number of entries to come. From then on, the counter shows the total and the time left.
 pub(crate) fn expect(bar: &ProgressBar, left: u64) {
     if bar.length().is_none() {
         let template = "{bar:24} {human_pos} of {human_len} {msg}, {per_sec}, {eta} left";

@@ -1,7 +1,8 @@
 //! `refresh`: copies of a provider's items, kept fresh by age.
 //!
-//! Shell: a starter reads the items feed, workers look items up and publish what changed. Jobs are in a file of this
-//! process or in PostgreSQL, where any number of processes share them.
+//! Shell: the network, the queue and the terminal. A starter reads the items feed; workers look
+//! items up and publish the changes. Jobs are in a file of this process or in PostgreSQL, where any
+//! number of processes share them.
 
 use std::{
     io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration,
@@ -150,8 +151,8 @@ pub(crate) struct WorkArgs {
     /// Send the ids in a body, as `{"ids": ["1", "2"]}`
     #[arg(long, requires = "lookup", conflicts_with = "lookup_exec")]
     post: bool,
-    /// Command that looks items up (by `sh -c`): ids on its stdin, one a line; answers on its stdout, a line of JSON each.
-    /// `$SIMPLEFEED_CREDENTIAL` and `$SIMPLEFEED_HEADER` are set
+    /// Command that looks items up (by `sh -c`): ids on its stdin, one a line; answers on its
+    /// stdout, a line of JSON each. `$SIMPLEFEED_CREDENTIAL` and `$SIMPLEFEED_HEADER` are set
     #[arg(long, value_name = "COMMAND")]
     lookup_exec: Option<String>,
     /// URL of the feed to publish changes to
@@ -159,7 +160,8 @@ pub(crate) struct WorkArgs {
     into: String,
     #[command(flatten)]
     queue: QueueArgs,
-    /// Where an entry has the item's id: id, title, published, updated, or a JSON pointer into the content
+    /// Where an entry has the item's id: id, title, published, updated, or a JSON pointer into the
+    /// content
     #[arg(
         long,
         value_name = "WHERE",
@@ -179,7 +181,8 @@ pub(crate) struct WorkArgs {
     /// JSON pointer to a part of an answer whose change does not count; can be given more than once
     #[arg(long, value_name = "POINTER", value_parser = pointer, help_heading = "Answers")]
     ignore: Vec<String>,
-    /// TOML file: how often by age, as `"18m" = "2m"` [default: 18m 2m, 1h 5m, 1d 1h, 7d 6h, 30d 1d]
+    /// TOML file: how often by age, as `"18m" = "2m"` [default: 18m 2m, 1h 5m, 1d 1h, 7d 6h, 30d
+    /// 1d]
     #[arg(long, value_name = "FILE", help_heading = "Pace")]
     intervals: Option<PathBuf>,
     /// Most items of a request
@@ -188,7 +191,8 @@ pub(crate) struct WorkArgs {
     /// How long an item waits for a full request
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "2s", help_heading = "Pace")]
     buffer: Duration,
-    /// TOML file of `[[credential]]`, each with name, header, limit, window [default: 60 requests a minute]
+    /// TOML file of `[[credential]]`, each with name, header, limit, window [default: 60 requests a
+    /// minute]
     #[arg(long, value_name = "FILE", help_heading = "Pace")]
     credentials: Option<PathBuf>,
     /// Requests at a time, by this process: at most 1,000
@@ -205,7 +209,7 @@ pub(crate) struct WorkArgs {
 }
 
 impl RefreshArgs {
-    /// Returns whether the command ends at a signal by itself.
+    /// Returns whether the command has signal handlers of its own.
     pub(crate) fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Work(_))
     }
@@ -227,6 +231,7 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
     if args.items_feed == args.into {
         return Err(Usage("changes cannot go into the feed of the items itself".into()).into());
     }
+    // The namespaces beside the name have a colon: `NAME:items` and `NAME:feeds`.
     if args.queue.name.contains(':') {
         return Err(Usage("--name has no colon".into()).into());
     }
@@ -257,12 +262,13 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
 /// Credentials, and how often items are refreshed.
 type Settings = (Vec<Credential>, Intervals);
 
-/// Returns what distinguishes a provider from others.
+/// Returns a name that distinguishes a provider from others.
 fn provider(args: &WorkArgs) -> String {
     let url = args.lookup.as_deref().and_then(|url| Url::parse(url).ok());
     match url {
         Some(url) => url
             .authority()
+            // A user name and a password name no provider.
             .rsplit('@')
             .next()
             .unwrap_or_default()
@@ -275,6 +281,7 @@ fn provider(args: &WorkArgs) -> String {
 async fn open<L: Lookup>(args: WorkArgs, settings: Settings, lookup: L) -> anyhow::Result<u8> {
     match Keeper::open_for_work(&args.queue.queue).await? {
         Keeper::File(queue, path) => {
+            // Without the socket, the refresher works all the same.
             let socket = Socket::listen(&path);
             if let Err(why) = &socket {
                 say::warning(&format!(
@@ -301,6 +308,7 @@ async fn work<L: Lookup, Q: Queue>(
     crate::signals::end_in_any_case()?;
     let name = args.queue.name.clone();
     let feeds = format!("{}\n{}", args.items_feed, args.into);
+    // Before a worker starts: jobs of other feeds must not be looked up for this one.
     starter::claim(&queue, &name, &feeds).await?;
     let publisher = args.source.publisher(&args.into)?;
     let refresher = Refresher::new(queue.clone(), Namespace::new(&name)?, publisher)
@@ -319,6 +327,8 @@ async fn work<L: Lookup, Q: Queue>(
         None => None,
     };
     let workers = args.workers;
+    // All tasks end by themselves at the signal: a worker that is dropped would leave its batch
+    // leased.
     let (tell, told) = watch::channel(false);
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let places = items::Places {
@@ -346,8 +356,11 @@ async fn work<L: Lookup, Q: Queue>(
         ended = tasks.join_next() => (exit::OK, ended),
         () = beside(&queue, &name, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
     };
+    // The end of one task ends all: without the starter or a worker, the command would only seem to
+    // work.
     tell.send_replace(true);
     let mut outcome = first.map_or(Ok(()), |ended| ended?);
+    // Every task ends before the report, and the first error is the outcome.
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(ended?);
     }
@@ -355,7 +368,7 @@ async fn work<L: Lookup, Q: Queue>(
     outcome.map(|()| code)
 }
 
-/// Answers questions and shows what is done, for ever.
+/// Answers questions and shows the progress, for ever.
 async fn beside<Q: Queue>(
     queue: &Q,
     name: &str,
@@ -379,7 +392,7 @@ async fn beside<Q: Queue>(
 /// Time between two looks for the first lookup.
 const NEXT_LOOK: Duration = Duration::from_secs(2);
 
-/// Says when the first lookup is, if it is not at once.
+/// Prints the time of the first lookup, unless a lookup is due at once.
 async fn tell_next<Q: Queue>(queue: &Q, name: &str) {
     let Ok(name) = Namespace::new(name) else {
         return;
@@ -403,7 +416,7 @@ async fn tell_next<Q: Queue>(queue: &Q, name: &str) {
     }
 }
 
-/// Returns what was done, for people.
+/// Returns counts of the finished work, for people.
 fn done(refreshed: Refreshed) -> String {
     let Refreshed {
         requests,
@@ -420,7 +433,8 @@ fn done(refreshed: Refreshed) -> String {
     )
 }
 
-/// Returns a consumer of the items. A token is for one server: that of `--into`, unless the items have their own.
+/// Returns a consumer of the items. A token is for one server: that of `--into`, unless the items
+/// have a token of their own.
 fn consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
     let origin = |url: &str| Url::parse(url).map(|url| url.origin());
     let is_same = origin(&args.items_feed)? == origin(&args.into)?;
@@ -432,7 +446,7 @@ fn consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
     Ok(args.source.consumer_with(&args.items_feed, token))
 }
 
-/// Shows a person that something is done, for ever.
+/// Shows the progress to a person, for ever.
 async fn show<Q: Queue>(refresher: &Refresher<Q>) {
     let bar = progress::counter("items looked up");
     loop {
@@ -487,6 +501,7 @@ async fn act(action: Action) -> anyhow::Result<u8> {
 async fn all_dead(asking: &Asking, name: &str) -> anyhow::Result<Vec<DeadItem>> {
     let mut all: Vec<DeadItem> = Vec::new();
     loop {
+        // An answer has a bounded number of items, so a long list takes several questions.
         let after = all.last().map(|item| item.id.clone());
         let Answer::Dead(some) = asking.ask(name, Question::Dead { after }).await? else {
             return Ok(all);
@@ -498,7 +513,7 @@ async fn all_dead(asking: &Asking, name: &str) -> anyhow::Result<Vec<DeadItem>> 
     }
 }
 
-/// Asks for a change of items. Returns how many were changed.
+/// Asks for a change of items. Returns the number of changed items.
 async fn change(
     queue: &QueueArgs,
     which: WhichArgs,
@@ -506,11 +521,13 @@ async fn change(
 ) -> anyhow::Result<u64> {
     let asking = Asking::open(&queue.queue).await?;
     let mut ids = which.ids;
+    // A change is by id, so an item that dies after the list was read stays dead.
     if which.all_dead {
         let dead = all_dead(&asking, &queue.name).await?;
         ids = dead.into_iter().map(|item| item.id).collect();
     }
     let mut changed = 0;
+    // A call of the queue has a bound of its own.
     for ids in ids.chunks(control::DEAD_MAX) {
         if let Answer::Changed(count) = asking.ask(&queue.name, question(ids.to_vec())).await? {
             changed += u64::try_from(count)?;

@@ -1,6 +1,7 @@
 //! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past entries that are written, in a file durably, or accepted by the command.
+//! Shell: stdout. The bookmark moves only past entries that are written, in a file durably, or
+//! accepted by the command.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -61,8 +62,8 @@ pub(crate) struct ReplayArgs {
     /// 90m or 2d, or the id of the entry to begin after [default: oldest; newest for tail]
     #[arg(long, value_parser = since::parse)]
     since: Option<Since>,
-    /// File that remembers the last entry printed; the next run begins after it. The empty file .NAME.lock beside it
-    /// keeps two runs apart
+    /// File that remembers the last entry printed; the next run begins after it. The empty file
+    /// .NAME.lock beside it keeps two runs apart
     #[arg(long, value_name = "FILE", conflicts_with_all = ["state", "exec"])]
     bookmark: Option<PathBuf>,
     #[command(flatten)]
@@ -76,14 +77,16 @@ pub(crate) struct ReplayArgs {
     /// Hand over at most this many entries a second
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
-    /// Action at a gap (entries have left the feed): stop with exit code 13, or warn and go on from the oldest entry
-    /// left
+    /// Action at a gap (entries have left the feed): stop with exit code 13, or warn and go on from
+    /// the oldest entry left
     #[arg(long, value_enum, default_value = "stop")]
     on_gap: Gap,
-    /// Time between looks at a feed without freshness information (Cache-Control, Expires) [default: 15m]
+    /// Time between looks at a feed without freshness information (Cache-Control, Expires)
+    /// [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     interval: Option<Duration>,
-    /// How `tail` learns of new entries, if the server offers it: by a stream of events, by waits, or by polls alone
+    /// How `tail` learns of new entries, if the server offers it: by a stream of events, by waits,
+    /// or by polls alone
     #[arg(long, value_enum, default_value = "events", value_name = "MEANS")]
     wait: Means,
     /// Hand over entries of foreign feeds again that come again with a later date
@@ -91,8 +94,9 @@ pub(crate) struct ReplayArgs {
     revisions: bool,
     #[command(flatten)]
     chosen: ChosenArgs,
-    /// Print the newest entry first. All are read and kept in a temporary file before the first is printed, since an
-    /// archive is only proven from its beginning on; with --limit, the newest so many. Not for tail
+    /// Print the newest entry first. All are read and kept in a temporary file before the first is
+    /// printed, since an archive is only proven from its beginning on; with --limit, the newest so
+    /// many. Not for tail
     #[arg(long, conflicts_with_all = ["exec", "bookmark", "state", "count"])]
     reverse: bool,
     #[command(flatten)]
@@ -173,6 +177,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
             Format::Ndjson
         }
     });
+    // The newest entries come last, so a limit that counts from the end must read all.
     let limit = args.limit.filter(|_| !args.reverse);
     let outcome = output.copy(format, limit, follow).await;
     // Before an error is printed: the bar is on the same terminal.
@@ -184,7 +189,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     if args.chosen.count {
         writeln!(stdout(), "{}", output.printed)?;
     }
-    // `tail` ends by a signal or a limit, as it was asked to, and its exit code is about nothing else.
+    // `tail` ends by a signal or a limit, on request, and the exit code is about nothing else.
     Ok(if output.skipped > 0 && !follow {
         exit::PARTIAL
     } else {
@@ -259,7 +264,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
             tally.skipped,
             tally.parked
         ));
-        // `tail` has warned of each entry, and was only asked to end.
+        // `tail` has warned of each entry, and ends on request.
         if !follow && ended_by == exit::OK {
             return Ok(exit::PARTIAL);
         }
@@ -267,8 +272,8 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     Ok(ended_by)
 }
 
-/// Makes an interruption of a failure, if a stop was asked for or is within a moment. A service manager sends its signal
-/// to the command, too, which may end first, in whatever way.
+/// Turns a failure into an interruption, if a stop was asked for already or is within a moment. A
+/// service manager sends the signal to the command, too, which may end first, in whatever way.
 async fn interrupted_if_asked(
     handled: Result<(), HandlerError>,
     mut asked: watch::Receiver<bool>,
@@ -299,14 +304,14 @@ impl Pace {
             return;
         }
         let now = time::Instant::now();
-        // Time that a slow command took is not made up for by a burst.
+        // The rate does not make up for the time of a slow command by a burst.
         let due = self.next.map_or(now, |next| next.max(now));
         time::sleep_until(due).await;
         self.next = Some(due + self.apart);
     }
 }
 
-/// Warns of the consumer's events; of the same one at most once a minute.
+/// Warns of the consumer's events. Equal warnings come at most once a minute.
 #[derive(Default)]
 pub(crate) struct Warnings {
     told: Option<(String, Instant)>,
@@ -317,7 +322,7 @@ impl Warnings {
         self.warn_with(message, "");
     }
 
-    /// Warns, with a rest that does not count for whether the warning is the same.
+    /// Warns, with a rest of the text that does not make a warning another one.
     fn warn_with(&mut self, message: String, rest: &str) {
         let repeats =
             |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
@@ -359,7 +364,7 @@ impl Observer for Warnings {
     }
 
     fn failed(&mut self, delivery: &Delivery, attempt: &Attempt) {
-        // Every attempt has its own warning, however alike they are.
+        // Every attempt has a warning of its own, however alike the warnings are.
         let why = attempt.error.as_deref().unwrap_or_default();
         let (id, count) = (delivery.id(), attempt.count);
         say::warning(&format!("entry {id} failed, attempt {count}: {why}"));
@@ -382,15 +387,15 @@ impl Observer for Warnings {
 struct Output {
     consumer: Consumer,
     out: Printed,
-    /// The last entry written, while it is not accepted.
+    /// Last written entry that is not accepted yet.
     written: Option<Delivery>,
     settled: Instant,
     /// Entries written since `settled`.
     unsettled: u64,
     line: Vec<u8>,
-    /// The entries that could not be printed.
+    /// Number of entries that could not be printed.
     skipped: u64,
-    /// Entries that are kept until the last one is read.
+    /// Entries that are kept until the end of the feed.
     reversed: Option<Reversed>,
     bar: indicatif::ProgressBar,
     paint: Paint,
@@ -447,7 +452,7 @@ impl Output {
                     self.printed += 1;
                     left -= 1;
                 }
-                // The fault is this entry's alone. The entries behind it are printed.
+                // The fault is this entry's alone. The entries behind this one are printed.
                 Err(error) if is_of_entry(&error) => {
                     say::skipped(delivery.id(), &error);
                     self.skipped += 1;

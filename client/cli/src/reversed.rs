@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::FileExt as _,
 };
 
-/// Entries as they are printed, in a file.
+/// Printed entries in a file.
 #[derive(Debug)]
 pub(crate) struct Reversed {
     file: BufWriter<File>,
@@ -16,7 +16,8 @@ pub(crate) struct Reversed {
     ends: Vec<u64>,
 }
 
-/// Returns an error of the temporary file with the folder that it is in, and the bytes that were to be kept there.
+/// Returns an error of the temporary file with the file's folder, and the number of bytes to be
+/// kept there.
 fn about(bytes: u64, error: &io::Error) -> io::Error {
     let folder = std::env::temp_dir();
     let detail = format!(
@@ -50,6 +51,7 @@ impl Reversed {
     /// Prints at most so many entries, the last one first.
     pub(crate) fn print(self, limit: u64, out: &mut impl Write) -> io::Result<()> {
         let bytes = self.ends.last().copied().unwrap_or(0);
+        // The buffer has the last entries, and their write may fail.
         let mut file = self
             .file
             .into_inner()

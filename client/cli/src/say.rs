@@ -22,7 +22,7 @@ use simplefeed_client::PublishError;
 
 use crate::duration;
 
-/// Longest time that a line waits for its reader.
+/// Longest time that a line waits for the reader of stderr.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that a pipe takes whole (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4_096;
@@ -85,7 +85,7 @@ pub(crate) fn retrying(error: &PublishError, pause: Duration) {
     warning(&format!("{}{}", chain(error), again_in(pause)));
 }
 
-/// Warns that an entry is skipped because it cannot be printed.
+/// Warns that an entry is skipped because the format cannot print that entry.
 pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
     // An id of a foreign feed can be as long as its document.
     let id: String = id.chars().take(200).collect();
@@ -138,7 +138,8 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     }
 }
 
-/// Writes a line. Stderr may be closed or full, and its reader may stand still: then the line is dropped, and work goes on.
+/// Writes a line. Stderr may be closed or full, and the reader may stand still: then the line is
+/// dropped, and work goes on.
 fn line(text: &str) {
     // Set when a line timed out: later lines do not wait until the pipe takes bytes again.
     static STANDS_STILL: AtomicBool = AtomicBool::new(false);
@@ -157,10 +158,11 @@ fn line(text: &str) {
             return;
         }
         STANDS_STILL.store(false, Ordering::Relaxed);
-        // So much a pipe takes at once when it takes anything (pipe(7)).
+        // A pipe that takes anything takes so much at once (pipe(7)).
         let (piece, _) = rest.split_at(rest.len().min(PIPE_BYTES));
         match rustix::io::write(&stderr, piece) {
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            // Nothing was written: the next round asks again whether the reader takes bytes.
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(_) => return,
         }
@@ -181,7 +183,7 @@ fn is_writable(stderr: &StderrLock<'_>, patience: Duration) -> bool {
     }
 }
 
-/// Returns a number with the words behind it, in the singular or the plural.
+/// Returns a number with words that follow, in the singular or the plural.
 pub(crate) fn count<N>(number: N, one: &str, many: &str) -> String
 where
     N: Copy + From<u8> + PartialEq + Display,
@@ -190,9 +192,9 @@ where
     format!("{number} {words}")
 }
 
-/// Returns when something is tried again, for the end of a warning.
+/// Returns the pause before another try, as the end of a warning.
 pub(crate) fn again_in(pause: Duration) -> String {
-    // A pause of less than a second, or a part of one, is none to wait for.
+    // Parts of a second are rounded: nobody waits for less than one.
     let seconds = pause.as_secs() + u64::from(pause.subsec_millis() >= 500);
     match seconds {
         0 => "; trying again".into(),

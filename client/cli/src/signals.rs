@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::exit;
 
-/// How long a command has for its end before the process is ended under it.
+/// Time that a command has for an orderly end before the process is ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Signals that ask for a shutdown: SIGINT, SIGTERM and SIGHUP.
@@ -34,7 +34,7 @@ impl Ends {
         })
     }
 
-    /// Waits for a signal. Returns the exit code it stands for.
+    /// Waits for a signal. Returns the exit code of the signal.
     pub(crate) async fn told(&mut self) -> u8 {
         let code = tokio::select! {
             _ = self.interrupted.recv() => exit::INTERRUPTED,
@@ -45,7 +45,7 @@ impl Ends {
         code
     }
 
-    /// Returns the exit code of a signal that came meanwhile.
+    /// Returns the exit code of a signal that has come since the last look.
     pub(crate) async fn was_told(&mut self) -> Option<u8> {
         // Without waiting: a timeout of zero polls once.
         let _nothing_new = time::timeout(Duration::ZERO, self.told()).await.is_err();
@@ -53,15 +53,17 @@ impl Ends {
     }
 }
 
-/// Lets a write fail where a file may not become longer. Else a signal ends the process there.
+/// Lets a write fail at the limit of a file's length (`ulimit -f`). Without this call, a signal
+/// ends the process there.
 pub(crate) fn survive_long_files() -> io::Result<()> {
     let signal = signal(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
-    // The process handles it from now on.
+    // tokio's handler stays when the listener is dropped.
     drop(signal);
     Ok(())
 }
 
-/// Ends the process some time after a signal, even if a write to a full pipe blocks the main thread.
+/// Ends the process some time after a signal, even if a write to a full pipe blocks the main
+/// thread.
 #[expect(
     clippy::exit,
     reason = "the main thread is blocked, so it cannot decide"

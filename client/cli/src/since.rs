@@ -1,6 +1,6 @@
-//! Where a replay begins, as written on the command line.
+//! Beginnings of a replay in the form of the command line.
 //!
-//! Pure, but for the clock that an age is counted from.
+//! Shell: the clock, from which an age counts. The rest is pure.
 
 use std::time::SystemTime;
 

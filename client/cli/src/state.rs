@@ -1,4 +1,4 @@
-//! Which folder holds the state.
+//! The folder of the state, by option, environment or URL.
 //!
 //! Shell: the environment, which sets the place of the state (XDG, systemd).
 

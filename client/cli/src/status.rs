@@ -1,8 +1,8 @@
 //! `status`: how far behind a consumer is.
 //!
-//! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run meanwhile. The
-//! command walks as the consumer would next, and delivers nothing, so that every state of a consumer shows here as it
-//! would there.
+//! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run
+//! meanwhile. The command walks the same way as the consumer's next walk, and delivers nothing. So
+//! every state of a consumer shows here.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -45,8 +45,8 @@ pub(crate) struct StatusArgs {
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Exit 1 if there is more than this: entries=N, documents=N, seconds=N, idle=N (seconds since the last
-    /// success) or parked=N
+    /// Exit 1 if there is more than this: entries=N, documents=N, seconds=N, idle=N (seconds since
+    /// the last success) or parked=N
     #[arg(long, value_name = "WHAT=N")]
     warn: Vec<Threshold>,
     /// Exit 2 if there is more than this
@@ -98,26 +98,26 @@ struct Status {
     entries: u64,
     /// Documents that hold the entries behind the bookmark.
     documents: u64,
-    /// Lower bound of the oldest pending entry's age, in seconds: by its commit, or by its date if the server
-    /// publishes no commit instants.
+    /// Lower bound of the oldest pending entry's age, in seconds: by its commit, or by its date if
+    /// the server publishes no commit instants.
     seconds: u64,
     /// Origin of `seconds`: `commit` or `date`.
     counted_from: &'static str,
-    /// Age of the oldest pending entry by its publisher's date, in seconds.
+    /// Age of the oldest pending entry by the publisher's date, in seconds.
     dated_seconds: u64,
     parked: u64,
-    /// When the consumer last finished an entry, or had nothing to do.
+    /// Time at which the consumer last finished an entry, or had nothing to do.
     last_success: Option<String>,
     /// Seconds since the last success.
     idle: Option<u64>,
-    /// The last finished entry, and its position.
+    /// Id of the last finished entry; `position` is the position of the same entry.
     entry: Option<String>,
     position: Option<u64>,
     /// Attempt at the entry behind the bookmark, if one was begun.
     attempt: Option<Attempt>,
 }
 
-/// A bound to one of the numbers.
+/// Upper bound of one of the numbers.
 #[derive(Clone, Debug)]
 struct Threshold {
     what: &'static str,
@@ -218,7 +218,7 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
         seconds: 0,
         counted_from: "commit",
         dated_seconds: 0,
-        // Unreadable ones count, too: they are parked all the same.
+        // Unreadable entries count, too: they are parked all the same.
         parked: u64::try_from(parked::iter(&folder)?.count())?,
         last_success: last.map(|last| instant_of(last).to_string()),
         idle: idle.map(|idle| idle.as_secs()),
@@ -232,6 +232,7 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
     if let Some(first) = consumer.next().await? {
         status.dated_seconds = age_of(&first);
         status.seconds = status.dated_seconds;
+        // The commit is the server's fact; a date is any time that the publisher chose.
         if let Some(committed) = first.committed_by() {
             status.seconds = seconds_since(committed);
         } else {
@@ -242,7 +243,8 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// Counts the entries and documents from `first` on: by positions and the archive index, or else by reading all.
+/// Counts the entries and documents from `first` on: by positions and the archive index, or else by
+/// reading all.
 async fn count(
     args: &StatusArgs,
     status: &mut Status,
@@ -264,6 +266,7 @@ async fn count(
             return Ok(());
         }
     }
+    // Without positions or a complete index, only a read of all entries counts them.
     let mut documents: HashSet<Option<Url>> = [first.document().cloned()].into();
     let mut entries = 1;
     while let Some(delivery) = consumer.next().await? {
@@ -314,7 +317,7 @@ fn end_of(listed: &IndexedDocument) -> u64 {
     listed.first.saturating_add(listed.entries)
 }
 
-/// Returns the age of an entry by its date, in seconds.
+/// Returns the age of an entry by the entry's date, in seconds.
 fn age_of(delivery: &Delivery) -> u64 {
     let updated = delivery.event().ok().and_then(|event| event.updated);
     let updated = updated.and_then(|updated| Timestamp::parse(&updated));

@@ -1,4 +1,4 @@
-//! Stdout of a command: writes wait, and errors name it.
+//! Stdout of a command: writes wait for the reader, and errors name stdout.
 //!
 //! Shell: stdout.
 
@@ -28,7 +28,7 @@ pub(crate) fn stdout() -> Out {
 ///
 /// # Errors
 ///
-/// Returns that it is open for reading only. The standard library reports no error for such a write.
+/// If stdout is open for reading only. The standard library reports no error for such a write.
 pub(crate) fn check() -> io::Result<()> {
     match fcntl_getfl(io::stdout()) {
         Ok(flags) if flags & OFlags::RWMODE == OFlags::RDONLY => {
@@ -55,7 +55,7 @@ fn patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match write() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait()?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // `replay | head` is no error: main asks for its kind.
+            // `replay | head` is no error: `main` asks for the kind of the error.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 return Err(io::Error::new(error.kind(), Unwritable(error)));
             }

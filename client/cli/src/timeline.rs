@@ -68,11 +68,12 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
         None => timeline.follow(&names, args.backfill).await,
     };
     let changed = match change().await {
-        // A 404 is for the timeline or for a feed. The second try, with a timeline, distinguishes the two.
+        // A 404 is for the timeline or for a feed. The second try, with a timeline, distinguishes
+        // the two.
         Err(PublishError::Refused { status: 404, .. }) => {
             let mut new = NewTimeline::default();
             if args.backfill == 0 {
-                // With its feeds, so that an unknown one leaves no empty timeline.
+                // With the feeds of the call, so that an unknown feed leaves no empty timeline.
                 new.following
                     .extend(names.iter().map(|name| (*name).into()));
             }
@@ -97,7 +98,8 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Returns the error of a refused change: of these, none is about a history.
+/// Returns the error of a refused change. A 409 here is not about a history, and must not get that
+/// exit code.
 fn refused(error: PublishError) -> anyhow::Error {
     match error {
         PublishError::Refused { status: 409, .. } => anyhow::Error::msg(say::chain(&error)),
@@ -153,6 +155,7 @@ fn names(timeline: &str, feeds: &[String]) -> Vec<String> {
     let beside = folder.map(|(folder, _)| format!("{folder}/"));
     let name = |feed: &String| {
         let rest = beside.as_ref().and_then(|beside| feed.strip_prefix(beside));
+        // A URL of one of the feed's documents names the feed as well.
         let first = rest.and_then(|rest| rest.split('/').next());
         first.unwrap_or(feed).to_owned()
     };

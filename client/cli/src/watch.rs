@@ -1,6 +1,7 @@
 //! `watch`: the new entries of many feeds.
 //!
-//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written, in a file durably.
+//! Shell: the files that list feeds, and stdout. The state moves only past entries that are
+//! written, in a file durably.
 
 use std::{
     fs,
@@ -52,19 +53,22 @@ pub(crate) struct WatchArgs {
     /// Folder that remembers what was printed of each feed [default: none; begins anew each time]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Where to begin in a feed that was never seen: oldest, newest, a date-time, a date, or an age such as 2d
+    /// Where to begin in a feed that was never seen: oldest, newest, a date-time, a date, or an age
+    /// such as 2d
     #[arg(long, value_parser = since::parse, default_value = "newest")]
     since: Since,
     /// How often to look at a feed that no SUP document tells about
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30m")]
     interval: Duration,
-    /// Hear SUP documents so often, where they allow it [default: a little faster than their period]
+    /// Hear SUP documents so often, where they allow it [default: a little faster than their
+    /// period]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     sup_interval: Option<Duration>,
     /// How to learn of updates, where SUP documents offer it: by waits, or by polls alone
     #[arg(long, value_enum, default_value = "wait", value_name = "MEANS")]
     wait: SupMeans,
-    /// Action at a gap in a feed: warn and go on from the oldest entry left, or leave the feed alone
+    /// Action at a gap in a feed: warn and go on from the oldest entry left, or leave the feed
+    /// alone
     #[arg(long, value_enum, default_value = "go-on")]
     on_gap: Gap,
     /// URL of a feed to begin anew, as one that was never seen; can be given more than once
@@ -85,7 +89,7 @@ pub(crate) struct WatchArgs {
 
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let urls = listed_urls(&args.feeds)?;
-    // A misspelt URL would begin nothing anew, unnoticed.
+    // A misspelt URL would have no effect, and nobody would notice.
     if let Some(url) = args.reset.iter().find(|url| !urls.contains(url)) {
         anyhow::bail!("--reset {url}: no list contains this URL; spell it as the list does");
     }
@@ -128,7 +132,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     let limit = args.limit.unwrap_or(u64::MAX);
-    // Whatever the copy has read and not written is not accepted, and comes again.
+    // Entries that the copy has read and not written are not accepted, and come again.
     let code = tokio::select! {
         ended = output.copy(args.format, limit) => ended.map(|()| exit::OK),
         () = ends => Ok(exit::OK),
@@ -142,7 +146,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     if let Ok(settled) = settled {
         settled?;
     }
-    // Feeds without news have state, too, and nothing of theirs was accepted.
+    // Feeds without news have state, too, which no accepted entry has saved.
     output.feeds.save().await?;
     say::note(&tally_text(output.feeds.tally()));
     Ok(code)
@@ -251,7 +255,8 @@ impl Output {
                 }
                 Watched::Entry(entry) => {
                     self.write(format, &entry)?;
-                    // Accepted even if it cannot be printed: it could not be the next time, either.
+                    // Accepted even without a print: the entry could not be printed the next time,
+                    // either.
                     self.written.push(entry);
                     left -= 1;
                 }
@@ -260,7 +265,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes an entry as a whole. An entry that cannot be printed ends nothing: there are other feeds.
+    /// Writes an entry as a whole. An entry that cannot be printed ends nothing: there are other
+    /// feeds.
     fn write(&mut self, format: Format, entry: &WatchedEntry) -> anyhow::Result<()> {
         self.line.clear();
         match format.write_of(&entry.feed, &entry.delivery, &mut self.line) {

@@ -59,7 +59,7 @@ impl Wrap {
         let mut named = self.feed.clone();
         named.set_query(None);
         named.set_fragment(None);
-        // As short as any, whatever the part is.
+        // The id has a fixed length, however long the part is.
         let name = format!("{named}\n{part}");
         let uuid = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
         Ok(format!("urn:uuid:{uuid}"))

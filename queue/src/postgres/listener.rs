@@ -1,4 +1,6 @@
 //! The connection that hears of new jobs, and looks whether old transactions hold up vacuum.
+//!
+//! Shell: one connection to PostgreSQL, and the log.
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
@@ -14,7 +16,8 @@ pub(super) const NOTIFY: &str = "NOTIFY simplefeed_jobs";
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time between two looks at old transactions.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// Age of a transaction that is worth a warning: vacuum removes no row that it may see.
+/// Age of a transaction that is worth a warning: vacuum removes no row that the transaction may
+/// see.
 const TRANSACTION_SECONDS_MAX: f64 = 300.0;
 
 /// Listens for notifications for ever, on a new connection after each failure.
@@ -23,6 +26,7 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
         match config.connect(NoTls).await {
             Ok((client, connection)) => {
                 tokio::select! {
+                    // The client's statements move only while `hear` polls the connection.
                     () = look(&client) => {}
                     () = hear(connection, &changes) => {}
                 }
@@ -30,6 +34,7 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
             // Workers poll, and report the error.
             Err(error) => debug!(%error, "no connection to listen for new jobs"),
         }
+        // A server that refuses connections must not be asked without a pause.
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -56,6 +61,7 @@ async fn look(client: &Client) {
         return;
     }
     while let Ok(row) = client.query_one(OLDEST_TRANSACTION, &[]).await {
+        // NULL where no other client has a transaction.
         let seconds: Option<f64> = row.get(0);
         if let Some(seconds) = seconds.filter(|seconds| *seconds > TRANSACTION_SECONDS_MAX) {
             warn!(

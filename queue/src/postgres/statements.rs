@@ -1,4 +1,7 @@
-//! The statements. `$1` is the time that a test has set, or NULL, in all that need the time.
+//! The statements of PostgreSQL. `$1` is the time that a test has set, or NULL, in all that need
+//! the time.
+//!
+//! Pure.
 
 /// Time of a statement, which is one instant for all of its rows.
 macro_rules! now {
@@ -25,7 +28,8 @@ macro_rules! is_free {
     };
 }
 
-/// Whether the lease of `job` is the one that `given` names, and has not expired. A dead job has no token.
+/// Whether the lease of `job` is the one that `given` names, and has not expired. A dead job has no
+/// token.
 macro_rules! is_held {
     () => {
         concat!(
@@ -36,7 +40,8 @@ macro_rules! is_held {
     };
 }
 
-/// Rows of jobs to be scheduled. In the order of keys, so that two calls do not wait for each other.
+/// Rows of jobs to be scheduled. In the order of keys, so that two calls do not wait for each
+/// other.
 macro_rules! insert {
     () => {
         concat!(
@@ -80,11 +85,12 @@ pub(super) const STATES: &str = concat!(
         USING (namespace, key)"
 );
 
-/// Leases a batch of jobs that are due since `$6` or later, if there is one. Rows that another worker is about to lease
-/// are passed by; the rest of them is no batch, or one would be split among all workers that look at the same time.
+/// Leases a batch of jobs that are due since `$6` or later, if there is one. The statement passes
+/// by rows that another worker is about to lease. The remaining rows must then fill a batch, or one
+/// batch would be split among all workers that look at the same time.
 ///
-/// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence would give those again
-/// that the crash forgot.
+/// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence
+/// would repeat the tokens that the crash forgot.
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs
@@ -117,8 +123,9 @@ pub(super) const LEASE: &str = concat!(
     ", job.leased_until, job.due"
 );
 
-/// Free jobs that are due, the due time of the first free one and of the last of a full batch, and an end of a lease. (Of
-/// more leases than 1,000 at the begin of the order, not the first end: workers look again soon.)
+/// Free jobs that are due, the due time of the first free one and of the last of a full batch, and
+/// an end of a lease. (Of more leases than 1,000 at the begin of the order, not the first end:
+/// workers look again soon.)
 pub(super) const LOOK: &str = concat!(
     "SELECT ",
     now!(),
@@ -218,7 +225,7 @@ pub(super) const SHORTEN: &str = concat!(
     WHERE job.namespace = $2 AND job.key = long.key"
 );
 
-/// Those that are due last come first, so that the index of due times ends the look.
+/// The jobs that are due last come first, so that the index of due times ends the look.
 pub(super) const BRING_FORWARD: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET due = ",
     now!(),

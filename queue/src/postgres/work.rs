@@ -1,4 +1,6 @@
 //! The transaction of each call.
+//!
+//! Shell: PostgreSQL.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
@@ -18,12 +20,12 @@ use crate::{
     quota::Bucket,
 };
 
-/// Returns a number as PostgreSQL has it.
+/// Returns a number as a `bigint` of PostgreSQL.
 pub(super) fn long(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns microseconds as PostgreSQL has them, within what an instant can be moved by.
+/// Returns microseconds as a `bigint` of PostgreSQL, within the span by which an instant can move.
 pub(super) fn micros(span: Duration) -> i64 {
     from_micros(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)).timestamp_micros()
 }
@@ -33,6 +35,8 @@ pub(super) type DueColumns = (Vec<Option<DateTime<Utc>>>, Vec<Option<i64>>);
 
 pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
     let both = |due| match due {
+        // `at` reads the time only for `After`. The call clamps the instant to those that a keeper
+        // can store.
         Due::At(_) => (Some(due.at(DateTime::UNIX_EPOCH)), None),
         Due::After(span) => (None, Some(micros(span))),
     };
@@ -77,7 +81,8 @@ impl Changed {
     }
 }
 
-/// Splits a call so that no part has a key twice, and what has equal keys stays in order. A part is indexes.
+/// Splits a call into parts of indexes. No part has a key twice, and items with equal keys stay in
+/// order.
 pub(super) fn without_repeats<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<Vec<usize>> {
     let mut seen: HashMap<K, usize> = HashMap::new();
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -94,7 +99,7 @@ pub(super) fn without_repeats<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Ve
     parts
 }
 
-/// Returns the first of each token: what comes after it in the call finds the token void.
+/// Returns the first item of each token: later items of the call find the token void.
 pub(super) fn first_of_each<T>(all: &[T], token: impl Fn(&T) -> &Token) -> Vec<&T> {
     let first = without_repeats(all.iter().map(token)).into_iter().next();
     let first = first.unwrap_or_default().into_iter();
@@ -132,6 +137,7 @@ pub(super) async fn schedule_once(
         };
         states.insert((row.get(0), row.get(1)), scheduled);
     }
+    // `ON CONFLICT` returns no row for a job that was not changed.
     if states.len() < jobs.len() {
         let statement = transaction.prepare_cached(statements::STATES).await?;
         for row in transaction
@@ -143,11 +149,13 @@ pub(super) async fn schedule_once(
                 (false, true) => Scheduled::Leased,
                 (false, false) => Scheduled::Kept,
             };
+            // The statement also returns the jobs that the first one has just added or moved.
             states.entry((row.get(0), row.get(1))).or_insert(state);
         }
     }
     let state_of = |job: &&NewJob| {
-        // A job that was there at the first statement and is gone at the second was kept until it ended.
+        // A job that was there at the first statement and is gone at the second was kept until the
+        // job ended.
         let key = (job.namespace.as_str().to_owned(), job.key.clone());
         states.get(&key).copied().unwrap_or(Scheduled::Kept)
     };
@@ -163,6 +171,7 @@ pub(super) async fn schedule_in(
 ) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
     let mut scheduled = vec![Scheduled::Kept; jobs.len()];
     let keys = jobs.iter().map(|job| (&job.namespace, &job.key));
+    // `ON CONFLICT DO UPDATE` refuses to change a row twice.
     for part in without_repeats(keys) {
         let of_part: Vec<&NewJob> = part.iter().filter_map(|index| jobs.get(*index)).collect();
         let states = schedule_once(transaction, now, &of_part, existing).await?;
@@ -175,6 +184,7 @@ pub(super) async fn schedule_in(
     // A notification takes a lock of the whole cluster: only where a poll would be late.
     let is_soon = |job: &NewJob| match job.due {
         Due::After(span) => span < POLL,
+        // By this machine's clock: a wrong answer costs a poll, or one notification.
         Due::At(instant) => instant < Utc::now() + POLL,
     };
     if jobs.iter().any(is_soon) {
@@ -191,6 +201,8 @@ pub(super) async fn extend_in(
 ) -> Result<Vec<Held>, tokio_postgres::Error> {
     let statement = transaction.prepare_cached(statements::EXTEND).await?;
     let mut answers = vec![Held::Lost; extensions.len()];
+    // Of two rows for one job in a statement, PostgreSQL applies any; the contract says both, in
+    // order.
     for part in without_repeats(extensions.iter().map(|one| &one.token)) {
         let of_part = || part.iter().filter_map(|index| extensions.get(*index));
         let (names, keys, tokens) = token_columns(of_part().map(|one| &one.token));
@@ -228,6 +240,7 @@ pub(super) async fn finish_in(
         .into_iter()
         .partition(is_done);
     let mut changed = Changed::default();
+    // Each token occurs once in both lists, so their order does not matter.
     if !done.is_empty() {
         let statement = transaction.prepare_cached(statements::FINISH).await?;
         let (namespaces, keys, tokens) = token_columns(done.iter().map(|one| &one.token));
@@ -260,6 +273,7 @@ pub(super) async fn finish_in(
     let mut also = Vec::new();
     let mut answers = Vec::with_capacity(finishes.len());
     for finish in finishes {
+        // The first finish of a token takes the change, so that a second one is lost.
         let answer = changed.held(&finish.token);
         if answer == Held::Yes {
             also.extend(finish.also.iter().cloned());
@@ -272,7 +286,7 @@ pub(super) async fn finish_in(
     Ok(answers)
 }
 
-/// Brings jobs forward, and ends leases. Returns how many it changed.
+/// Brings jobs forward, or else ends leases. Returns the number of changes.
 pub(super) async fn bring_forward_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
@@ -290,7 +304,7 @@ pub(super) async fn bring_forward_in(
     if moved > 0 {
         return Ok(moved);
     }
-    // Last, since it reads all jobs.
+    // Last, since this statement reads all jobs.
     let shorten = transaction.prepare_cached(statements::SHORTEN).await?;
     transaction
         .execute(&shorten, &[&now, &namespace, &lease, &max])
@@ -308,6 +322,8 @@ pub(super) async fn with_bucket<T>(
     let mut row = transaction
         .query_opt(&statement, &[&now, &credential])
         .await?;
+    // Only now: an insert at each call would cost a statement. Another process may have made the
+    // row meanwhile.
     if row.is_none() {
         let make = transaction.prepare_cached(statements::BUCKET).await?;
         transaction.execute(&make, &[&credential]).await?;
@@ -330,6 +346,7 @@ pub(super) async fn with_bucket<T>(
     }
     let before = bucket;
     let answer = change(&mut bucket, at);
+    // An update leaves a dead row behind, and a refusal mostly changes nothing.
     if bucket != before {
         let statement = transaction.prepare_cached(statements::STORE_BUCKET).await?;
         let Bucket {
@@ -375,7 +392,8 @@ pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Leas
     )
 }
 
-/// Leases a batch of jobs that are due since `from` or later, oldest first, with their due times. None if there is none.
+/// Leases a batch of jobs that are due since `from` or later, oldest first, with their due times.
+/// Empty, if there is no batch.
 async fn lease(
     client: &Client,
     now: Option<DateTime<Utc>>,
@@ -390,11 +408,13 @@ async fn lease(
         .query(&leasing, &[&now, &name, &max, &buffer, &lease, &from])
         .await?;
     let mut leases: Vec<_> = rows.iter().map(|row| lease_of(namespace, row)).collect();
+    // `RETURNING` has no order. Of equal due times, the model leases by key.
     leases.sort_by(|one, other| (one.0, &one.1.job.key).cmp(&(other.0, &other.1.job.key)));
     Ok(leases)
 }
 
-/// Leases a full batch of jobs that are due since `from` or later, if there is one, and returns the first due time.
+/// Leases a full batch of jobs that are due since `from` or later, if there is one, and returns the
+/// first due time.
 pub(super) async fn take_behind(
     client: &Client,
     now: Option<DateTime<Utc>>,
@@ -403,6 +423,8 @@ pub(super) async fn take_behind(
     from: DateTime<Utc>,
 ) -> Result<Option<LeasedBatch>, tokio_postgres::Error> {
     let want = Want {
+        // No patience ends: a batch that is not full may leave older jobs free, which only a look
+        // at all jobs finds.
         buffer: Duration::MAX,
         ..want
     };
@@ -418,7 +440,7 @@ fn begun(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<LeasedBatch> {
     Some((first, leases.into_iter().map(|(_, lease)| lease).collect()))
 }
 
-/// Leases a batch, or returns when there may be one.
+/// Leases a batch, or returns the time at which a batch may be ready.
 pub(super) async fn take(
     client: &Client,
     now: Option<DateTime<Utc>>,
@@ -442,7 +464,7 @@ pub(super) async fn take(
             .flatten()
             .min();
         looks += 1;
-        // Another worker was faster, or leased at the same time and passed this one's rows by.
+        // Another worker was faster, or leased at the same time and passed this worker's rows by.
         let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
         if !is_ready || looks == LOOKS_MAX {
             return Ok(Err(Taken::Wait { now: at, next }));

@@ -1,4 +1,6 @@
 //! Leases of this process: jobs, tokens and deadlines.
+//!
+//! Pure: memory only. A crash forgets the leases, which makes their jobs due again.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
@@ -13,15 +15,15 @@ use crate::{
     queue::Taken,
 };
 
-/// Tokens of one opening of the file.
+/// Bits of a token's number that count the tokens of one opening of the file.
 const TOKENS_OF_OPENING: u32 = 40;
 
 /// Lease of one job, until an instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
-    /// Number of its token.
+    /// Number of the lease's token.
     number: i64,
-    /// Its place in the file.
+    /// Place of the leased job in the file.
     pub(super) place: Place,
     until: DateTime<Utc>,
 }
@@ -44,22 +46,25 @@ pub(super) struct OfNamespace {
     tokens: HashMap<i64, u64>,
     /// Ends of leases, and how many end then.
     ends: BTreeMap<DateTime<Utc>, usize>,
-    /// Jobs that a transaction under way changes. In the file as it is committed they stand as before.
+    /// Jobs that a transaction under way changes. The committed file still has them at their old
+    /// places.
     changing: HashSet<u64>,
-    /// Every job that stands before this in the order of due times is leased or changing, so that a look need not pass
-    /// them.
+    /// Every job before this place is leased or changing, so that a look need not pass them.
     from: Place,
-    /// First job that became free since the last look began: that look may not have seen it.
+    /// First job that became free since the last look began, which may not have seen the job.
     freed: Option<Place>,
 }
 
 impl OfNamespace {
-    /// Makes jobs available again whose leases have expired.
+    /// Makes jobs with expired leases available again.
     fn expire(&mut self, now: DateTime<Utc>) {
+        // Most calls find no expired lease, and need not read all leases below.
         if self.first_end().is_none_or(|end| end > now) {
             return;
         }
+        // A token is void from the deadline on, so an end at `now` is over.
         self.ends = self.ends.split_off(&later(now, Duration::from_micros(1)));
+        // An iterator over `held` must end before `offer` may change the rest of `self`.
         let expired = self.held.extract_if(|_, leased| leased.until <= now);
         for (_, leased) in expired.collect::<Vec<_>>() {
             self.tokens.remove(&leased.number);
@@ -67,10 +72,11 @@ impl OfNamespace {
         }
     }
 
-    /// Ends leases that last beyond an instant, at most so many. Returns how many.
+    /// Ends at most `max` leases that last beyond an instant. Returns how many.
     pub(super) fn shorten(&mut self, end: DateTime<Utc>, max: usize) -> usize {
         let is_long = |(_, leased): &(&u64, &Leased)| leased.until > end;
         let long = self.held.iter().filter(is_long).take(max);
+        // The ends of the leases change `held`, which is being read here.
         let long: Vec<Place> = long.map(|(_, leased)| leased.place).collect();
         for place in &long {
             self.end(place.1);
@@ -81,11 +87,14 @@ impl OfNamespace {
 
     /// Notes that a job may be leased.
     fn offer(&mut self, place: Place) {
+        // A look under way does not read this place again, so the next look must start here at the
+        // latest.
         self.from = self.from.min(place);
         self.freed = Some(self.freed.map_or(place, |freed| freed.min(place)));
     }
 
-    /// Notes that the transaction under way changes a job, which is not leased before it is committed.
+    /// Notes that the transaction under way changes a job. No worker leases the job before the
+    /// commit.
     pub(super) fn change(&mut self, job: u64) {
         self.changing.insert(job);
     }
@@ -100,7 +109,8 @@ impl OfNamespace {
         self.held.contains_key(&job)
     }
 
-    /// Begins a look at the jobs, one at a time. Returns where it starts.
+    /// Begins a look at the jobs, which is the only look under way. Returns the place where the
+    /// look starts.
     pub(super) fn begin_look(&mut self) -> Place {
         self.freed = None;
         self.from
@@ -108,6 +118,7 @@ impl OfNamespace {
 
     /// Notes that the look found no free job up to this place.
     fn pass(&mut self, place: Place) {
+        // A job that became free during the look may stand before the place.
         self.from = self.freed.map_or(place, |freed| freed.min(place));
     }
 
@@ -129,6 +140,7 @@ impl OfNamespace {
 
     fn hold(&mut self, leased: Leased) {
         let (_, job) = leased.place;
+        // An extension replaces a lease, whose old deadline would stay in `ends`.
         self.end(job);
         self.held.insert(job, leased);
         self.tokens.insert(leased.number, job);
@@ -143,6 +155,7 @@ impl OfNamespace {
         self.tokens.remove(&leased.number);
         if let Entry::Occupied(mut ends) = self.ends.entry(leased.until) {
             *ends.get_mut() -= 1;
+            // `first_end` must name an instant at which a lease ends.
             if *ends.get() == 0 {
                 ends.remove();
             }
@@ -154,7 +167,7 @@ impl OfNamespace {
         self.ends.first_key_value().map(|(until, _)| *until)
     }
 
-    /// Returns the number of leased jobs, and those that are leased or changing.
+    /// Returns the number of leased jobs, and the jobs that are leased or changing.
     pub(super) fn jobs(&self) -> (usize, HashSet<u64>) {
         let not_free = self.held.keys().chain(&self.changing).copied();
         (self.held.len(), not_free.collect())
@@ -162,9 +175,12 @@ impl OfNamespace {
 }
 
 impl Leases {
-    /// Returns those of a file that was opened so many times, whose tokens no earlier opening gave.
+    /// Returns the leases of a file that was opened so many times. No earlier opening gave tokens
+    /// with the same numbers.
     pub(super) fn of_opening(opening: i64) -> Self {
         Self {
+            // The file stores no tokens, and its number of openings only grows. An `i64` has room
+            // for 2^23 openings.
             number: opening << TOKENS_OF_OPENING,
             of: HashMap::new(),
         }
@@ -183,24 +199,29 @@ impl Leases {
         leases
     }
 
-    /// Ends the lease that a token names, because the transaction under way changes its job. Returns the job's place.
+    /// Ends the lease that a token names, because the transaction under way changes its job.
+    /// Returns the job's place.
     pub(super) fn give_up(&mut self, token: &Token, now: DateTime<Utc>) -> Option<Place> {
         let of = self.of(&token.namespace, now);
         let Leased { place, .. } = of.of_token(token)?;
         of.end(place.1);
+        // The committed file still shows the job as waiting, and nothing else keeps a look from the
+        // job.
         of.change(place.1);
         Some(place)
     }
 
-    /// Notes that the transaction under way is committed, and the first place to which it moved jobs of each namespace.
+    /// Notes that the transaction under way is committed, and the first place of moved jobs in each
+    /// namespace.
     pub(super) fn show(&mut self, moved: Vec<(Namespace, Place)>) {
+        // One thread commits, so all changing jobs are those of this transaction.
         self.of.values_mut().for_each(|of| of.changing.clear());
         for (namespace, place) in moved {
             self.of.entry(namespace).or_default().offer(place);
         }
     }
 
-    /// Extends a lease, and returns it, if the token is valid.
+    /// Returns the extended lease, if the token is valid.
     pub(super) fn extend(&mut self, extension: &Extension, now: DateTime<Utc>) -> Option<Leased> {
         let Extension { token, lease, .. } = extension;
         let leases = self.of(&token.namespace, now);
@@ -212,13 +233,14 @@ impl Leases {
         Some(leased)
     }
 
-    /// Ends leases whose worker has gone before it got them.
+    /// Ends leases whose worker has gone before the answer.
     pub(super) fn give_back(&mut self, taken: Taken) {
         let Taken::Leased(leases) = taken else {
             return;
         };
         for lease in leases {
             if let Some(of) = self.of.get_mut(&lease.token.namespace)
+                // A lease that has expired meanwhile may be another worker's.
                 && let Some(leased) = of.of_token(&lease.token)
             {
                 of.end(leased.place.1);

@@ -1,5 +1,7 @@
-//! Goal: what was answered is in the file after a power cut, at any write.
-//! Method: a disk that loses what was not synced, in part and torn, and the model beside it.
+//! Goal: answered changes are in the file after a power cut, at any write.
+//! Method: a disk that loses unsynced writes, in part and torn, and the model beside the queue.
+//!
+//! Shell: threads of the queue; the disk is memory.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -97,8 +99,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns what a power cut leaves: of changes that were not synced, some, and some sectors of others.
+    /// Returns the bytes after a power cut. Of the unsynced changes, some are there as a whole, and
+    /// some in a part of their sectors.
     fn cut(&mut self, dice: &mut Dice) -> Vec<u8> {
+        // The queue's threads still run, and must change nothing after the cut.
         self.left = 0;
         let mut bytes = self.durable.clone();
         for change in &self.pending {
@@ -248,7 +252,7 @@ fn call(dice: &mut Dice, tokens: &mut Vec<(Token, Token)>) -> Call {
     }
 }
 
-/// Makes a call of the queue and, with the answer unseen, of the model.
+/// Makes the same call of the model and of the queue. The answers are not compared.
 async fn make(
     queue: &Redb,
     model: &mut Model,
@@ -294,7 +298,7 @@ async fn make(
     }
 }
 
-/// Leases what is due, in both.
+/// Leases all due jobs, in the queue and in the model.
 async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token, Token)> {
     let Ok(Taken::Leased(ours)) = queue.take(&things(), ALL).await else {
         return Vec::new();
@@ -303,6 +307,7 @@ async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token
         panic!("the model leases nothing");
     };
     let pair = |ours: Lease| {
+        // By key: the tokens of the two differ.
         let theirs = theirs.iter().find(|one| one.job.key == ours.job.key);
         (ours.token, theirs.unwrap().token.clone())
     };
@@ -312,6 +317,7 @@ async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token
 /// Runs calls until the power is cut, and returns the models of before and after the last one.
 async fn run(dice: &mut Dice, disk: &SharedDisk, clock: &Manual, model: Model) -> (Model, Model) {
     let (mut before, mut after) = (model.clone(), model);
+    // The cut may come in the opening, which changes no job.
     let Ok(queue) = open(disk, clock) else {
         return (before, after);
     };
@@ -325,6 +331,8 @@ async fn run(dice: &mut Dice, disk: &SharedDisk, clock: &Manual, model: Model) -
             continue;
         }
         let call = call(dice, &mut tokens);
+        // The model has made the change already: the queue may have made the change or not, so both
+        // models are allowed.
         if make(&queue, &mut after, now, call).await.is_err() {
             return (before, after);
         }

@@ -1,8 +1,11 @@
 //! The tables of the file, and the changes of each call.
 //!
-//! A job has a number, given when it is scheduled. It stands in one of two tables: those that wait or are leased, in the
-//! order of their due times, and the dead. Its place stands beside its number, not beside its key: jobs that are scheduled
-//! together are due together, so that the places of a batch are a few pages. By their keys they would be a page each.
+//! Shell: the transactions of redb.
+//!
+//! A job has a number, given by its first schedule. The job stands in one of two tables: waiting
+//! and leased jobs, in the order of their due times, and dead jobs. The place stands beside the
+//! number, not beside the key: jobs that are scheduled together are due together, so that the
+//! places of a batch are a few pages. By their keys they would be a page each.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -36,7 +39,7 @@ const ABOUT: TableDefinition<'_, &str, i64> = TableDefinition::new("about");
 const VERSION: i64 = 2;
 /// Namespace and key to the number of a job.
 const KEYS: TableDefinition<'_, (&str, &str), u64> = TableDefinition::new("keys");
-/// Number to the due time of a job that waits or is leased; `None` if it is dead.
+/// Number to the due time of a job that waits or is leased; `None` for a dead job.
 const PLACES: TableDefinition<'_, u64, Option<i64>> = TableDefinition::new("places");
 /// Key, slot, failures, payload and note.
 type Row<'r> = (&'r str, i64, u32, &'r [u8], &'r [u8]);
@@ -45,9 +48,9 @@ type WaitingKey<'k> = (&'k str, i64, u64);
 const WAITING: TableDefinition<'_, WaitingKey<'_>, Row<'_>> = TableDefinition::new("waiting");
 /// Namespace and key to the rest of a dead job, and its reason.
 const DEAD: TableDefinition<'_, (&str, &str), (Row<'_>, &str)> = TableDefinition::new("dead");
-/// Namespace to its jobs: those that wait or are leased, and the dead.
+/// Namespace to two counts: jobs that wait or are leased, and dead jobs.
 const COUNTS: TableDefinition<'_, &str, (u64, u64)> = TableDefinition::new("counts");
-/// Credential to its bucket.
+/// Credential to the state of the credential's quota.
 const BUCKETS: TableDefinition<'_, &str, (i64, i64, u32, i64)> = TableDefinition::new("buckets");
 
 /// Makes the tables, if there are none, and returns the number of this opening.
@@ -63,6 +66,7 @@ pub(super) fn prepare(database: &Database) -> Result<i64, StorageError> {
                     format!("the file has version {other}, and this program reads {VERSION}");
                 return Err(StorageError::Io(std::io::Error::other(said)));
             }
+            // One table is that of `ABOUT`, which this transaction has just made.
             None if transaction.list_tables()?.count() > 1 => {
                 let said = "the file has tables that are no queue";
                 return Err(StorageError::Io(std::io::Error::other(said)));
@@ -73,9 +77,11 @@ pub(super) fn prepare(database: &Database) -> Result<i64, StorageError> {
             .get("openings")?
             .map_or(0, |openings| openings.value())
             + 1;
+        // Stored before the first lease: the tokens of two openings differ in this number alone.
         about.insert("openings", opening)?;
         opening
     };
+    // A reader cannot open a table that no transaction has made.
     transaction.open_table(KEYS)?;
     transaction.open_table(PLACES)?;
     transaction.open_table(WAITING)?;
@@ -121,7 +127,7 @@ struct NamespaceChange {
     waiting: i64,
     /// Change of the number of dead jobs.
     dead: i64,
-    /// First place to which it moved a job.
+    /// First place to which the transaction moved a job of the namespace.
     first: Option<Place>,
 }
 
@@ -157,9 +163,11 @@ impl<'t, 'l> Writing<'t, 'l> {
         })
     }
 
-    /// Writes the changed counts. Returns the first place to which jobs of each namespace were moved.
+    /// Writes the changed counts. Returns the first place to which jobs of each namespace were
+    /// moved.
     pub(super) fn end(mut self) -> Result<Vec<(Namespace, Place)>, StorageError> {
         let mut moved = Vec::with_capacity(self.changed.len());
+        // Once for each commit: each change of a count would write the same row again.
         for (namespace, changed) in self.changed {
             if changed.waiting != 0 || changed.dead != 0 {
                 let counts = self.counts.get(namespace.as_str())?;
@@ -187,7 +195,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         changed.dead += dead;
     }
 
-    /// Notes that a job is free at a place once the transaction is committed.
+    /// Notes that a job is free at a place after the commit.
     fn moved(&mut self, namespace: &Namespace, place: Place) {
         let first = &mut self.changed(namespace).first;
         *first = Some(first.map_or(place, |first| first.min(place)));
@@ -201,6 +209,8 @@ impl<'t, 'l> Writing<'t, 'l> {
 
     /// Numbers a new job.
     fn add(&mut self, namespace: &Namespace, key: &str) -> Result<u64, StorageError> {
+        // The table has all jobs of all namespaces, the dead too. The number of a removed job may
+        // come again: no token and no place names that job any more.
         let last = self.places.last()?.map(|(number, _)| number.value());
         let number = last.map_or(0, |last| last + 1);
         self.keys.insert((namespace.as_str(), key), number)?;
@@ -210,6 +220,7 @@ impl<'t, 'l> Writing<'t, 'l> {
     /// Takes a job out of the order of due times.
     fn pull(&mut self, namespace: &Namespace, (due, number): Place) -> Result<Job, StorageError> {
         let row = self.waiting.remove((namespace.as_str(), due, number))?;
+        // Each place has a row unless the file is damaged. The error closes the queue.
         let row = row.ok_or_else(|| {
             let said = format!("job {number} of {namespace} stands under no due time");
             StorageError::Corrupted(said)
@@ -217,7 +228,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         Ok(job_of(row.value()))
     }
 
-    /// Puts a job into the order of due times, to be leased from then on.
+    /// Puts a job into the order of due times. Workers may lease the job after the commit.
     fn wait(
         &mut self,
         namespace: &Namespace,
@@ -244,10 +255,13 @@ impl<'t, 'l> Writing<'t, 'l> {
             }
             Some(number) => {
                 let place = self.places.get(number)?.and_then(|place| place.value());
+                // A dead job has no place, and stays dead until a retry by hand.
                 let Some(due) = place else {
                     return Ok(Scheduled::Dead);
                 };
                 let mut leases = self.leases(namespace);
+                // The lock is held until the job counts as changing: a look between the two could
+                // lease the job.
                 if leases.is_leased(number) {
                     return Ok(Scheduled::Leased);
                 }
@@ -255,6 +269,7 @@ impl<'t, 'l> Writing<'t, 'l> {
                     return Ok(Scheduled::Kept);
                 }
                 leases.change(number);
+                // Looks wait for this lock, and `pull` reads the disk.
                 drop(leases);
                 self.pull(namespace, (due, number))?;
                 (number, Scheduled::Moved)
@@ -272,20 +287,25 @@ impl<'t, 'l> Writing<'t, 'l> {
         Ok(scheduled)
     }
 
-    /// Extends a lease, and stores its note.
+    /// Extends a lease, and stores the note of the extension.
     pub(super) fn extend(&mut self, extension: &Extension) -> Result<Held, StorageError> {
         let Extension { token, note, .. } = extension;
         let Some(leased) = self.leases.lock().extend(extension, self.now) else {
             return Ok(Held::Lost);
         };
         if let Some(note) = note {
+            // The lease may end before the commit. A look that then reads the committed file would
+            // lease the job without the note, so the job counts as changing.
             self.leases(&token.namespace).change(leased.place.1);
+            // A look may pass by the changing job. After the commit, the next look must start here
+            // at the latest.
             self.moved(&token.namespace, leased.place);
             let job = Job {
                 note: note.clone(),
                 ..self.pull(&token.namespace, leased.place)?
             };
             let (due, number) = leased.place;
+            // The due time stays, so `places` needs no change.
             let place = (token.namespace.as_str(), due, number);
             self.waiting.insert(place, row_of(&job))?;
         }
@@ -303,6 +323,8 @@ impl<'t, 'l> Writing<'t, 'l> {
                 self.finish_one(finish, *place)?;
             }
         }
+        // After all finishes of the call, as the contract says: a job in `also` may have the key of
+        // a finished job.
         let mut held = Vec::with_capacity(finishes.len());
         for (finish, place) in finishes.iter().zip(places) {
             if place.is_none() {
@@ -311,13 +333,14 @@ impl<'t, 'l> Writing<'t, 'l> {
             }
             held.push(Held::Yes);
             for new in &finish.also {
+                // A key with a job is no error: that job stays.
                 self.schedule(new, Existing::Keep)?;
             }
         }
         Ok(held)
     }
 
-    /// Finishes a job whose lease is given up, without scheduling its `also`.
+    /// Finishes a job whose lease is given up, without the jobs in `also`.
     fn finish_one(&mut self, finish: &Finish, place: Place) -> Result<(), StorageError> {
         let Finish { token, next, .. } = finish;
         let job = self.pull(&token.namespace, place)?;
@@ -372,10 +395,13 @@ impl<'t, 'l> Writing<'t, 'l> {
         keys: &[String],
     ) -> Result<usize, StorageError> {
         let mut retried = 0;
+        // In whole microseconds, within the instants that a keeper can store.
         let due = Due::At(self.now).at(self.now).timestamp_micros();
         for key in keys {
             let row = self.dead.remove((namespace.as_str(), key.as_str()))?;
             let job = row.map(|row| job_of(row.value().0));
+            // No lease to note: the committed file has a dead job outside the order that looks
+            // read.
             if let (Some(job), Some(number)) = (job, self.number(namespace, key)?) {
                 self.wait(namespace, (due, number), &Job { failures: 0, ..job })?;
                 self.count(namespace, 1, -1);
@@ -392,11 +418,14 @@ impl<'t, 'l> Writing<'t, 'l> {
         lease: Duration,
     ) -> Result<usize, StorageError> {
         let end = later(self.now, lease);
+        // The leases first: their jobs become free, and may be due too late as well.
         let ended = self.leases(namespace).shorten(end, CALL_JOBS_MAX);
         let (name, now) = (namespace.as_str(), later(self.now, Duration::ZERO));
         let end = later(self.now, due).timestamp_micros();
         let mut far: Vec<Place> = Vec::new();
         let beyond = (name, end.saturating_add(1), 0)..=(name, i64::MAX, u64::MAX);
+        // From the far end, as in the other keepers: a call that reaches its bound leaves the jobs
+        // that are due soonest.
         for row in self.waiting.range(beyond)?.rev() {
             if far.len() + ended == CALL_JOBS_MAX {
                 break;
@@ -409,6 +438,7 @@ impl<'t, 'l> Writing<'t, 'l> {
                 far.push((due, number));
             }
         }
+        // In a loop of its own, since the range above borrows the table.
         for place in &far {
             let job = self.pull(namespace, *place)?;
             self.wait(namespace, (now.timestamp_micros(), place.1), &job)?;
@@ -430,6 +460,8 @@ impl<'t, 'l> Writing<'t, 'l> {
             let due = self.places.remove(number)?;
             if let Some(due) = due.and_then(|due| due.value()) {
                 let mut leases = self.leases(namespace);
+                // The token of a removed job is void, and a look must not lease the job before the
+                // commit.
                 leases.end(number);
                 leases.change(number);
                 drop(leases);
@@ -476,6 +508,7 @@ impl<'t, 'l> Writing<'t, 'l> {
     ) -> Result<Result<Reserved, QueueError>, StorageError> {
         let mut bucket = self.bucket(credential)?;
         let reserved = bucket.reserve(self.now, requests, limit);
+        // After a refusal the bucket is as before, or the next call forgets the same part again.
         if let Ok(Reserved::Now) = reserved {
             self.store(credential, bucket)?;
         }
@@ -509,11 +542,14 @@ impl Reading<'_> {
         let mut first: Vec<DueRow> = Vec::new();
         let leased = loop {
             let wanted = want.max - first.len();
+            // The lock of the leases is free while the rows come from the disk.
             let read: Vec<_> = rows.by_ref().take(wanted).collect::<Result<_, _>>()?;
             let is_end = read.len() < wanted;
             first.extend(read);
             let leases = &mut *self.leases.lock();
             let of = leases.of(namespace, self.now);
+            // All rows again: a change of the file may have got a job of an earlier round
+            // meanwhile. The lock is held from here until the batch is leased.
             first.retain(|(place, _)| of.is_free(place.value().2));
             if is_end || first.len() == want.max {
                 break lease(leases, namespace, want, self.now, &first);
@@ -552,12 +588,14 @@ impl Reading<'_> {
         let dead = self.database.begin_read()?.open_table(DEAD)?;
         let name = namespace.as_str();
         let mut listed = Vec::new();
+        // Open to the end, since no key is the last: another namespace ends the list.
         for row in dead.range((name, after.unwrap_or_default())..)? {
             let (place, row) = row?;
             let ((of, key), (row, reason)) = (place.value(), row.value());
             if of != name || listed.len() == limit {
                 break;
             }
+            // The range begins with `after` itself.
             if after != Some(key) {
                 listed.push(Dead {
                     job: job_of(row),
@@ -568,8 +606,9 @@ impl Reading<'_> {
         Ok(listed)
     }
 
-    /// Counts. Reads every job that is due.
+    /// Counts the jobs of a namespace. Reads every job that is due.
     pub(super) fn stats(&self, namespace: &Namespace) -> Result<Stats, StorageError> {
+        // File and leases of the same commit. The counting itself needs no lock.
         let (transaction, (leased, not_free)) = {
             let _still = self.still.lock();
             let transaction = self.database.begin_read()?;
@@ -604,6 +643,8 @@ impl Reading<'_> {
         }
         let leased = u64::try_from(leased).unwrap_or(u64::MAX);
         Ok(Stats {
+            // The waiting jobs are the rest of a stored count: to count them would read all of
+            // them.
             waiting: pending.saturating_sub(due).saturating_sub(leased),
             due,
             leased,
@@ -620,8 +661,8 @@ type DueRow = (
     AccessGuard<'static, Row<'static>>,
 );
 
-/// Leases a batch of the first free jobs, which may be due or not. Returns the numbers of its tokens, or when there may be
-/// a batch.
+/// Leases a batch of the first free jobs, which may be due or not. Returns the numbers of the
+/// tokens, or the time at which a batch may be ready.
 fn lease(
     leases: &mut Leases,
     namespace: &Namespace,
@@ -638,7 +679,9 @@ fn lease(
     let patience_ends = due_of(0).map(|due| later(due, want.buffer));
     let is_ready = due == want.max || patience_ends.is_some_and(|end| end <= now);
     if due == 0 || !is_ready {
+        // No underflow: the check has refused a batch of 0 jobs.
         let full = due_of(want.max - 1);
+        // A lease that expires makes its job due again.
         let ends = leases.of(namespace, now).first_end();
         return Err(patience_ends.into_iter().chain(full).chain(ends).min());
     }

@@ -1,6 +1,7 @@
-//! The entry element as it stands in the feed. `append` takes these one after the other.
+//! The entry element with the bytes of the feed. `append` takes several elements one after the
+//! other.
 //!
-//! Pure, but for the writer it is given.
+//! Shell: the writer of the caller.
 
 use std::io::{self, Write};
 

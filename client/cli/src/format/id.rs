@@ -1,6 +1,6 @@
 //! The entry's id.
 //!
-//! Pure, but for the writer it is given.
+//! Shell: the writer of the caller.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,6 @@
-//! One JSON object a line; documented in `docs/protocol.md`.
+//! An entry as one JSON object a line; documented in `docs/protocol.md`.
 //!
-//! Pure, but for the writer it is given.
+//! Shell: the writer of the caller.
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
-//! For people: time, title and id on one line, then the content, indented.
+//! An entry for people: time, title and id on one line, then the content, indented.
 //!
-//! Pure, but for the writer it is given.
+//! Shell: the writer of the caller.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use simplefeed_client::Delivery;
 
 use super::Paint;
 
-/// Numbers of the colours in a terminal: dim for what is there to be found again, bold for what is read first.
+/// Numbers of the colours in a terminal: dim for the date and the id, bold for the title.
 const DIM: &str = "2";
 const BOLD: &str = "1";
 
@@ -25,7 +25,7 @@ pub(super) fn write(delivery: &Delivery, paint: Paint, out: &mut impl Write) -> 
     let Some(raw) = event.content else {
         return Ok(());
     };
-    // Plain text is a JSON string; JSON content is shown as it stands.
+    // Plain text is a JSON string; other JSON content is shown unchanged.
     let text: String = serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().into());
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         super::line(&format!("    {}", super::one_line(line)), out)?;

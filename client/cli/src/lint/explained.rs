@@ -4,7 +4,7 @@
 
 const PAGE: &str = include_str!("../../../../docs/rules.md");
 
-/// Returns the rule with this id and its source, or `None` if there is no such rule.
+/// Returns the rule with this id and the source of the rule, or `None` if there is no such rule.
 pub(super) fn explain(id: &str) -> Option<String> {
     // The heads of the tables are no rules.
     let is_id = id.ends_with(|last: char| last.is_ascii_digit());

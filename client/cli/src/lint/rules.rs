@@ -1,4 +1,4 @@
-//! Checks of each document, and between neighbours.
+//! Checks of each document of a feed, and between neighbours.
 //!
 //! Pure. Rules have the ids of `docs/rules.md`.
 
@@ -63,7 +63,7 @@ pub(super) struct Page {
     pub(super) digest: Digest,
 }
 
-/// Facts about a document that the next older one is checked against.
+/// Facts about a document, with which the next older document is compared.
 #[derive(Debug)]
 struct Behind {
     url: Url,
@@ -127,7 +127,7 @@ impl Rules {
         self.entries(page);
         self.check_order(page);
         self.check_history(page);
-        // Links may lead to any URL of the document, and not only to the one it was fetched from.
+        // Links may lead to any URL of the document, and not only to the fetched URL.
         let relations = ["via", "self"];
         self.behind = Some(Behind {
             url: page.url.clone(),
@@ -144,6 +144,7 @@ impl Rules {
 
     fn media_type(&mut self, page: &Page) {
         let kind = page.answer.header("content-type").unwrap_or("nothing");
+        // Parameters, such as `charset`, do not change the type.
         let essence = kind.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/atom+xml") {
             self.warn(
@@ -156,7 +157,7 @@ impl Rules {
 
     fn head(&mut self, page: &Page, is_recent: bool) {
         let (url, document) = (&page.url, &page.document);
-        // The id in the recent document counts; each other one is a finding.
+        // The id in the recent document counts; each other id is a finding.
         match self.feed.clone() {
             None => self.feed = Some(document.feed.clone()),
             Some(feed) if feed != document.feed => {
@@ -195,7 +196,7 @@ impl Rules {
         }
     }
 
-    /// Lists what consumers read the document in spite of, or cannot go on for.
+    /// Reports faults that consumers pass over, and faults at which they stop.
     fn check_faults(&mut self, page: &Page) {
         for fault in page.document.faults(&page.url) {
             let (severity, rule) = match &fault {
@@ -212,7 +213,8 @@ impl Rules {
         }
     }
 
-    /// Checks that an archive leads on to the document behind it. Returns the URL that it leads to instead.
+    /// Checks that an archive leads on to the document behind. Returns another URL to which the
+    /// archive leads instead.
     pub(super) fn wrong_next(&mut self, page: &Page) -> Option<Url> {
         let behind = self.behind.as_ref()?;
         let Some(next) = page.document.link("next-archive").cloned() else {
@@ -231,7 +233,7 @@ impl Rules {
         (!leads_there).then_some(next)
     }
 
-    /// Returns the URL of the document behind the one that is checked.
+    /// Returns the URL of the document behind the checked one.
     pub(super) fn behind(&self) -> Option<&Url> {
         self.behind.as_ref().map(|behind| &behind.url)
     }
@@ -241,6 +243,7 @@ impl Rules {
         let policy = answer
             .header("cache-control")
             .unwrap_or_default()
+            // Names of directives have no case (RFC 9111, 5.2).
             .to_ascii_lowercase();
         let max_age = policy.split(',').find_map(|directive| {
             directive
@@ -326,7 +329,8 @@ impl Rules {
             let key = Digest::of(id.as_bytes());
             if let Some(seen) = self.seen.get(&key) {
                 let other = seen.url.clone();
-                // The walk goes back in time, so the copy that was seen first should be the later one.
+                // The walk goes back in time, so the copy that was seen first should be the later
+                // one.
                 let (same, revised) = (seen.content == content, seen.updated > updated);
                 match (same, revised) {
                     (true, _) => {
@@ -376,6 +380,7 @@ impl Rules {
                 format!("entry {id}: {}", in_place(&refusal)),
             );
         }
+        // The check above has reported the fault of such an entry.
         let Ok(event) = Event::from_entry(&element) else {
             return;
         };
@@ -419,6 +424,7 @@ impl Rules {
         let hash = page.document.history_after();
         let end =
             u64::try_from(page.document.len()).map_or(u64::MAX, |len| first.0.saturating_add(len));
+        // The end first: at another position, another hash is no news.
         if end != next {
             self.error(
                 "SF-2",
@@ -435,12 +441,14 @@ impl Rules {
     }
 }
 
-/// Returns whether a document is one of a timeline: it has positions, and no history hash.
+/// Returns whether a document is one of a timeline: the document has positions, and no history
+/// hash.
 fn is_timeline(document: &Document) -> bool {
     document.history.is_some_and(|(_, before)| before.is_none())
 }
 
-/// Returns the text of a refusal, without its line, which is not one of the document.
+/// Returns the text of a refusal without the line number, which does not count lines of the
+/// document.
 fn in_place(refusal: &simplefeed_core::refusal::Refusal) -> String {
     match refusal.rule {
         Some(rule) => format!("{} ({rule})", refusal.detail),

@@ -11,7 +11,7 @@ const EIGHTHS: [char; 8] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'
 /// Size of a picture's chart.
 const WIDTH: usize = 800;
 const HEIGHT: usize = 160;
-/// Room above a chart for its title, and below for its labels.
+/// Room above a chart for the title, and below for the labels.
 const TITLE: usize = 34;
 const LABELS: usize = 30;
 
@@ -45,6 +45,7 @@ impl Chart {
                 .iter()
                 .map(|value| cell(*value, most, row))
                 .collect();
+            // A write into a string cannot fail.
             let _never = writeln!(text, "{number:>margin$} │{}", bars.trim_end());
         }
         let width = self.values.len();
@@ -89,9 +90,11 @@ impl Chart {
             .filter(|(_, value)| **value > 0)
         {
             let [left, right] = [at, at + 1].map(|at| at * WIDTH / count);
+            // The product of a count and the height may not fit into 64 bits.
             let share = u128::from(*value) * u128::try_from(HEIGHT).unwrap_or(0) / u128::from(most);
             // However few: each is seen.
             let height = usize::try_from(share).unwrap_or(HEIGHT).max(1);
+            // A gap of one unit separates columns, where there is room.
             let width = (right - left).saturating_sub(1).max(1);
             let _never = writeln!(
                 out,

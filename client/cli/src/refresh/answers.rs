@@ -1,4 +1,4 @@
-//! Answers in a provider's body, found by JSON pointers, each as it came.
+//! Answers in a provider's body, found by JSON pointers and kept in their bytes.
 //!
 //! Pure.
 
@@ -11,15 +11,16 @@ use serde_json::value::RawValue;
 pub(super) struct Places {
     /// Place of the array, or of the object, of answers in a body.
     pub(super) items: String,
-    /// Place of the item's id in its answer.
+    /// Place of the item's id in the answer.
     pub(super) id: String,
 }
 
-/// Answers of the provider, by the id of their item.
+/// Answers of the provider, by the item's id.
 pub(super) type Answers = HashMap<String, Box<RawValue>>;
 
 impl Places {
-    /// Returns the answers of a body: an array of answers, an object of answers by id, or one answer. `null` is none.
+    /// Returns the answers of a body: an array of answers, an object of answers by id, or one
+    /// answer. `null` is none.
     pub(super) fn of_body(&self, body: &str, asked: &[String]) -> Result<Answers, String> {
         let whole: &RawValue =
             serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
@@ -30,6 +31,7 @@ impl Places {
             for answer in list {
                 self.add(answer, &mut answers)?;
             }
+        // Before the object by id: one answer is an object as well, and has an id of its own.
         } else if self.id_of(items).is_some() {
             self.add(items, &mut answers)?;
         } else if let Some(by_id) = read::<HashMap<String, &RawValue>>(items) {
@@ -60,6 +62,7 @@ impl Places {
     }
 
     fn add(&self, answer: &RawValue, answers: &mut AnswerSet<'_>) -> Result<(), String> {
+        // `null` is a provider's way to say that there is no such item.
         if is_null(answer) {
             return Ok(());
         }
@@ -91,7 +94,7 @@ impl<'a> AnswerSet<'a> {
         }
     }
 
-    /// Keeps an answer if its item was asked for. Others of a large body take no memory.
+    /// Keeps an answer if the item was asked for. Other answers of a large body take no memory.
     fn keep(&mut self, id: String, answer: &RawValue) {
         if is_null(answer) {
             return;
@@ -103,7 +106,8 @@ impl<'a> AnswerSet<'a> {
         }
     }
 
-    /// Refuses answers about other items only: with a wrong place of ids, every item would count as gone.
+    /// Refuses answers about other items only: with a wrong place of ids, every item would count as
+    /// gone.
     fn checked(self) -> Result<Answers, String> {
         match self.other {
             Some(other) if self.answers.is_empty() => Err(format!(
@@ -114,10 +118,11 @@ impl<'a> AnswerSet<'a> {
     }
 }
 
-/// Returns the value at a JSON pointer, as it stands there.
+/// Returns the value at a JSON pointer, with its bytes unchanged.
 pub(super) fn raw_at<'t>(value: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
     let mut at = value;
     for name in pointer.split('/').skip(1) {
+        // In this order: `~01` stands for `~1` (RFC 6901, 4).
         let name = name.replace("~1", "/").replace("~0", "~");
         at = match read::<HashMap<String, &RawValue>>(at) {
             Some(members) => *members.get(&name)?,
@@ -133,6 +138,7 @@ pub(super) fn text_of(value: &RawValue) -> Option<String> {
         return Some(text);
     }
     let text = value.get();
+    // From the text: a parsed number of more than 53 bits could lose digits.
     let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     is_number.then(|| text.to_owned())
 }

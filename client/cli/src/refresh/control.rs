@@ -1,6 +1,7 @@
-//! What `status`, `dead`, `retry` and `drop` ask of a queue, and the socket at which the process answers that has the file.
+//! Questions of `status`, `dead`, `retry` and `drop` to a queue, and the socket of the process that
+//! has the file.
 //!
-//! Shell. A question and its answer are a line of JSON each.
+//! Shell: the queue, and a Unix socket. A question and the answer are a line of JSON each.
 
 use std::{
     fs, io,
@@ -22,7 +23,7 @@ use super::keeper::{Keeper, MOMENT, is_postgres, socket_of};
 
 /// Longest line of a question, or of an answer, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Time for a question, and for its answer.
+/// Time for a question together with the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Dead items of an answer.
 pub(super) const DEAD_MAX: usize = 1_000;
@@ -64,7 +65,7 @@ pub(super) struct Counts {
     pub(super) due: u64,
     pub(super) leased: u64,
     pub(super) dead: u64,
-    /// Seconds for which the item has been due that is due for longest.
+    /// Seconds since the due time of the item that is due for longest.
     pub(super) oldest_due_seconds: u64,
 }
 
@@ -82,7 +83,7 @@ struct Asked {
     question: Question,
 }
 
-/// Answers a question by the queue itself.
+/// Answers a question by a call of the queue.
 async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::Result<Answer> {
     let name = Namespace::new(name)?;
     Ok(match question {
@@ -96,6 +97,7 @@ async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::
                 next_due: _,
             } = queue.stats(&name).await?;
             let now = queue.now().await?;
+            // The due time may lie ahead of a clock that was set back.
             let age = oldest_due.map_or(0, |due| (now - due).num_seconds().max(0).unsigned_abs());
             Answer::Status(Counts {
                 waiting,
@@ -119,7 +121,7 @@ async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::
     })
 }
 
-/// Somebody who answers questions.
+/// The side that answers questions.
 pub(super) enum Asking {
     Keeper(Keeper),
     /// The process that has the file.
@@ -189,7 +191,7 @@ async fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Answer> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// The socket of the process that has the file. It is removed with this value.
+/// The socket of the process that has the file. A drop removes the socket's file.
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
@@ -201,13 +203,14 @@ impl Drop for Socket {
         reason = "a socket that is left is replaced by the next process"
     )]
     fn drop(&mut self) {
-        // It may be gone with its folder.
+        // The socket may be gone with the folder.
         let _gone = fs::remove_file(&self.path).is_err();
     }
 }
 
 impl Socket {
-    /// Begins to listen. Only the process that has the file does, so that a socket that is there is one of the dead.
+    /// Begins to listen. Only the process that has the queue's file listens, so that an existing
+    /// socket belongs to a dead process.
     #[expect(
         clippy::disallowed_methods,
         reason = "a socket that is left is replaced by the next process"
@@ -219,6 +222,7 @@ impl Socket {
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
+        // Whoever may write to the socket may drop items, so only the owner may.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         Ok(Self { listener, path })
     }
@@ -241,10 +245,12 @@ impl Socket {
 async fn answer_one<Q: Queue>(stream: UnixStream, queue: &Q) -> anyhow::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
+    // A caller must not fill this process's memory with a line without an end.
     let mut reader = BufReader::new(read).take(LINE_BYTES_MAX);
     reader.read_line(&mut line).await?;
     let Asked { name, question } = serde_json::from_str(&line)?;
     let answered = answer(queue, &name, question).await;
+    // An error is an answer, too: the other command prints the cause.
     let answered = answered.unwrap_or_else(|why| Answer::Failed(format!("{why:#}")));
     let mut line = serde_json::to_vec(&answered)?;
     line.push(b'\n');

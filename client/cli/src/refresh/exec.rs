@@ -1,6 +1,6 @@
 //! A provider behind a command: ids in, a line each; answers out, a line of JSON each.
 //!
-//! Shell.
+//! Shell: processes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::child::{Output, run};
 
 /// Largest output, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Time for a command. The refresher would give it up a little later.
+/// Time for a command. The refresher would give the command up a little later.
 const COMMAND: Duration = Duration::from_secs(110);
 
 /// Asks by running a command.
@@ -27,7 +27,7 @@ impl Lookup for Exec {
             pause: None,
             why,
         };
-        // It would be two ids for the command.
+        // The command would read two ids.
         if ids.iter().any(|id| id.contains(['\n', '\r'])) {
             return Err(LookupError::Refused {
                 status: 400,
@@ -46,6 +46,7 @@ impl Lookup for Exec {
         let output = Output::Taken(OUTPUT_BYTES_MAX);
         let output = run(&self.command, input.as_bytes(), &variables, COMMAND, output).await;
         let output = output.map_err(|why| failed(format!("the command failed: {why}")))?;
+        // Wrong bytes become U+FFFD, so that one broken text spoils no other answer.
         let text = String::from_utf8_lossy(&output);
         let mut found = Found::default();
         found.answers = self.places.of_lines(&text, ids).map_err(failed)?;

@@ -1,6 +1,6 @@
-//! A provider behind HTTP.
+//! A provider behind HTTP: requests with ids, and the meaning of each answer.
 //!
-//! Shell.
+//! Shell: the network, and the clock.
 
 use std::{
     collections::HashMap,
@@ -29,14 +29,14 @@ const IDS: &str = "{ids}";
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Characters of an explanation that are shown.
 const DETAIL_CHARS: usize = 200;
-/// Characters of an id that stand in a URL as they are (RFC 3986, 2.3).
+/// Characters of an id that a URL has unencoded (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Time for an answer. The refresher would give it up a little later.
+/// Time for an answer. The refresher would give the request up a little later.
 const ANSWER: Duration = Duration::from_secs(118);
 
 /// A header field of a request.
@@ -45,7 +45,7 @@ type Field = (&'static str, String);
 /// Asks by a URL with the ids, or by a body with them.
 pub(super) struct Http {
     transport: Arc<dyn Transport>,
-    /// URL, with `{ids}` where they stand.
+    /// URL, with `{ids}` in the place of the ids.
     template: String,
     is_posted: bool,
     places: Places,
@@ -68,6 +68,7 @@ impl Http {
             };
             return Err(Usage(why.to_owned()).into());
         }
+        // A wrong URL ends the command at the start, and not as a failed lookup.
         url_of(&template, &["1".to_owned()])?;
         let timeouts = Timeouts {
             read: ANSWER,
@@ -78,7 +79,7 @@ impl Http {
         let transport = transport.context("the HTTP client cannot be set up")?;
         let field = |credential: &Credential| {
             let (name, value) = credential.header.clone()?;
-            // One for each credential, as long as the process lives.
+            // One string for each credential, as long as the process lives.
             let name: &'static str = Box::leak(name.to_ascii_lowercase().into_boxed_str());
             Some((credential.name.clone(), (name, value)))
         };
@@ -116,7 +117,7 @@ impl Http {
         credential: &Credential,
     ) -> Result<Found, LookupError> {
         let now = SystemTime::now();
-        // Some providers show in an error what they were sent.
+        // Some providers repeat the request, with its secrets, in an error.
         let detail = |body: &str| detail(&without_secret(body, credential));
         let failed = |why: String| LookupError::Failed {
             status: Some(answer.status),
@@ -134,8 +135,10 @@ impl Http {
                 Ok(found)
             }
             300..=399 => Err(failed("it redirects, which is not followed".to_owned())),
+            // Statuses about the credential, the quota, the connection or the server: the items are
+            // not at fault.
             401 | 402 | 407 | 408 | 421 | 425 | 429 | 500.. => Err(failed(detail(&body()))),
-            // Some say so that a quota is used up.
+            // Some providers report a used-up quota by this status.
             403 if named_pause(answer, now).is_some() => Err(failed(detail(&body()))),
             status => Err(LookupError::Refused {
                 status,
@@ -174,12 +177,14 @@ fn url_of(template: &str, ids: &[String]) -> anyhow::Result<Url> {
     Ok(url)
 }
 
-/// Returns a text without the secret of a credential: its header field's value, or the last word of it.
+/// Returns a text without the secret of a credential: the value of the header field, or the last
+/// word of the value.
 fn without_secret(text: &str, credential: &Credential) -> String {
     let Some((_, value)) = &credential.header else {
         return text.to_owned();
     };
     let word = value.rsplit(' ').next().unwrap_or(value);
+    // The word alone, too: a provider may repeat the secret without `Bearer`.
     text.replace(value, "…").replace(word, "…")
 }
 

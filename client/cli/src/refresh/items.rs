@@ -10,10 +10,10 @@ use simplefeed_core::event::Event;
 
 use super::answers::{raw_at, text_of};
 
-/// Numbers beyond this one are milliseconds: as seconds, it is the year 5138.
+/// Larger numbers are milliseconds: as seconds, the bound is the year 5138.
 const SECONDS_MAX: i64 = 100_000_000_000;
 
-/// Part of an entry: an element by its name in Atom, or a JSON pointer into the content.
+/// Part of an entry: an element by the Atom name, or a JSON pointer into the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Id,
@@ -62,7 +62,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) id: Place,
-    /// `published`, or else `updated`, if it is not given.
+    /// `None` stands for `published`, or else `updated`.
     pub(super) born: Option<Place>,
 }
 
@@ -89,11 +89,12 @@ impl Places {
     }
 }
 
-/// Returns the URL of what an entry is about: where it came from, or its page.
+/// Returns the URL of the subject of an entry: the source, or else the entry's page.
 fn related(event: &Event) -> Option<String> {
     let links = event.links.as_deref().unwrap_or_default();
     let link = |wanted: &str| {
         let mut links = links.iter();
+        // A link without a relation is `alternate` (RFC 4287, 4.2.7.2).
         links.find(|link| link.rel.as_deref().unwrap_or("alternate") == wanted)
     };
     let link = link("via").or_else(|| link("alternate"))?;
@@ -111,6 +112,7 @@ fn instant(text: &str) -> Option<Timestamp> {
     } else {
         1_000_000
     };
+    // A number that does not fit is no instant.
     Some(Timestamp::from_micros(number.checked_mul(micros)?))
 }
 

@@ -1,6 +1,6 @@
 //! The queue behind `--queue`: a file of this process, or PostgreSQL.
 //!
-//! Shell.
+//! Shell: the queue's file, or PostgreSQL.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use std::{
 use simplefeed_queue::{Clock, QueueError, postgres::Postgres, redb::Redb};
 use tokio::time::Instant;
 
-/// Time for which `status` and its like have a file that no worker has.
+/// Longest time for which `status` and the other questions hold a file without a worker.
 pub(super) const MOMENT: Duration = Duration::from_secs(3);
 
 /// Queue of `--queue`, opened by this process.
@@ -26,7 +26,7 @@ pub(super) fn is_postgres(queue: &str) -> bool {
 }
 
 impl Keeper {
-    /// Opens a queue, which is made if there is none.
+    /// Opens a queue, or makes a new one.
     pub(super) async fn open(queue: &str) -> Result<Self, QueueError> {
         if is_postgres(queue) {
             return Postgres::open(queue, Clock::Real).await.map(Self::Postgres);
@@ -41,6 +41,8 @@ impl Keeper {
         let began = Instant::now();
         loop {
             match Self::open(queue).await {
+                // A command holds the file for a moment; a worker that holds the file for longer is
+                // the error.
                 Err(QueueError::InUse(_)) if began.elapsed() < MOMENT => {
                     tokio::time::sleep(MOMENT / 20).await;
                 }
@@ -50,7 +52,7 @@ impl Keeper {
     }
 }
 
-/// Returns the socket at which the process answers that has the file.
+/// Returns the path of the socket at which the process with the file answers.
 pub(super) fn socket_of(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".sock");

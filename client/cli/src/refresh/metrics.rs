@@ -68,7 +68,7 @@ impl<Q: Queue> Metrics<Q> {
                 return;
             };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Too many open files: some of them end.
+                // Too many open files: the pause lets some of them close.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -79,7 +79,7 @@ impl<Q: Queue> Metrics<Q> {
                     .timer(TokioTimer::new())
                     .header_read_timeout(CONNECTION)
                     .serve_connection(TokioIo::new(stream), answer);
-                // An error of a connection is that of its peer.
+                // An error of a connection is the peer's.
                 let _ended = tokio::time::timeout(CONNECTION, connection).await;
                 drop(place);
             });
@@ -97,13 +97,14 @@ async fn answer<Q: Queue>(
         *response.body_mut() = Full::from("here is only GET /metrics\n");
         return Ok(response);
     }
-    // Without the queue its own counts are missing, which an alert can tell.
+    // Without the queue, the counts of the queue are missing, which an alert can tell.
     let stats = scrape.queue.stats(&scrape.name).await.ok();
     let now = scrape.queue.now().await.ok();
     let age = |stats: &Stats| {
         let since = now? - stats.oldest_due?;
         Some(since.num_seconds().max(0))
     };
+    // With counts, the metric is always there: without a due item, the age is 0.
     let age = stats.as_ref().map(|stats| age(stats).unwrap_or(0));
     match text(scrape.refresher.refreshed(), stats, age) {
         Ok(text) => {
@@ -133,6 +134,7 @@ fn text(
         all.register(name, help, ConstCounter::new(count));
     }
     let help = "Time from now on in which no credential may make a request";
+    // Gauges are signed.
     let pause = i64::try_from(refreshed.pause.as_secs()).unwrap_or(i64::MAX);
     all.register_with_unit("pause", help, Unit::Seconds, ConstGauge::new(pause));
     if let (Some(stats), Some(age)) = (stats, age) {

@@ -1,4 +1,4 @@
-//! What a provider's header fields say about its quota, and how long it wants to be left alone.
+//! Quotas and pauses in a provider's header fields.
 //!
 //! Pure.
 
@@ -6,15 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use simplefeed_client::{refresher::queue::Report, transport::Answer};
 
-/// Numbers beyond this one are instants, not spans: as a span, it is 31 years.
+/// Larger numbers are instants, not spans: as a span, the bound is 31 years.
 const SPAN_MAX: u64 = 1_000_000_000;
-/// Numbers beyond this one are milliseconds: as seconds, it is the year 5138.
+/// Larger numbers are milliseconds: as seconds, the bound is the year 5138.
 const SECONDS_MAX: u64 = 100_000_000_000;
 /// Families of fields, by usage: `RateLimit-Remaining` (drafts of the IETF) and older ones.
 const FAMILIES: [&str; 3] = ["ratelimit", "x-ratelimit", "x-rate-limit"];
 
 /// Returns the remaining requests, and the time after which the provider counts anew.
 pub(super) fn report(answer: &Answer, now: SystemTime) -> Report {
+    // The single field first: later drafts name both numbers in one field.
     let remaining = one_field(answer).or_else(|| {
         FAMILIES.iter().find_map(|family| {
             let number = |part| number(answer.header(&format!("{family}-{part}"))?);
@@ -35,6 +36,7 @@ fn one_field(answer: &Answer) -> Option<(u32, Duration)> {
             continue;
         };
         match name.trim() {
+            // Several policies may stand in one field; the first counts.
             "remaining" | "r" => remaining = remaining.or(number(value)),
             "reset" | "t" => reset = reset.or(number(value)),
             _ => {}
@@ -44,7 +46,8 @@ fn one_field(answer: &Answer) -> Option<(u32, Duration)> {
     Some((remaining, Duration::from_secs(reset?)))
 }
 
-/// Returns the pause that the provider names, by `Retry-After` or, if nothing remains, by the end of its count.
+/// Returns the pause that the provider names, by `Retry-After` or, if no requests remain, by the
+/// end of the count.
 pub(super) fn named_pause(answer: &Answer, now: SystemTime) -> Option<Duration> {
     let by_count = || match report(answer, now).remaining {
         Some((0, reset)) => Some(reset),
@@ -53,7 +56,8 @@ pub(super) fn named_pause(answer: &Answer, now: SystemTime) -> Option<Duration> 
     retry_after(answer, now).or_else(by_count)
 }
 
-/// Returns the least time until the next request for these items, by `Retry-After` and `Cache-Control`.
+/// Returns the least time until the next request for these items, by `Retry-After` and
+/// `Cache-Control`.
 pub(super) fn floor(answer: &Answer, now: SystemTime) -> Duration {
     let directives = answer.all("cache-control").flat_map(|all| all.split(','));
     let fresh = directives
@@ -63,6 +67,7 @@ pub(super) fn floor(answer: &Answer, now: SystemTime) -> Duration {
             is_age.then(|| number(value))?
         })
         .max();
+    // A cache has kept the answer for so long already (RFC 9111, 4.2.3).
     let age = answer.header("age").and_then(number).unwrap_or(0);
     let fresh = Duration::from_secs(fresh.unwrap_or(0).saturating_sub(age));
     fresh.max(retry_after(answer, now).unwrap_or_default())
@@ -75,6 +80,7 @@ fn retry_after(answer: &Answer, now: SystemTime) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let date = httpdate::parse_http_date(field).ok()?;
+    // A date that has passed asks for no pause.
     Some(date.duration_since(now).unwrap_or_default())
 }
 

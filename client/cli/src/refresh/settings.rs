@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use simplefeed_client::refresher::{Credential, Intervals, Line, Span, queue::Limit};
 
-/// Quota of the credential that there is without a file: a request a second.
+/// Quota of the only credential without a file: a request a second.
 const LIMIT: Limit = Limit {
     requests: 60,
     window: Duration::from_mins(1),
@@ -38,8 +38,8 @@ fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         .map_err(D::Error::custom)
 }
 
-/// Reads the credentials in a file. `provider` is added to their names: two providers have quotas of their own, whatever
-/// their credentials are called.
+/// Reads the credentials in a file, and adds `provider` to their names: two providers have quotas
+/// of their own, whatever the names of their credentials are.
 pub(super) fn credentials(path: Option<&Path>, provider: &str) -> anyhow::Result<Vec<Credential>> {
     let mut credentials = match path {
         None => vec![Credential::new("default", LIMIT)],
@@ -79,11 +79,11 @@ fn credentials_in(text: &str) -> anyhow::Result<Vec<Credential>> {
     Ok(credentials)
 }
 
-/// Returns an error of the file without its text, which has secrets.
+/// Returns an error of the file without the file's text, which has secrets.
 fn without_text(why: &toml::de::Error, text: &str) -> anyhow::Error {
     let at = why.span().map_or(0, |span| span.start);
     let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-    // These name a key, and no value.
+    // Messages of these two kinds name a key, and no value.
     let message = why.message();
     let is_of_key = message.starts_with("unknown field") || message.starts_with("missing field");
     let message = if is_of_key {
@@ -97,7 +97,7 @@ fn without_text(why: &toml::de::Error, text: &str) -> anyhow::Error {
 /// Header fields that belong to the request itself.
 const NOT_OURS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
 
-/// Reads a header field. An error does not show it, since it is a secret.
+/// Reads a header field. The field is a secret, so an error does not show the text.
 fn field(credential: &str, line: &str) -> anyhow::Result<(String, String)> {
     let is_name = |name: &str| {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);

@@ -1,7 +1,8 @@
 //! The starter: items of a feed become jobs.
 //!
-//! Shell. One process at a time reads the feed. Its right to do so is the lease of a job, whose note is the bookmark; if
-//! the process dies, the lease expires, and another one goes on from there.
+//! Shell: the feed and the queue. One process at a time reads the feed. The right to read is the
+//! lease of a job, whose note is the bookmark; if the process dies, the lease expires, and another
+//! process goes on from there.
 
 use std::time::Duration;
 
@@ -30,20 +31,20 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(9);
 /// A lease that ends later was set by a wrong clock.
 const LEASE_AHEAD: Duration = Duration::from_mins(2);
-/// Time after which a reader that waits extends its lease.
+/// Time after which a reader that waits extends the lease.
 const EXTEND: Duration = Duration::from_secs(3);
 /// Pause after an error of the queue.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Pause after an error of the feed.
 const PAUSE_OF_FEED: Duration = Duration::from_secs(30);
-/// Time after which an error is none of the command line.
+/// Time after which an error no longer counts as a fault of the command line.
 const BEGUN: Duration = Duration::from_secs(10);
 /// Items that are started together.
 const ITEMS_MAX: usize = 1_000;
 /// Key of the job.
 const BOOKMARK: &str = "bookmark";
 
-/// What the job has between two readers.
+/// Payload and note of the job: the place between two readers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Place {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,14 +61,14 @@ pub(super) struct Starter<Q> {
     stop: watch::Receiver<bool>,
 }
 
-/// Refuses a name in a queue that other feeds have. `feeds` says which these are.
+/// Refuses a name in a queue that belongs to other feeds. `feeds` names the feeds of this process.
 pub(super) async fn claim<Q: Queue>(queue: &Q, name: &str, feeds: &str) -> anyhow::Result<()> {
     let of = Namespace::new(&format!("{name}:feeds"))?;
     // A job that is never due stands for a pair of feeds.
     let key = Digest::of(feeds.as_bytes()).to_string();
     let job = NewJob::new(&of, key.clone(), Due::After(Duration::MAX));
     let scheduled = queue.schedule(vec![job], Existing::Keep).await?;
-    // Whoever was there before stays, also while another one asks.
+    // An earlier pair of feeds stays, also while another process asks.
     if scheduled == [Scheduled::Added] && queue.stats(&of).await?.waiting > 1 {
         queue.remove(&of, vec![key]).await?;
         return Err(Usage(format!(
@@ -95,7 +96,8 @@ impl<Q: Queue> Starter<Q> {
         })
     }
 
-    /// Reads whenever no other process does, until it is asked to stop. `consumer` makes a consumer that follows the feed.
+    /// Reads whenever no other process does, until a stop. `consumer` makes a consumer that follows
+    /// the feed.
     pub(super) async fn run(
         self,
         consumer: impl Fn() -> anyhow::Result<Builder>,
@@ -110,7 +112,8 @@ impl<Q: Queue> Starter<Q> {
                     say::warning(&format!("the queue failed; trying again: {error:#}"));
                     PAUSE
                 }
-                // A proxy's page, or a right that is taken away for a while, must not end workers that have begun.
+                // A proxy's page, or a right that is taken away for a while, must not end workers
+                // that have begun.
                 Err(error) if has_read && !is_final(&error) => {
                     say::warning(&format!(
                         "the items cannot be read; trying again: {error:#}"
@@ -128,7 +131,7 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Reads once no other process does, until it is asked to stop, or another process reads.
+    /// Reads once no other process does, until a stop, or until another process reads.
     async fn turn(
         &self,
         consumer: &impl Fn() -> anyhow::Result<Builder>,
@@ -136,7 +139,8 @@ impl<Q: Queue> Starter<Q> {
     ) -> anyhow::Result<()> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
-        // The bookmark is always due. A wrong clock has set any other due time, and any longer lease.
+        // The bookmark is always due. A wrong clock has set any other due time, and any longer
+        // lease.
         let (due, lease) = (Duration::ZERO, LEASE_AHEAD);
         self.queue.bring_forward(&self.name, due, lease).await?;
         let want = Want {
@@ -165,7 +169,7 @@ impl<Q: Queue> Starter<Q> {
         read
     }
 
-    /// Reads until it is asked to stop, or another process reads.
+    /// Reads until a stop, or until another process reads.
     async fn read(
         &self,
         mut items: Consumer,
@@ -188,6 +192,8 @@ impl<Q: Queue> Starter<Q> {
                 place.bookmark = deliveries.last().map(|last| last.bookmark());
                 self.extend(lease, place).await?;
             }
+            // Before the place moves: after a crash between the two, the items are started again
+            // and keep their jobs.
             if !started.is_empty() {
                 self.refresher.start(started).await?;
             }
@@ -201,8 +207,9 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Returns the next entry; nothing if it is asked to stop, or another process reads. The lease is extended meanwhile, and
-    /// the wait goes on: a document may take longer to come than a lease lasts.
+    /// Returns the next entry; nothing at a stop, or if another process reads. The lease is
+    /// extended meanwhile, and the wait goes on: a document may take longer to come than a lease
+    /// lasts.
     async fn next(
         &self,
         items: &mut Consumer,
@@ -243,6 +250,7 @@ impl<Q: Queue> Starter<Q> {
     fn item(&self, delivery: &Delivery) -> Option<Item> {
         let item = self.places.item(delivery);
         if let Err(why) = &item {
+            // An id of a foreign feed can be as long as the document.
             let id: String = delivery.id().chars().take(200).collect();
             say::warning(&format!("entry {id} is no item: {why:#}"));
         }
@@ -250,22 +258,25 @@ impl<Q: Queue> Starter<Q> {
     }
 }
 
-/// Returns whether an error is one of a queue that may come back, such as a PostgreSQL that is restarted.
+/// Returns whether an error is one of a queue that may come back, such as a PostgreSQL that
+/// restarts.
 fn is_of_queue(error: &anyhow::Error) -> bool {
     let of_queue = error.chain().find_map(|cause| cause.downcast_ref());
     matches!(
         of_queue,
+        // A failed file answers the next call with `Failed`, which ends the command.
         Some(QueueError::Storage { .. } | QueueError::Lost { .. })
     )
 }
 
-/// Returns whether only a person can mend it: entries are gone, or the feed is another one.
+/// Returns whether only a person can mend the error: entries are gone, or the feed is another one.
 fn is_final(error: &anyhow::Error) -> bool {
     let code = exit::code_of(error);
     [exit::GAP, exit::INTEGRITY, exit::ANOTHER_FEED].contains(&code)
 }
 
-/// Returns the newest place: the note of a reader that died, or what the last one left.
+/// Returns the newest place: the note of a dead reader, or else the payload of the last reader's
+/// finish.
 fn place_of(lease: &Lease) -> anyhow::Result<Place> {
     let bytes = [&lease.job.note, &lease.job.payload];
     match bytes.into_iter().find(|bytes| !bytes.is_empty()) {
