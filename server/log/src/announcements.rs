@@ -1,7 +1,7 @@
 //! Announcements of commits, by the log that holds them.
 //!
-//! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. What is kept in mind about
-//! a feed is invalidated here, in the same step that shows the commit to readers.
+//! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. Caches
+//! of feeds are invalidated here, in the same step that shows the commit to readers.
 
 use std::{collections::VecDeque, fmt};
 
@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use super::{Commits, LogError};
 
-/// Most outlines kept in memory for followers that are nearly up to date: more than one publisher makes in the longest
-/// pause of a view.
+/// Most outlines kept in memory for followers that are nearly up to date: more than one publisher
+/// makes in the longest pause of a view.
 const RECENT_OUTLINES_MAX: usize = 4_096;
 /// Changes in outlines beyond which no other outline is kept in memory, or read at a time.
 pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
@@ -42,7 +42,8 @@ struct Recent {
     changes: usize,
     /// Number of wake-ups so far.
     wakes: u64,
-    /// Newest commit whose listeners have returned, so that no cache of theirs hides it.
+    /// Newest commit whose listeners have returned, so that no cache of a listener hides that
+    /// commit.
     newest: CommitNumber,
     /// Whether no more commits come.
     has_ended: bool,
@@ -86,35 +87,38 @@ impl Announcements {
         }
     }
 
-    /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Append::append`](crate::Append::append)
-    /// returns. A listener is quick and never appends.
+    /// Calls `listener` with every commit from now on, as soon as readers see it and before
+    /// [`Append::append`](crate::Append::append) returns. A listener is quick and never appends.
     pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
         let mut listeners = self.listeners.write();
         listeners.push(Box::new(listener));
     }
 
-    /// Calls `invalidator` with every commit from now on, in one step with its appearance: who reads the log before that
-    /// sees neither, who reads it later sees both. So what is made of an older state and kept afterwards counts as stale.
-    /// An invalidator is quick and never reads the log, which is locked.
+    /// Calls `invalidator` with every commit from now on, in one step with the appearance of the
+    /// commit. A reader of the log sees both of them or neither. So a value that is made of an
+    /// older state, and kept afterwards, counts as stale. An invalidator is quick and never reads
+    /// the log, which is locked.
     pub fn invalidate_with(&self, invalidator: impl Fn(&Commit) + Send + Sync + 'static) {
         self.invalidators.write().push(Box::new(invalidator));
     }
 
-    /// Invalidates what was made of states before a commit. The log calls this under the lock with which it shows the
-    /// commit to readers.
+    /// Invalidates all that was made of states before a commit. The log calls this under the lock
+    /// under which readers get to see the commit.
     pub fn invalidate(&self, commit: &Commit) {
         for invalidator in &*self.invalidators.read() {
             invalidator(commit);
         }
     }
 
-    /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.
+    /// Announces a commit that readers see from now on. The log calls this in the order of the
+    /// commits.
     pub fn announce(&self, commit: &Commit) {
         let listeners = self.listeners.read();
         for listener in &*listeners {
             listener(commit);
         }
         drop(listeners);
+        // Behind the listeners: a thread that is woken must find no stale cache.
         let outline = Outline::of(commit);
         let mut recent = self.recent();
         recent.changes += outline.weight();
@@ -136,10 +140,12 @@ impl Announcements {
     pub fn end(&self) {
         self.recent().has_ended = true;
         self.grown.notify_all();
+        // Receivers close once their sender is dropped.
         drop(self.newest.write().take());
     }
 
-    /// Returns the number of the newest commit that readers see, for tasks. The receiver closes with the announcements.
+    /// Returns the number of the newest commit that readers see, for tasks. The receiver closes
+    /// with the announcements.
     pub fn newest(&self) -> watch::Receiver<CommitNumber> {
         let newest = self.newest.read();
         // A sender that is dropped at once closes its receiver.
@@ -155,6 +161,7 @@ impl Announcements {
         self.grown.wait_while(&mut recent, |recent| {
             number > recent.newest && recent.wakes == wakes && !recent.has_ended
         });
+        // A commit counts before a wake-up and before the end: threads see every commit.
         if number <= recent.newest {
             Coming::Commit
         } else if recent.wakes > wakes {
@@ -170,7 +177,8 @@ impl Announcements {
         self.grown.notify_all();
     }
 
-    /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory, if `from` is recent.
+    /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory,
+    /// if `from` is recent.
     ///
     /// # Errors
     ///
@@ -185,7 +193,8 @@ impl Announcements {
         let oldest = recent.outlines.front().map(|outline| outline.number.0);
         let skipped = oldest.and_then(|oldest| from.0.checked_sub(oldest));
         if let Some(skipped) = skipped.and_then(|skipped| usize::try_from(skipped).ok())
-            // Readers see a commit shortly before it is announced.
+            // Readers see a commit shortly before its announcement, so memory may lack the newest
+            // outlines.
             && skipped < recent.outlines.len()
         {
             let found = recent.outlines.iter().skip(skipped).take(max);
@@ -254,8 +263,8 @@ mod tests {
         log.append(&commit).unwrap();
     }
 
-    /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a thread and in a task; and
-    /// what is kept in mind is invalidated before the writer goes on.
+    /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a
+    /// thread and in a task; and what is kept in mind is invalidated before the writer goes on.
     #[tokio::test(flavor = "multi_thread")]
     async fn every_commit_is_announced_to_threads_and_tasks() {
         const COMMITS: u64 = 200;

@@ -1,12 +1,13 @@
 //! The barrier: the sync after which written bytes survive a power cut.
 //!
-//! Shell: the file system. It is a trait, so that tests can fail it, count it and leave it out: a test of durability
-//! that passes without the barrier would prove nothing.
+//! Shell: the file system. The barrier is a trait, so that tests can fail, count and leave out
+//! syncs: a test of durability that passes without the barrier would prove nothing.
 //!
-//! sled's own flush does not reach the disk: it calls `sync_file_range`, which commits neither a file's new length nor
-//! the drive's cache. Within a settling that is too late: sled overwrites a segment as soon as it takes its replacement
-//! for durable, and the new header names data that is gone after a power cut. So sled is made to sync for real: where
-//! the system has no `sync_file_range`, it calls `fsync`, and in our process the system has none.
+//! sled's own flush does not reach the disk: sled calls `sync_file_range`, which commits neither a
+//! file's new length nor the drive's cache. A sync at the end of a settling would be too late. sled
+//! overwrites a segment as soon as sled takes the replacement for durable, and the new header then
+//! names data that a power cut takes away. So sled is made to sync for real. Where the system has
+//! no `sync_file_range`, sled calls `fsync`, and a filter takes that call away from our process.
 
 #[cfg(target_os = "linux")]
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ pub trait Barrier: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns the first write the disk could not do. It must not be tried again: the pages that
-    /// failed may count as written by then.
+    /// Returns the first write that the disk could not do. No caller may try again: the failed
+    /// pages may count as written by then.
     fn sync(&self, file: &File) -> io::Result<()>;
 }
 
@@ -73,7 +74,7 @@ impl Barrier for DiskBarrier {
     }
 }
 
-/// Takes `sync_file_range` away from this process, which has no other use for it.
+/// Takes `sync_file_range` away from this process, which has no other use for that call.
 #[cfg(target_os = "linux")]
 fn have_sled_sync() -> io::Result<()> {
     static TAKEN: Mutex<bool> = Mutex::new(false);
@@ -95,7 +96,7 @@ fn have_sled_sync() -> io::Result<()> {
     Ok(())
 }
 
-/// Elsewhere sled calls `fsync` as it is.
+/// Does nothing: on other systems, sled calls `fsync` anyway.
 #[cfg(not(target_os = "linux"))]
 fn have_sled_sync() -> io::Result<()> {
     Ok(())
@@ -113,8 +114,8 @@ fn sync_file_system(folder: &File) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn syncfs_holds(opened: &File) -> bool {
-    // Those of ext4, XFS, Btrfs and F2FS, and of tmpfs, where there is nothing to do. Elsewhere, as in user space, it may do
-    // nothing.
+    // The numbers of ext4, XFS, Btrfs and F2FS, and of tmpfs, where there is nothing to do. On
+    // other file systems, such as those in user space, `syncfs` may do nothing.
     const KNOWN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
     let system = rustix::fs::fstatfs(opened).ok();
     let kind = system.and_then(|system| u64::try_from(system.f_type).ok());
@@ -130,7 +131,8 @@ fn syncfs_reports_errors() -> bool {
         .map(str::parse::<u32>);
     let major = parts.next().and_then(Result::ok);
     let minor = parts.next().and_then(Result::ok);
-    // Older kernels return success from `syncfs` although a write has failed: of files before 5.8, of names before 5.17.
+    // Older kernels return success from `syncfs` although a write has failed: of files before 5.8,
+    // of names before 5.17.
     major.zip(minor).is_some_and(|version| version >= (5, 17))
 }
 
@@ -139,8 +141,8 @@ fn syncfs_holds(_opened: &File) -> bool {
     false
 }
 
-/// Syncs a file, and drops its pages from the system's memory, so that the next reads see the disk. After a sync that
-/// failed, Linux keeps the pages that it could not write and counts them as written.
+/// Syncs a file, and drops the pages of the file from the system's memory, so that the next reads
+/// see the disk. After a failed sync, Linux keeps the unwritten pages and counts them as written.
 ///
 /// # Errors
 ///
@@ -167,8 +169,8 @@ pub fn drop_pages_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Syncs every file below a folder with its attributes, then the folders, the innermost first. Of documents the time
-/// counts, too.
+/// Syncs every file below a folder with its attributes, then the folders, the innermost first. The
+/// times of documents are shown to readers, so attributes count.
 ///
 /// # Errors
 ///
@@ -179,7 +181,7 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
         if item.file_type()?.is_dir() {
             sync_tree(&item.path())?;
         } else if item.file_type()?.is_file() {
-            // A file may go away meanwhile: sled replaces its snapshots.
+            // A file may go away meanwhile, as when sled replaces a snapshot.
             match regular::open(item.path()) {
                 Ok(file) => file.sync_all()?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -190,8 +192,9 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes everything below a folder durable that was written before. Of a large tree that takes less than one by one. The
-/// folder was opened before the files were written, or a failure may be missed.
+/// Makes everything below a folder durable that was written before. For a large tree, one sync of
+/// the file system takes less time than a sync of each file. The caller opens the folder before it
+/// writes the files, or a failure may be missed.
 ///
 /// # Errors
 ///
@@ -203,8 +206,9 @@ pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
     sync_tree(folder)
 }
 
-/// Makes files, or the names in folders, durable: each of a few; of many, which takes less, all that is on the file
-/// systems that `folders` are on. These were opened before the files were written, or a failure may be missed.
+/// Makes files, or the names in folders, durable. A few are synced one by one. For many, a sync of
+/// each file system with one of the `folders` takes less time. The caller opens the folders before
+/// it writes the files, or a failure may be missed.
 ///
 /// # Errors
 ///

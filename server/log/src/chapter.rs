@@ -1,7 +1,7 @@
 //! A chapter: the commits of one file of the journal, with an index by feed and key.
 //!
-//! Pure, but for reading the file. It holds places in the file and no content, since a chapter may have a million
-//! entries.
+//! Pure, but for reads of the file. A chapter has places in the file and no content, since a
+//! chapter may have a million entries.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -22,11 +22,12 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Chapter {
     pub(super) file: Arc<JournalFile>,
-    /// Whether an earlier process has left it full, and may have begun to settle it.
+    /// Whether an earlier process has left the chapter full, and may have begun to settle the
+    /// chapter.
     pub(super) was_left: bool,
-    /// Bytes of its records.
+    /// Bytes of the records in the file.
     bytes: u64,
-    /// Number of its groups of entries.
+    /// Number of groups of entries.
     groups: usize,
     /// Facts of each commit, in order.
     commits: Vec<Place>,
@@ -38,19 +39,20 @@ pub(super) struct Chapter {
 /// A feed that changed.
 #[derive(Debug)]
 pub(super) struct FeedChange {
-    /// Its head, after the last change.
+    /// Head of the feed, after the last change.
     pub(super) head: Option<Place>,
-    /// Its groups of entries, by the position of the first one.
+    /// Groups of the feed's entries, by the position of the first entry.
     pub(super) groups: Vec<(Position, Place)>,
 }
 
-/// How many times its size a chapter grows to whose entries are spread over many feeds.
+/// Bound on a chapter whose entries are spread over many feeds, in times of the usual size.
 pub(super) const SPREAD_CHAPTERS: u64 = 3;
 /// Approximate bytes of memory for a feed, and for an item that has a key.
 const FEED_BYTES: usize = 192;
 const KEYED_BYTES: usize = 110;
 
-/// Groups of entries for which a feed's list has room at first, and at least for so many more each time.
+/// Groups of entries for which a feed's list has room at first, and at least for so many more each
+/// time.
 const GROUPS_LEAST: usize = 2;
 /// Groups of entries that a feed should gain before they are settled.
 const GROUPS_MANY: usize = 12;
@@ -74,11 +76,12 @@ impl Chapter {
         CommitNumber(self.file.first.0 + commits)
     }
 
-    /// Returns approximately how many bytes of memory it takes.
+    /// Returns approximately how many bytes of memory the chapter takes.
     pub(super) fn memory(&self) -> usize {
         let groups = self.groups * size_of::<(Position, Place)>();
         let commits = self.commits.len() * size_of::<Place>();
-        // Lists have room for more: those of groups for a quarter or two, that of commits for as many.
+        // Lists have room for more: lists of groups for a quarter or two, the list of commits for
+        // as many again.
         groups
             + groups / 4
             + 2 * commits
@@ -86,18 +89,18 @@ impl Chapter {
             + self.keyed.len() * KEYED_BYTES
     }
 
-    /// Returns whether its feeds have few groups of entries each. Settling it writes the record of each feed, so more
-    /// entries should share that.
+    /// Returns whether the feeds have few groups of entries each. A settling writes the record of
+    /// each feed, so more entries should share that write.
     pub(super) fn is_spread(&self) -> bool {
         self.groups < GROUPS_MANY * self.feeds.len()
     }
 
-    /// Returns the bytes of its records.
+    /// Returns the bytes of the records.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds the next commit. Returns `None` if its record cannot be read.
+    /// Adds the next commit. Returns `None` if the record cannot be read.
     pub(super) fn add(&mut self, commit: &Record<'_>) -> Option<()> {
         self.bytes += commit.bytes();
         for item in commit.items() {
@@ -140,7 +143,7 @@ impl Chapter {
         self.feeds.get(&feed)?.head
     }
 
-    /// Returns the place of the value of a key that is none of a head, of entries or of facts.
+    /// Returns the place of the value of a key that is no key of a head, of entries or of facts.
     pub(super) fn keyed(&self, key: &[u8]) -> Option<Place> {
         self.keyed.get(key).copied()
     }
@@ -150,7 +153,8 @@ impl Chapter {
         self.keyed.range(from.to_vec()..)
     }
 
-    /// Returns the position of the first entry that a feed gained, if it gained any.
+    /// Returns the position of the first entry that a feed gained, or `None` if the feed gained
+    /// none.
     pub(super) fn first_of(&self, feed: FeedKey) -> Option<Position> {
         let (first, _) = self.feeds.get(&feed)?.groups.first()?;
         Some(*first)
@@ -162,7 +166,7 @@ impl Chapter {
             return &[];
         };
         let end = groups.partition_point(|(first, _)| *first < range.end);
-        // The group before the first position may reach over it.
+        // The group that begins before the range may reach into the range.
         let begin = groups.partition_point(|(first, _)| *first <= range.start);
         groups.get(begin.saturating_sub(1)..end).unwrap_or_default()
     }
@@ -179,6 +183,7 @@ impl Chapter {
             .iter()
             .map(|(feed, changed)| (*feed, changed))
             .collect();
+        // By bytes, as keys of sled are sorted.
         feeds.sort_by_key(|(feed, _)| *feed.0.as_bytes());
         feeds
     }

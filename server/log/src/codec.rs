@@ -1,6 +1,7 @@
 //! Records in binary form: fields one after the other, with a checksum behind them.
 //!
-//! Pure. The log, the witness and the files of views share it. Numbers of fixed size are big endian.
+//! Pure. The log, the witness and the files of views share this form. Numbers of fixed size are big
+//! endian.
 
 use simplefeed_core::{digest::Digest, feed::FeedKey, timestamp::Timestamp};
 use uuid::Uuid;

@@ -1,7 +1,9 @@
-//! Names that survive a power cut: folders made, files renamed and removed, each followed by the sync of its folder.
+//! Names that survive a power cut: new folders, and files that are renamed or removed, each with a
+//! sync of the folder behind the change.
 //!
-//! Shell: the file system. A name is durable once the folder that holds it was synced. Whoever calls the functions of
-//! `std::fs` instead says why the name may be lost; clippy finds those who do not.
+//! Shell: the file system. A name is durable once the folder with that name was synced. Code that
+//! calls the functions of `std::fs` instead says why the name may be lost; clippy finds calls
+//! without a reason.
 #![expect(
     clippy::disallowed_methods,
     reason = "each is followed by the sync of its folder here"
@@ -26,21 +28,21 @@ const PRIVATE: u32 = 0o700;
 pub fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
-        // That of a name without a folder is empty.
+        // The parent of a name without a folder is empty.
         _ => Path::new("."),
     }
 }
 
-/// Creates a folder and those around it. One that is there already counts as durable.
+/// Creates a folder and the folders around. An existing folder counts as durable.
 ///
 /// # Errors
 ///
-/// Returns why a folder cannot be created, or its name not be synced.
+/// Returns why a folder cannot be created, or why a name cannot be synced.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     create_folders(&[folder]).map_err(|(_, error)| error)
 }
 
-/// Creates folders and those around them, which share their syncs.
+/// Creates folders and the folders around them, which share their syncs.
 ///
 /// # Errors
 ///
@@ -51,14 +53,14 @@ pub fn create_folders<'p>(folders: &[&'p Path]) -> Result<(), (&'p Path, io::Err
         let created = create_unsynced(folder, &mut parents);
         created.map_err(|error| (*folder, error))
     });
-    // Also those before a failure: later on, a folder that is there counts as durable.
+    // Folders before a failure are synced, too: later on, an existing folder counts as durable.
     let opened: Vec<&File> = parents.values().collect();
     let first = parents.keys().next().copied().unwrap_or(Path::new(""));
     let synced = sync_files(&opened, &opened).map_err(|error| (first, error));
     created.and(synced)
 }
 
-/// Creates a folder and those around it. Adds the folders in which names are new.
+/// Creates a folder and the folders around. Adds the folders with new names to `parents`.
 fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -66,17 +68,21 @@ fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>)
     let parent = parent_of(folder);
     create_unsynced(parent, parents)?;
     if !parents.contains_key(parent) {
+        // Opened before the name is made: `sync_files` may miss a failure of a folder that is
+        // opened later.
         parents.insert(parent, regular::open_folder(parent)?);
     }
     match fs::create_dir(folder) {
-        // A folder that somebody made meanwhile may lack its sync, so it gets one.
+        // A folder that somebody made meanwhile may lack a sync of the name, so `parents` has its
+        // parent all the same.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
         created => created,
     }
 }
 
-/// Creates a folder that only its owner may read, or takes the one that is there from others. Its name and its mode
-/// are durable then, also if an earlier process was killed before it synced them.
+/// Creates a folder that only the owner may read, or takes the rights to an existing folder from
+/// others. The name and the mode are durable then, even if an earlier process was killed before the
+/// sync.
 ///
 /// # Errors
 ///
@@ -96,15 +102,16 @@ pub fn create_private_folder(folder: &Path) -> io::Result<()> {
         }
         created => created?,
     }
+    // The sync of the folder makes the mode durable, the sync of the parent the name.
     sync_folder(folder)?;
     sync_folder(parent_of(folder))
 }
 
-/// Renames a file or folder, which takes the place of one of that name.
+/// Renames a file or folder, which replaces any file of the new name.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be renamed, or its folder not be synced.
+/// Returns why the file cannot be renamed, or why the folder cannot be synced.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_folder(parent_of(to))
@@ -114,14 +121,15 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be removed, or its folder not be synced.
+/// Returns why the file cannot be removed, or why the folder cannot be synced.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(parent_of(path))
 }
 
-/// Makes the names in a folder durable, and those in the folders directly below: a process that made them may have been
-/// killed before it synced them, and what is there counts as durable.
+/// Makes the names in a folder durable, and the names in the folders directly below. A process may
+/// have been killed between the making of a name and the sync, while existing names count as
+/// durable.
 ///
 /// # Errors
 ///
@@ -135,7 +143,7 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
         let item = item?;
         if item.file_type()?.is_dir() {
             match sync_if_ours(&item.path()) {
-                // Beside ours there may be folders of others, who remove them.
+                // Others may have folders beside ours, and may remove them.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 synced => synced?,
             }
@@ -144,15 +152,16 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
     sync_if_ours(folder)
 }
 
-/// Makes the names in a folder that was there durable, unless no process of ours can have made them: it could read the
-/// folder, and sync it.
+/// Makes the names in an existing folder durable, unless no process of ours can have made them.
+/// Such a process would have had the right to read the folder, and to sync it.
 ///
 /// # Errors
 ///
 /// Returns why the folder cannot be synced.
 pub fn sync_if_ours(folder: &Path) -> io::Result<()> {
     match sync_folder(folder) {
-        // The last two are of file systems that know no sync of a folder, and of those that nobody writes to.
+        // The last two errors are of file systems without a sync of folders, and of read-only file
+        // systems.
         Err(error)
             if matches!(
                 error.kind(),

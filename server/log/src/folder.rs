@@ -1,7 +1,7 @@
-//! The data folder of a log: its lock, its files and their names.
+//! The data folder of a log: the lock, the files and their names.
 //!
-//! Shell: the file system. Nothing here knows sled; [`opening`](super::opening) decides when it may
-//! touch its files.
+//! Shell: the file system. This module does not know sled; [`opening`](super::opening) decides when
+//! sled may touch the files.
 //!
 //! ```text
 //! <data>               held while open (flock), as <data>/lock is
@@ -42,10 +42,10 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Why a log cannot be opened.
 ///
-/// Nothing in its folder was changed, unless sled could be opened and what it holds is refused.
+/// The folder is unchanged, unless sled was opened and sled's content is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has the folder open.
     #[error("the folder {folder} is in use by another process{holder}")]
     Locked {
         /// Folder that another process has locked: of the data, or of the documents.
@@ -53,7 +53,7 @@ pub enum OpenError {
         /// Process in parentheses; empty if the lock file names none.
         holder: String,
     },
-    /// The folder or a file in it cannot be used.
+    /// The folder or a file in the folder cannot be used.
     #[error("cannot {action} {path}")]
     Io {
         /// Attempted action, such as `copy to`.
@@ -63,7 +63,7 @@ pub enum OpenError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The files do not hold the log as it was at its last commit.
+    /// The files do not hold all commits of the log.
     #[error("the log in {folder} is damaged: {what}")]
     Damaged {
         /// Data folder of the damaged log.
@@ -71,7 +71,7 @@ pub enum OpenError {
         /// The missing or wrong part.
         what: String,
     },
-    /// A newer version of this program wrote it.
+    /// A newer version of this program wrote the log.
     #[error(
         "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}"
     )]
@@ -81,7 +81,7 @@ pub enum OpenError {
         /// Storage version found in the log.
         version: u32,
     },
-    /// An older version of this program wrote it, of before its first release.
+    /// An older version of this program, from before the first release, wrote the log.
     #[error(
         "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}: export it with the \
          program that wrote it, and import that into a new log"
@@ -92,14 +92,14 @@ pub enum OpenError {
         /// Storage version found in the log; 1 stands for 2, too.
         version: u32,
     },
-    /// There is no log in the folder, and something else is.
+    /// The folder has no log, but other files.
     #[error(
         "{folder} holds no log, but {found:?}: check --data, or give a folder that is empty or does not exist yet"
     )]
     Foreign {
         /// Folder that was to be opened.
         folder: PathBuf,
-        /// Name of one unexpected item in it.
+        /// Name of one unexpected item in the folder.
         found: String,
     },
     /// There is no log in the folder.
@@ -122,7 +122,7 @@ impl OpenError {
     }
 }
 
-/// The data folder of a log, locked.
+/// The data folder of a log, held and locked.
 #[derive(Debug)]
 pub struct DataFolder {
     /// Path through the handle, also valid after a move.
@@ -131,7 +131,7 @@ pub struct DataFolder {
     lock: Mutex<File>,
 }
 
-/// Marks the log in a new folder as restored: the first server of it begins an epoch.
+/// Marks the log in a new folder as restored: the first server of that log begins an epoch.
 ///
 /// # Errors
 ///
@@ -143,7 +143,8 @@ pub fn mark_restored(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes the private folders of a data folder, durably. Only their owner may read them; `www` is not among them.
+/// Makes the private folders of a data folder, durably. Only the owner may read them; `www` is not
+/// among them.
 ///
 /// # Errors
 ///
@@ -172,7 +173,7 @@ impl DataFolder {
         self.path("restored").exists()
     }
 
-    /// Removes the mark of a restored log, once its epoch has begun.
+    /// Removes the mark of a restored log, once the epoch has begun.
     ///
     /// # Errors
     ///
@@ -196,7 +197,7 @@ impl DataFolder {
         self.path("watermark")
     }
 
-    /// Returns whether another process holds a folder, with or without its lock file.
+    /// Returns whether another process holds a folder, with or without a lock file.
     pub(super) fn is_locked(folder: &Path) -> bool {
         HeldFolder::open(folder).is_ok_and(|held| {
             let locked = held.handle().try_lock();
@@ -204,7 +205,7 @@ impl DataFolder {
         })
     }
 
-    /// Returns the folder itself.
+    /// Returns the open folder.
     pub fn held(&self) -> &HeldFolder {
         &self.held
     }
@@ -214,12 +215,13 @@ impl DataFolder {
         self.held.name().join(name)
     }
 
-    /// Checks that the folder's name leads to it, and that nobody else has locked it. A lock file that was removed is made
-    /// again.
+    /// Checks that the name still leads to the folder, and that no other process has locked the
+    /// folder. A removed lock file is made again.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Displaced`] if the next opening would find another folder, or another process has opened it.
+    /// Returns [`LogError::Displaced`] if the next opening would find another folder, or another
+    /// process has opened it.
     pub(super) fn check(&self) -> Result<(), LogError> {
         if !self.held.has_its_name() {
             let what = format!("{} does not lead to it", self.held.name().display());
@@ -227,6 +229,8 @@ impl DataFolder {
         }
         let path = self.path("lock");
         let mut lock = self.lock.lock();
+        // A handle of a removed file keeps its lock, so another process could lock a new file of
+        // that name.
         let is_there = lock
             .metadata()
             .is_ok_and(|lock| Identity::of(&lock).is_at(&path));
@@ -239,7 +243,7 @@ impl DataFolder {
                 warn!(path = %name.display(), "the lock file was removed or replaced, and is made again");
                 *lock = taken;
                 drop(lock);
-                // For people only.
+                // The process id is for people only, so a failure does no harm.
                 let _unwritten = self.write_process_id();
                 Ok(())
             }
@@ -252,7 +256,7 @@ impl DataFolder {
         }
     }
 
-    /// Takes the folder, creating it if need be.
+    /// Locks the folder, and creates a missing one.
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
         make(folder).map_err(failed("create", folder))?;
         let held = HeldFolder::open(folder).map_err(failed("open", folder))?;
@@ -271,7 +275,8 @@ impl DataFolder {
                 holder,
             }
         };
-        // Its file may be removed; the folder itself cannot be, while it is open.
+        // The folder itself is locked, too: somebody may remove the lock file, while an open folder
+        // stays the same folder.
         match held.handle().try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(locked()),
@@ -315,8 +320,8 @@ impl DataFolder {
         }
     }
 
-    /// Writes the process id into the lock file, for people. Only done once the opening has succeeded, so
-    /// that a refusal leaves every file as it was.
+    /// Writes the process id into the lock file, for people. The caller does so only after a
+    /// successful opening, so that a refusal leaves every file unchanged.
     pub(super) fn write_process_id(&self) -> Result<(), OpenError> {
         let mut file = self.lock.lock();
         file.set_len(0)
@@ -324,7 +329,7 @@ impl DataFolder {
             .map_err(self.io("write", "lock"))
     }
 
-    /// Returns the refusal that an error of the log stands for.
+    /// Returns the refusal of an opening for an error of the log.
     pub(super) fn open_error(&self, error: LogError) -> OpenError {
         match error {
             LogError::Io {
@@ -336,7 +341,7 @@ impl DataFolder {
                 path,
                 source,
             },
-            // It says already that the log is damaged.
+            // The text of the refusal says already that the log is damaged.
             LogError::Damaged { what } => self.damaged(what),
             error => {
                 // A full disk, for one, is no damage.
@@ -383,19 +388,19 @@ impl DataFolder {
 
 impl Drop for DataFolder {
     fn drop(&mut self) {
-        // Views may still have the handle.
+        // Views may still have the handle, which would keep the lock.
         let _unlocked = self.held.handle().unlock();
     }
 }
 
-/// Locks the lock file, which is made if need be.
+/// Locks the lock file, and makes a missing one.
 #[expect(
     clippy::disallowed_methods,
     reason = "the lock file is written anew at each start"
 )]
 fn take_lock(path: &Path) -> Result<File, TryLockError> {
     let mut options = OpenOptions::new();
-    // The process id in it must survive an attempt that is refused.
+    // The process id in the file must survive a refused attempt.
     let options = options.create(true).read(true).write(true).truncate(false);
     let lock = regular::open_as(path, options);
     let lock = lock.map_err(TryLockError::Error)?;
@@ -406,13 +411,13 @@ fn take_lock(path: &Path) -> Result<File, TryLockError> {
 /// Makes a data folder, durably, unless there is one.
 fn make(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
-        // A start that was killed may have made it.
+        // A killed start may have made the folder without a sync of the name.
         return sync_if_ours(parent_of(folder));
     }
     create_folder(folder)
 }
 
-/// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
+/// Copies a folder with all subfolders; `fs::copy` shares the blocks where the file system can.
 #[expect(
     clippy::disallowed_methods,
     reason = "the copy is synced as a whole where it is used"
@@ -424,6 +429,7 @@ pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
         let target = to.join(item.file_name());
         if item.file_type()?.is_dir() {
             copy_folder(&item.path(), &target)?;
+        // Sockets and pipes are left out: reading a pipe would wait.
         } else if fs::metadata(item.path())?.is_file() {
             fs::copy(item.path(), target)?;
         }

@@ -1,7 +1,8 @@
-//! An open folder, which is found by its handle after it was moved or renamed.
+//! An open folder, which its handle finds even after a move or a new name.
 //!
-//! Shell: the file system. Where the system has names for handles (Linux), paths below the folder go through its handle.
-//! So a moved folder takes its files along, and a new folder of that name gets none.
+//! Shell: the file system. Where the system has names for handles (Linux), paths below the folder
+//! go through the handle. So a moved folder takes the files along, and a new folder of that name
+//! gets none.
 
 use std::{
     fs::{self, File, Metadata},
@@ -18,7 +19,7 @@ use super::LogError;
 /// Where the system has a name for each handle of this process.
 const HANDLES: &str = "/proc/self/fd";
 
-/// An open folder. Clones share its handle, which is open as long as one of them is there.
+/// An open folder. Clones share the handle, which stays open as long as a clone exists.
 #[derive(Clone, Debug)]
 pub struct HeldFolder(Arc<Held>);
 
@@ -51,11 +52,11 @@ impl Identity {
     }
 }
 
-/// Returns the identity of the file that a path leads to, and its length.
+/// Returns the identity and the length of the file that a path leads to.
 ///
 /// # Errors
 ///
-/// Returns why there is none.
+/// Returns why the path leads to no file.
 pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
     #[cfg(target_os = "linux")]
     {
@@ -71,7 +72,8 @@ pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
     Ok((Identity::of(&found), found.len()))
 }
 
-/// Returns how many names an open file has, and its length. No path is resolved, which would take three times as long.
+/// Returns how many names an open file has, and the length. No path is resolved, which would take
+/// three times as long.
 ///
 /// # Errors
 ///
@@ -89,8 +91,9 @@ pub(super) fn look_at(file: &File) -> io::Result<(u64, u64)> {
     Ok((found.nlink(), found.len()))
 }
 
-/// Asks for no times of a file: after such a question, the next write updates the inode, which costs CPU time at each sync
-/// (Linux 6.13 and later). `None` if the kernel is old, or told to refuse the call.
+/// Asks for no times of a file: after such a question, the next write updates the inode, which
+/// costs CPU time at each sync (Linux 6.13 and later). `None` if the kernel is old, or told to
+/// refuse the call.
 #[cfg(target_os = "linux")]
 fn look_without_times(
     from: impl std::os::fd::AsFd,
@@ -101,26 +104,27 @@ fn look_without_times(
     use rustix::io::Errno;
     match rustix::fs::statx(from, path, flags, wanted) {
         Ok(found) => Ok(Some(found)),
+        // The first error is of an old kernel, the second of a filter of system calls.
         Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A file that must stay where it was found.
+/// A file that must stay at the place where the opening found the file.
 #[derive(Debug)]
 pub(super) struct FoundFile {
     path: PathBuf,
     identity: Identity,
-    /// The fewest bytes that it may have.
+    /// The fewest bytes that the file may have.
     least: u64,
 }
 
 impl FoundFile {
-    /// Finds a file. `name` is the path by which the next process looks for it.
+    /// Finds a file. `name` is the path by which the next process looks for the file.
     ///
     /// # Errors
     ///
-    /// Returns why there is none.
+    /// Returns why the file cannot be found.
     pub(super) fn find(name: PathBuf) -> io::Result<Self> {
         let found = fs::metadata(&name)?;
         Ok(Self {
@@ -134,7 +138,7 @@ impl FoundFile {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be measured.
+    /// Returns why the file cannot be measured.
     pub(super) fn whole(self) -> io::Result<Self> {
         let least = fs::metadata(&self.path)?.len();
         Ok(Self { least, ..self })
@@ -145,11 +149,11 @@ impl FoundFile {
         Self { least, ..self }
     }
 
-    /// Checks that it is there.
+    /// Checks that the file is at its place, with enough bytes.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Displaced`] if it is not.
+    /// Returns [`LogError::Displaced`] if the file was removed, replaced, cut or moved.
     pub(super) fn check(&self) -> Result<(), LogError> {
         let is_there = |(found, length)| found == self.identity && length >= self.least;
         if look(&self.path).is_ok_and(is_there) {
@@ -168,13 +172,14 @@ impl HeldFolder {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened.
+    /// Returns why the folder cannot be opened.
     pub fn open(name: &Path) -> io::Result<Self> {
-        // The current folder may change.
+        // A relative name would lead elsewhere once the current folder changes.
         let name = std::path::absolute(name)?;
         let handle = regular::open_folder(&name)?;
         let identity = Identity::of(&handle.metadata()?);
         let path = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
+        // Not every system has such names for handles.
         let path = if identity.is_at(&path) {
             path
         } else {
@@ -188,7 +193,7 @@ impl HeldFolder {
         })))
     }
 
-    /// Returns the path by which the system finds the folder as long as it is open.
+    /// Returns the path by which the system finds the folder as long as the handle is open.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -198,7 +203,7 @@ impl HeldFolder {
         &self.0.name
     }
 
-    /// Returns whether the folder's name still leads to it.
+    /// Returns whether the folder's name still leads to this folder.
     pub fn has_its_name(&self) -> bool {
         self.0.identity.is_at(&self.0.name)
     }
@@ -213,6 +218,7 @@ pub fn visible_path(path: &Path) -> PathBuf {
     let below = path.strip_prefix(HANDLES).ok();
     let found = below.and_then(|below| {
         let mut parts = below.components();
+        // The link of a handle names the folder's present path, also after a move.
         let folder = fs::read_link(Path::new(HANDLES).join(parts.next()?)).ok()?;
         Some(folder.join(parts.as_path()))
     });

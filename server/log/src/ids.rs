@@ -1,19 +1,21 @@
-//! The index of ids: the position of each id, in sorted files beside sled that are made from the commits.
+//! The index of ids: the position of each id, in sorted files beside sled that are made from the
+//! commits.
 //!
 //! Shell: files below `<data>/ids`, and a thread that merges them. As keys of sled, ids would be
-//! scattered over all its pages: every append would change as many pages as it has entries, and the
-//! memory for pages would grow with the entries. Here an append costs an insert into a table in memory:
+//! scattered over all pages: every append of n entries would change n pages, and the memory for
+//! pages would grow with the entries. Here each entry costs an insert into a table in memory:
 //!
 //! ```text
 //! commits ──► fresh ids (a table) ──► sealed (sorted, in memory) ──► runs (files), merged by and by
 //! ```
 //!
-//! Sealed ids and runs have a filter, which excludes most absent ids without a search. All ids of a batch go through one
-//! filter before the next.
+//! Sealed ids and runs have a filter, which excludes most absent ids without a search. All ids of a
+//! batch go through one filter before the next.
 //!
-//! A run is at least about as large as all newer ones together, so that there are few. It names the commits
-//! it covers and the chain hash after them. A run that is another log's, is damaged, or is not on the disk
-//! yet when the power goes, is made again from the commits: at the opening, or when the damage is found.
+//! A run is at least about as large as all newer ones together, so that there are few. A run names
+//! its commits and the chain hash after them. A run of another log, a damaged run, or a run that a
+//! power cut kept from the disk is made again from the commits: at the opening, or when the damage
+//! is found.
 
 use std::{
     collections::HashMap,
@@ -50,7 +52,7 @@ pub(super) const FRESH_IDS: usize = if cfg!(test) { 8 } else { 32 * 1024 };
 /// First half of a SHA-256 over feed and id; stands for the id in the index.
 pub(super) type Fingerprint = [u8; 16];
 
-/// Returns the fingerprint of an id within its feed.
+/// Returns the fingerprint of an id within a feed.
 fn fingerprint_of(feed: FeedKey, id: &EntryId) -> Fingerprint {
     Digest::of_parts(&[feed.0.as_bytes(), id.as_str().as_bytes()]).half()
 }
@@ -133,12 +135,12 @@ impl Segment {
 #[derive(Debug)]
 pub(super) struct IdIndex {
     folder: PathBuf,
-    /// Oldest first; each begins where the one before it ends.
+    /// Oldest first; each begins where the one before ends.
     segments: Vec<Arc<Segment>>,
     fresh: HashMap<Fingerprint, Position>,
     /// Fresh ids from which on they are sealed.
     fresh_max: usize,
-    /// The last commit whose ids are here, and the chain hash after it.
+    /// The last commit whose ids are here, and the chain hash after that commit.
     covered: (CommitNumber, ChainHash),
     merging: Option<Merging>,
     damaged: AtomicBool,
@@ -152,8 +154,9 @@ struct Merging {
 }
 
 impl IdIndex {
-    /// Opens the runs in `folder` that fit the log with the chain hashes `chain`. The caller adds the ids
-    /// of commits after those [covered](Self::covered). Once there are `fresh_max` of these, they become a run.
+    /// Opens the runs in `folder` that fit the log with the chain hashes `chain`. The caller adds
+    /// the ids of commits after those [covered](Self::covered). Once there are `fresh_max` of
+    /// these, they become a run.
     ///
     /// # Errors
     ///
@@ -178,8 +181,8 @@ impl IdIndex {
                 None => rest.push(path),
             }
         }
-        // A crash during a merge can leave the inputs beside the output. Of runs with the same beginning,
-        // the longest comes first and is kept.
+        // A crash during a merge can leave the inputs beside the output. Of runs with the same
+        // beginning, the longest comes first and is kept.
         runs.sort_by_key(|run| (run.span.first, std::cmp::Reverse(run.span.last)));
         let mut covered = (CommitNumber(0), ChainHash::START);
         let mut segments = vec![];
@@ -191,7 +194,8 @@ impl IdIndex {
                 rest.push(run.path().into());
             }
         }
-        // Of another log, damaged, unfinished, or covered by a longer run: none of them is used again.
+        // Of another log, damaged, unfinished, or covered by a longer run: none of them is used
+        // again.
         for path in rest {
             fs::remove_file(path)?;
         }
@@ -211,8 +215,8 @@ impl IdIndex {
         &self.folder
     }
 
-    /// Returns whether a damaged run was found. Its file is gone by then, so the next opening makes its ids
-    /// again.
+    /// Returns whether a damaged run was found. The file is gone by then, so the next opening makes
+    /// the run's ids again.
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire)
     }
@@ -225,7 +229,7 @@ impl IdIndex {
     fn remove_damaged(&self, run: &Run, error: &io::Error) {
         if is_damage(error) {
             warn!(%error, "some of the index of ids is made again");
-            // Another lookup may have removed it already.
+            // Another lookup may have removed the file already.
             let _gone = fs::remove_file(run.path());
             // After the removal: a repair that sees the flag opens the folder without the run.
             self.damaged.store(true, Ordering::Release);
@@ -237,7 +241,7 @@ impl IdIndex {
         self.covered.0
     }
 
-    /// Adds the ids of the next commit; `chain` is the hash after it.
+    /// Adds the ids of the next commit; `chain` is the hash after that commit.
     pub(super) fn add(&mut self, commit: &Commit, chain: ChainHash) {
         let ids = commit.changes.iter().filter_map(|change| match change {
             Change::Entry { feed, id, at, .. } => Some((*feed, id, *at)),
@@ -271,8 +275,8 @@ impl IdIndex {
     ///
     /// # Errors
     ///
-    /// Returns why a file cannot be read, or that some are damaged. All damaged files that it meets are removed, so that
-    /// one repair is enough.
+    /// Returns why a file cannot be read, or that some are damaged. The lookup removes all damaged
+    /// files that it meets, so that one repair is enough.
     pub(super) fn find<'i>(
         &self,
         feed: FeedKey,
@@ -284,7 +288,7 @@ impl IdIndex {
         });
         let mut wanted: Vec<_> = wanted.collect();
         let mut damage = None;
-        // Newest first: of an id that is there twice, the newer place counts.
+        // Newest first: of an id that occurs twice, the newer place counts.
         for segment in self.segments.iter().rev() {
             let fingerprints = wanted.iter().map(|(_, fingerprint, _)| fingerprint);
             let may_have = segment.filter().may_have(fingerprints);
@@ -322,6 +326,8 @@ impl IdIndex {
     pub(super) fn wait(&mut self) {
         while let Some(merging) = &self.merging {
             if !merging.thread.is_finished() {
+                // `take_merged` takes only a finished merge. Only this loop waits, since appends
+                // call `take_merged`, too.
                 std::thread::park_timeout(Duration::from_millis(1));
             }
             self.take_merged();
@@ -339,6 +345,8 @@ impl IdIndex {
         let mut ids: Vec<IdPlace> = fresh
             .map(|(fingerprint, at)| IdPlace { fingerprint, at })
             .collect();
+        // Sorted by fingerprint, as runs are, so that lookups are a binary search and a merge reads
+        // each input once.
         ids.sort_unstable_by_key(|placed| placed.fingerprint);
         let mut filter = Filter::for_ids(u64::try_from(ids.len()).unwrap_or(u64::MAX));
         for placed in &ids {
@@ -351,7 +359,7 @@ impl IdIndex {
             .push(Arc::new(Segment::Sealed(span, ids, filter)));
     }
 
-    /// Replaces the inputs of a finished merge by its run.
+    /// Replaces the inputs of a finished merge by the new run.
     #[expect(
         clippy::disallowed_methods,
         reason = "the next opening removes a run that comes back"
@@ -413,8 +421,8 @@ impl IdIndex {
         }
     }
 
-    /// Returns the newest segments that become one run: those in memory, and every run not larger than all
-    /// newer segments together.
+    /// Returns the newest segments that become one run: those in memory, and every run not larger
+    /// than all newer segments together.
     fn wanted_merge(&self) -> Range<usize> {
         let mut newer = 0;
         let count = self.segments.iter().rev().take_while(|segment| {
@@ -426,7 +434,7 @@ impl IdIndex {
     }
 }
 
-/// Writes segments, oldest first, as one run. Of an id that is there twice, the newer place counts.
+/// Writes segments, oldest first, as one run. Of an id that occurs twice, the newer place counts.
 fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
     let (Some(oldest), Some(newest)) = (segments.first(), segments.last()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -451,6 +459,8 @@ fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
                     let fingerprint = placed.fingerprint;
                     least = Some(least.map_or(fingerprint, |least| least.min(fingerprint)));
                 }
+                // An unreadable input ends the merge: a run without some ids would let entries be
+                // stored twice.
                 Some(Err(_)) => return source.next(),
                 None => {}
             }
@@ -461,8 +471,8 @@ fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
                 .as_ref()
                 .is_ok_and(|placed| placed.fingerprint == least)
         };
-        // Sources are newest first, so the first place counts. All of them are collected, because each must
-        // pass the id.
+        // Sources are newest first, so the first place counts. All of them are collected, because
+        // each must pass the id.
         let found = sources
             .iter_mut()
             .filter_map(|source| source.next_if(is_it));
@@ -612,8 +622,8 @@ mod tests {
         assert_eq!(open(folder.path()).covered(), CommitNumber(100));
     }
 
-    /// Goal: a run whose blocks are damaged is found out, and made again; a merge that was cut off is not
-    /// believed, however whole it looks.
+    /// Goal: a run whose blocks are damaged is found out, and made again; a merge that was cut off
+    /// is not believed, however whole it looks.
     #[test]
     fn damaged_blocks_are_made_again() {
         let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();

@@ -1,8 +1,8 @@
 //! The journal: the way of each commit into the log, one write and one sync.
 //!
-//! Shell: files below `<data>/journal`. Commits are appended to the newest file; a full one is settled (its content
-//! goes to sled) and its room used again. Files are filled with zeros before they are written to, since a sync that
-//! need not record new blocks takes half the time.
+//! Shell: files below `<data>/journal`. Commits are appended to the newest file. A full file is
+//! settled: the content goes to sled, and the room is used again. Zeros fill a file before its
+//! records do, since a sync that need not record new blocks takes half the time.
 //!
 //! ```text
 //! file     "SFJ1" | number of its first commit u64 | chain hash before it 32 | CRC-32 u32 | zeros up to 512
@@ -10,9 +10,9 @@
 //! item     length of the key u8 | key | length of the value | value; the first has the facts of the commit
 //! ```
 //!
-//! The length is that of the items; the CRC covers everything behind it. The link is the beginning of the chain hash
-//! before the commit. A file used again still has records behind its end: of smaller numbers, so they are not taken
-//! for new ones.
+//! The length is that of the items; the CRC covers everything behind it. The link is the beginning
+//! of the chain hash before the commit. A file that is used again still has old records behind the
+//! end of the new ones. Their numbers are smaller, so no reader takes them for new records.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -49,24 +49,27 @@ const SECTOR_BYTES: u64 = 512;
 const HEAD_BYTES: u64 = SECTOR_BYTES;
 const RECORD_HEAD_BYTES: usize = 24;
 const RECORD_HEAD_LENGTH: u64 = 24;
-/// Bytes of a record up to the end of its number, which vouches for the length before it.
+/// Bytes of a record up to the end of the number, which vouches for the length before that number.
 const NUMBERED_BYTES: u64 = 16;
-/// Length of a commit's key, and the bytes of a record up to the end of its first key, which is such a one.
+/// Length of a commit's key, and bytes of a record up to the end of the first key, which is a
+/// commit's key.
 const COMMIT_KEY_BYTES: u8 = 9;
 const LIKELY_BYTES: u64 = RECORD_HEAD_LENGTH + 1 + 9;
-/// Numbers of commits in one file are nearer to each other than this. Other bytes taken for a number hardly ever are.
+/// Numbers of commits in one file are nearer to each other than this. Other bytes taken for a
+/// number hardly ever are.
 const NUMBERS_APART: u64 = 1 << 32;
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
 const AHEAD_BYTES: [u64; 2] = [64 * 1024, 1024 * 1024];
-/// Zeros that are written at a time. The system would have to map and clear new memory for each write.
+/// Zeros that are written at a time. The system would have to map and clear new memory for each
+/// write.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Bytes read at a time when a file is read from its beginning.
 const READ_BYTES: u64 = 1024 * 1024;
 /// Name of a file whose content is settled, and whose room is used again.
 const SPARE: &str = "spare";
-/// Longest time in which commits are acknowledged without a look for the newest file by its name.
+/// Longest time in which commits are acknowledged without a look for the newest file by name.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A place in a file of the journal.
@@ -85,19 +88,19 @@ impl Place {
     }
 }
 
-/// A file of the journal, for readers. It stays readable after it was removed.
+/// A file of the journal, for readers. A removed file stays readable.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
     identity: Identity,
     path: PathBuf,
-    /// Number of the first commit in it.
+    /// Number of the first commit in the file.
     pub(super) first: CommitNumber,
     /// Chain hash before that commit.
     before: ChainHash,
-    /// Bytes that it had when it was opened, or when another file was begun behind it.
+    /// Bytes of the file when it was opened, or when the journal began the next file.
     length: AtomicU64,
-    /// Whether a value of it could not be read: the next opening refuses such a log.
+    /// Whether a value of the file could not be read: the next opening refuses such a log.
     is_damaged: AtomicBool,
 }
 
@@ -108,6 +111,8 @@ impl JournalFile {
     ///
     /// Returns the failure of the disk, or that the value is damaged.
     pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+        // Noted for the writer: a file with a damaged value takes no more commits, as the next
+        // opening would refuse the log.
         let value = self.whole_value(place);
         if let Err(LogError::Damaged { .. }) = value {
             self.is_damaged.store(true, Ordering::Release);
@@ -116,6 +121,8 @@ impl JournalFile {
     }
 
     fn whole_value(&self, place: Place) -> Result<Bytes, LogError> {
+        // The length needs no bound: the index takes places only from records whose checksum was
+        // right.
         let mut value = vec![0; usize::try_from(place.length).unwrap_or(usize::MAX)];
         let read = self.file.read_exact_at(&mut value, u64::from(place.at));
         read.map_err(LogError::io("read", &self.path))?;
@@ -123,11 +130,12 @@ impl JournalFile {
             let path = visible_path(&self.path);
             LogError::damaged(format!("{} at {}", path.display(), place.at))
         };
+        // Sliced and not copied: the checksum is the end of the same allocation.
         let length = unseal(&value).ok_or_else(damaged)?.len();
         Ok(Bytes::from(value).slice(..length))
     }
 
-    /// Returns whether a value of it could not be read.
+    /// Returns whether a value of the file could not be read.
     pub(super) fn is_damaged(&self) -> bool {
         self.is_damaged.load(Ordering::Acquire)
     }
@@ -141,7 +149,8 @@ impl JournalFile {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk, that a record is damaged which is not the last one, or the error of `take`.
+    /// Returns the failure of the disk, that a record is damaged which is not the last one, or the
+    /// error of `take`.
     pub(super) fn scan(
         &self,
         mut take: impl FnMut(&Record<'_>) -> Result<(), LogError>,
@@ -149,6 +158,8 @@ impl JournalFile {
         let length = self.length()?;
         let (mut at, mut number) = (HEAD_BYTES, self.first);
         let mut piece = Piece::default();
+        // A record of an earlier use of the file is whole, too. Only its number, which is smaller,
+        // tells that the new records have ended.
         while let Some(record) = self.record(at, length, &mut piece)?
             && record.number == number
         {
@@ -159,18 +170,20 @@ impl JournalFile {
         Ok(at)
     }
 
-    /// Checks that the file ends at `end` because a crash tore its last commit: no later commit is behind.
+    /// Checks that the file ends at `end` because a crash tore the last commit: no later commit is
+    /// behind.
     ///
     /// # Errors
     ///
-    /// Returns that there is one, hence that an acknowledged commit is damaged.
+    /// Returns that there is a later commit, hence that an acknowledged commit is damaged.
     pub(super) fn check_end(&self, end: u64, next: CommitNumber) -> Result<(), LogError> {
         let length = self.length()?;
         let (mut at, mut piece) = (end, Piece::default());
-        // A file has its length before a record is written, so a record never reaches over its end.
+        // A file grows before a record is written, so no record reaches over the end of the file.
         let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
         let head = head.and_then(RecordHead::decode);
-        // A power cut may have kept one of two sectors: the length is then that of an earlier use of the file.
+        // A power cut may have kept one of two sectors. The length is then a remnant of an earlier
+        // use of the file, and proves nothing.
         let is_whole = at / SECTOR_BYTES == (at + NUMBERED_BYTES - 1) / SECTOR_BYTES;
         let is_cut = |head: &RecordHead| {
             let end = at + RECORD_HEAD_LENGTH + u64::from(head.length);
@@ -208,8 +221,8 @@ impl JournalFile {
         Ok(file.map_err(LogError::io("measure", &self.path))?.len())
     }
 
-    /// Returns the number of the record that seems to begin at an offset. A look is short, while a checksum covers as
-    /// many bytes as a length says, and any four bytes may be a length.
+    /// Returns the number of the record that seems to begin at an offset. A look is short, while a
+    /// checksum covers as many bytes as a length says, and any four bytes may be a length.
     fn likely_record(
         &self,
         at: u64,
@@ -225,14 +238,14 @@ impl JournalFile {
             return Ok(None);
         };
         let number = RecordHead::decode(head).map(|head| head.number);
-        // An entry's text has no bytes 0, so it cannot counterfeit a number that is near.
+        // An entry's text has no bytes 0, so the text cannot counterfeit a number that is near.
         let begins = |number: &CommitNumber| {
             number.0.abs_diff(self.first.0) < NUMBERS_APART && *found == number.0.to_be_bytes()
         };
         Ok(number.filter(begins))
     }
 
-    /// Returns the record at an offset, if it is whole.
+    /// Returns the record at an offset, if the record is whole.
     fn record<'p>(
         &self,
         at: u64,
@@ -264,7 +277,7 @@ impl JournalFile {
         }))
     }
 
-    /// Returns bytes of the file, if it has them. Reads ahead.
+    /// Returns bytes of the file, or `None` beyond its end. Reads ahead.
     fn bytes<'p>(
         &self,
         at: u64,
@@ -276,6 +289,8 @@ impl JournalFile {
             return Ok(None);
         }
         let held = piece.at + u64::try_from(piece.bytes.len()).unwrap_or(u64::MAX);
+        // A look behind the end of the records comes to each eighth byte, so that a read for each
+        // look would take far too long.
         if at < piece.at || at + count > held {
             let wanted = count.max(READ_BYTES).min(length - at);
             piece.bytes.resize(usize::try_from(wanted).unwrap_or(0), 0);
@@ -317,7 +332,7 @@ impl RecordHead {
     }
 }
 
-/// A record, as it stands in a file.
+/// A record of a commit in a file.
 #[derive(Debug)]
 pub(super) struct Record<'p> {
     /// Number of the commit.
@@ -333,13 +348,14 @@ impl<'p> Record<'p> {
         self.link == link_of(chain)
     }
 
-    /// Returns the bytes it takes in the file.
+    /// Returns the bytes that the record takes in the file.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = (RECORD_HEAD_BYTES + self.items.len()).next_multiple_of(ALIGNMENT);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Returns the keys and values, and the place of each value. `None` stands for an item that cannot be read.
+    /// Returns the keys and values, and the place of each value. `None` stands for an unreadable
+    /// item.
     pub(super) fn items(&self) -> impl Iterator<Item = Option<Item<'p>>> + use<'p> {
         let (whole, at) = (self.items, self.at);
         let mut from = Reader(whole);
@@ -364,7 +380,7 @@ impl<'p> Record<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item<'p> {
     pub(super) key: &'p [u8],
-    /// The value, with its checksum.
+    /// The value and the checksum behind it.
     pub(super) value: &'p [u8],
     pub(super) place: Place,
 }
@@ -384,6 +400,7 @@ fn encode_record(
     let mut out = Writer(Vec::with_capacity(
         RECORD_HEAD_BYTES + bytes.sum::<usize>() + 8,
     ));
+    // Room for the length and the checksum, which are known only behind the items.
     out.bytes(&[0; 8]);
     out.long(number.0);
     out.bytes(&link_of(before));
@@ -401,7 +418,7 @@ fn encode_record(
     record
 }
 
-/// A look that found the newest file by its name.
+/// A look that found the newest file by name.
 #[derive(Clone, Copy, Debug)]
 struct NameCheck {
     /// Time at which the look began.
@@ -413,9 +430,9 @@ struct NameCheck {
 /// The journal, for the writer.
 pub(super) struct Journal {
     folder: PathBuf,
-    /// The folder by its name, in which the next opening looks for the files.
+    /// Path of the folder by name, where the next opening looks for the files.
     name: PathBuf,
-    /// The newest file's path by that name.
+    /// Path of the newest file below `name`.
     place: PathBuf,
     barrier: Arc<dyn Barrier>,
     file: Arc<JournalFile>,
@@ -423,7 +440,7 @@ pub(super) struct Journal {
     end: u64,
     /// Bytes of the file that are written, with records or zeros.
     written: u64,
-    /// The last look of a commit that found the file by its name.
+    /// The last look of a commit that found the file by name.
     looked: Option<NameCheck>,
 }
 
@@ -453,7 +470,7 @@ impl Journal {
         })
     }
 
-    /// Notes the name of the folder, which was opened by a handle.
+    /// Sets the name of the folder, which was opened by a handle.
     pub(super) fn named(self, name: PathBuf) -> Self {
         let place = self.file.place_in(&name);
         Self {
@@ -475,7 +492,8 @@ impl Journal {
         end: u64,
     ) -> Result<Self, LogError> {
         let written = file.length()?;
-        // A commit that was read back may have been written and not synced: readers would see it before it is durable.
+        // The last commit may have been written and not synced by an earlier process. Without this
+        // sync, readers would see that commit before it is durable.
         let synced = barrier.sync(&file.file);
         synced.map_err(LogError::io("sync", &file.path))?;
         Ok(Self {
@@ -500,13 +518,14 @@ impl Journal {
         self.end
     }
 
-    /// Appends a commit, and calls `seen` with its record once it would survive a power cut, and the file is checked: the next
-    /// opening finds it, unless the file was moved within [`LOOK_EVERY`].
+    /// Appends a commit, and calls `seen` with the record. By then the commit would survive a power
+    /// cut, and the file is checked: the next opening finds the commit, unless the file was moved
+    /// within [`LOOK_EVERY`].
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk, that the file is not where it was, or the error of `seen`. The commit may be found at
-    /// the next opening.
+    /// Returns the failure of the disk, that the file is not at its place, or the error of `seen`.
+    /// The next opening may find the commit all the same.
     pub(super) fn append(
         &mut self,
         number: CommitNumber,
@@ -523,6 +542,7 @@ impl Journal {
         };
         let end = self.end + record.bytes();
         self.write_ahead(end)?;
+        // The record is written at once, so that a torn write is one torn record at the end.
         let path = &self.file.path;
         let written = self.file.file.write_all_at(&bytes, self.end);
         written.map_err(LogError::io("write", path))?;
@@ -541,14 +561,17 @@ impl Journal {
         }
         let synced = self.barrier.sync(&self.file.file);
         synced.map_err(LogError::io("sync", path))?;
+        // Behind the sync and before the answer: a commit in a file that was moved away is lost to
+        // the next start, however durable the bytes are.
         self.check_before_answer()?;
         seen(&record)?;
         self.end = end;
         Ok(())
     }
 
-    /// Checks that the newest file has its names and the length that it has been given. A file that was moved has both. Only
-    /// the look by name notices that, which takes three times as long: it is due once in [`LOOK_EVERY`].
+    /// Checks that the newest file has all of its names and the length that the journal gave the
+    /// file. A moved file has both. Only the look by name notices a move. That look takes three
+    /// times as long, so one is due in each [`LOOK_EVERY`].
     ///
     /// # Errors
     ///
@@ -562,19 +585,22 @@ impl Journal {
         if self.looked.is_some_and(is_whole) && !self.file.is_damaged() {
             return Ok(());
         }
+        // Taken before the look: a move during the look must fall into the next interval.
         let at = Instant::now();
+        // A lost second name can be the one that counts, so a change of the number makes a look by
+        // name due at once.
         let names = held::look_at(&self.file.file).map(|(names, _)| names);
         self.check_place()?;
         self.looked = names.ok().map(|names| NameCheck { at, names });
         Ok(())
     }
 
-    /// Checks that the newest file is found by its name, with the length that it has been given, and that what was read of it
-    /// was whole.
+    /// Checks that the name leads to the newest file, that the file has the length that the journal
+    /// gave, and that all values read from the file were whole.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Displaced`] if it is not.
+    /// Returns [`LogError::Displaced`] if one of them is not so.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         let path = &self.place;
         let is_whole = |(found, length)| found == self.file.identity && length == self.written;
@@ -588,12 +614,14 @@ impl Journal {
         Err(LogError::Displaced { what })
     }
 
-    /// Makes the file long enough for a record that ends at `end`. Small records get zeros ahead of them.
+    /// Makes the file long enough for a record that ends at `end`. Small records get zeros ahead of
+    /// them.
     fn write_ahead(&mut self, end: u64) -> Result<(), LogError> {
         if end <= self.written {
             return Ok(());
         }
-        // A file that was cut would get its length back, and zeros in place of records.
+        // Growth would give a cut file its length back, with zeros in place of acknowledged
+        // records.
         self.check_place()?;
         let [least, most] = AHEAD_BYTES;
         let ahead = self.written.clamp(least, most);
@@ -602,7 +630,7 @@ impl Journal {
         // The length comes first, in whole steps, so that any other length is damage.
         file.set_len(length).map_err(LogError::io("write", path))?;
         let from = std::mem::replace(&mut self.written, length);
-        // A large record needs few syncs for its bytes anyway.
+        // A large record needs few syncs for many bytes anyway, so zeros ahead would save little.
         if end - self.end <= most {
             for at in (from..length).step_by(ZEROS.len()) {
                 let rest = usize::try_from(length - at).unwrap_or(usize::MAX);
@@ -618,8 +646,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk, or that the newest file is not where it was: nobody would look at it again before it
-    /// is settled.
+    /// Returns the failure of the disk, or that the newest file is not at its place: nobody would
+    /// look at that file again before it is settled.
     pub(super) fn rotate(
         &mut self,
         first: CommitNumber,
@@ -627,10 +655,12 @@ impl Journal {
     ) -> Result<(), LogError> {
         self.check_place()?;
         self.barrier.begins(Step::Rotating);
+        // The file never grows again. From now on, another length is a sign of damage (`is_in`).
         self.file.length.store(self.written, Ordering::Release);
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
         self.place = file.place_in(&self.name);
         self.file = Arc::new(file);
+        // The last look was for the file before.
         self.looked = None;
         (self.end, self.written) = (HEAD_BYTES, written);
         Ok(())
@@ -649,8 +679,8 @@ fn name_of(first: CommitNumber) -> String {
     format!("{:020}", first.0)
 }
 
-/// Opens the spare file, or makes one. A link, or a file that has another name, too, is somebody else's: it is removed and
-/// not written to.
+/// Opens the spare file, or makes one. A link, or a file with a second name, belongs to somebody
+/// else. The function removes the name, and writes nothing to the file.
 #[expect(clippy::disallowed_methods, reason = "a durable rename follows")]
 fn open_spare(spare: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -665,6 +695,7 @@ fn open_spare(spare: &Path) -> io::Result<File> {
                 return Ok(file);
             }
         }
+        // The error of `NOFOLLOW` for a link.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {}
         Err(error) => return Err(error),
     }
@@ -672,7 +703,7 @@ fn open_spare(spare: &Path) -> io::Result<File> {
     options.create_new(true).open(spare)
 }
 
-/// Makes a durable file that has no records. Returns it and its length.
+/// Makes a durable file without records. Returns the file and its length.
 #[cfg_attr(
     planted,
     expect(
@@ -687,7 +718,8 @@ fn create_file(
     before: ChainHash,
 ) -> Result<(JournalFile, u64), LogError> {
     let (spare, path) = (folder.join(SPARE), folder.join(name_of(first)));
-    // Its name comes before its new head: under the name of a settled file, that head would be damage.
+    // The name `spare` must be durable before the new head is written. If a power cut brought back
+    // the name of the settled file, the new head below that name would be damage.
     #[cfg(planted)]
     let sync_folder = |folder: &Path| match planted::is("head-before-name") {
         true => Ok(()),
@@ -695,7 +727,8 @@ fn create_file(
     };
     sync_folder(folder).map_err(LogError::io("sync", folder))?;
     let file = open_spare(&spare).map_err(LogError::io("create", &spare))?;
-    // Not where a reader still has the file under its former name.
+    // A failure is no reason to stop: a reader may still hold the lock of the file under the former
+    // name.
     let _locked = file.try_lock();
     let mut head = Writer(MAGIC.to_vec());
     head.long(first.0);
@@ -708,7 +741,8 @@ fn create_file(
         file.set_len(least).map_err(LogError::io("write", &spare))?;
         head.resize(usize::try_from(least).unwrap_or(0), 0);
     }
-    // Somebody may have changed it. Later, any length but whole steps is damage.
+    // Somebody may have changed the length of the spare file. A later opening takes any length but
+    // whole steps for damage.
     let length = length.max(least) / least * least;
     file.set_len(length)
         .map_err(LogError::io("write", &spare))?;
@@ -716,7 +750,8 @@ fn create_file(
     written.map_err(LogError::io("write", &spare))?;
     let synced = barrier.sync(&file);
     synced.map_err(LogError::io("sync", &spare))?;
-    // Before the first record: a file without its name would take acknowledged commits with it.
+    // The name is durable before the first record. A power cut would else take the file away, and
+    // acknowledged commits with it.
     #[cfg(planted)]
     if planted::is("name-unsynced") {
         let renamed = fs::rename(&spare, &path);
@@ -769,6 +804,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
     let mut files = vec![];
     for path in items.map_err(failed)?.into_iter().map(|item| item.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // The spare file, and whatever an operator has put there.
         let Some(first) = name.parse().ok().map(CommitNumber) else {
             continue;
         };
@@ -777,6 +813,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
         let mut head = [0; 48];
         let decoded = match file.read_exact_at(&mut head, 0) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+            // A failing disk is no damage: `recover` would be the wrong advice.
             read => Some(read.map_err(LogError::io("read", &path))?),
         };
         let decoded = decoded.and_then(|()| {
@@ -807,7 +844,8 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
 ///
 /// # Errors
 ///
-/// Returns the error of a missing resource. A file that stays unread for it would count as lost.
+/// Returns the error of a missing resource. A file that stayed unread for want of a resource would
+/// count as lost.
 pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
     let items = unless_lacking(fs::read_dir(folder))?;
     let mut files = vec![];
@@ -832,6 +870,8 @@ pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
             file,
             path,
             first: CommitNumber(first),
+            // The head may be damaged, and a salvage compares no chain hash with the one in the
+            // head.
             before: ChainHash::START,
         });
     }
@@ -840,7 +880,8 @@ pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
 }
 
 impl JournalFile {
-    /// Hands over every record whose checksum is right, but those of an earlier use of the file.
+    /// Hands over every record whose checksum is right, except records of an earlier use of the
+    /// file.
     pub(super) fn scan_remains(&self, mut take: impl FnMut(&Record<'_>)) {
         let length = self.length().unwrap_or(0);
         let (mut at, mut piece) = (HEAD_BYTES, Piece::default());
@@ -861,8 +902,8 @@ impl JournalFile {
         }
     }
 
-    /// Locks the file for this process. Returns whether another process has locked it: a copy of the folder by hard links
-    /// shares the file, and has a lock file of its own.
+    /// Locks the file for this process. Returns whether another process holds the lock: a copy of
+    /// the folder by hard links shares the file, and has a lock file of its own.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(self.file.try_lock(), Err(TryLockError::WouldBlock))
     }
@@ -871,15 +912,16 @@ impl JournalFile {
         folder.join(self.path.file_name().unwrap_or_default())
     }
 
-    /// Returns whether a folder has the file under its name, with its length. Not for the newest file, which grows.
+    /// Returns whether a folder has the file under the same name and with the same length. Callers
+    /// ask for no newest file, which grows.
     pub(super) fn is_in(&self, folder: &Path) -> bool {
         let length = self.length.load(Ordering::Acquire);
         let is_whole = |(found, found_length)| found == self.identity && found_length == length;
         held::look(&self.place_in(folder)).is_ok_and(is_whole)
     }
 
-    /// Makes sure that reads see the disk: after a sync that failed, the system keeps pages that never got there, and
-    /// counts them as written.
+    /// Makes sure that reads see the disk. After a failed sync, the system keeps pages that never
+    /// got to the disk, and counts them as written.
     ///
     /// # Errors
     ///
@@ -888,7 +930,7 @@ impl JournalFile {
         drop_pages(&self.file).map_err(LogError::io("sync", &self.path))
     }
 
-    /// Cuts off what the file has beyond `most` bytes: each start reads it to its end.
+    /// Cuts the file off behind `most` bytes, since each start reads a file to the end.
     fn shorten(&self, most: u64) -> io::Result<()> {
         let [least, _] = AHEAD_BYTES;
         let most = most.max(least).checked_next_multiple_of(least);
@@ -903,7 +945,8 @@ impl JournalFile {
         self.before == *chain
     }
 
-    /// Gives the room of a settled file to a later one, `most` bytes of it. A file that is being read is removed.
+    /// Gives at most `most` bytes of a settled file to a later file. A file that is still being
+    /// read is removed instead.
     #[expect(
         clippy::disallowed_methods,
         reason = "the next opening tries it again, and a file gets its room only behind a sync"
@@ -915,7 +958,7 @@ impl JournalFile {
             warn!(path = %visible_path(&path).display(), "a settled file was removed or replaced");
             return;
         }
-        // A reader holds the file and not its name, so the file must keep its content.
+        // A reader holds the file and needs no name, so a file with readers must keep the content.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
             Some(settled) => settled
@@ -923,7 +966,7 @@ impl JournalFile {
                 .and_then(|()| fs::rename(&path, &spare)),
             None => fs::remove_file(&path),
         };
-        // Nothing depends on it: the next opening tries it again.
+        // The room is lost only until the next opening, which tries again.
         if let Err(error) = done {
             warn!(%error, path = %visible_path(&path).display(), "a settled file cannot be used again");
         }

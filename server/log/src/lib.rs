@@ -1,8 +1,8 @@
 //! The entry log: the only truth. Everything a reader sees is computed from its commits.
 //!
-//! Pure: the contract. [`sled_log`] keeps it on a disk, [`memory`] in memory for tests and as the
-//! model that crash tests compare with; both pass the same contract tests and have equal chain
-//! hashes for equal commits.
+//! Pure: the contract. [`sled_log`] keeps a log on a disk. [`memory`] keeps one in memory, for
+//! tests and as the model that crash tests compare with. Both pass the same contract tests, and
+//! have equal chain hashes for equal commits.
 #![cfg_attr(
     test,
     expect(
@@ -108,15 +108,15 @@ impl LogHead {
 /// Why a log takes no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// A commit has failed; it takes none until it is opened again.
+    /// A commit has failed; the log takes none until the next opening.
     Failed,
     /// The data folder is not what the server has opened.
     Displaced,
     /// A document beside the log is of another one.
     Replaced,
-    /// There is too little room on the disk to open it again with more in it.
+    /// There is too little room on the disk to settle more entries and to open the log afterwards.
     Full(Space),
-    /// The system lacks something, such as file handles. It is tried again.
+    /// The system lacks something, such as file handles. The log tries again.
     Lacking,
 }
 
@@ -125,7 +125,7 @@ pub enum Closed {
 pub struct Space {
     /// Bytes that may still be written.
     pub free: u64,
-    /// Bytes that must be free for the next commit, and for settling it.
+    /// Bytes that must be free for the next commit, and for settling that commit.
     pub needed: u64,
     /// Whether the bound is that on the length of a file of this process, and not the disk.
     pub is_of_files: bool,
@@ -159,7 +159,7 @@ impl fmt::Display for Space {
 /// Reason why an operation of the log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The disk refused. The log takes no more commits until it is opened again.
+    /// The disk refused. The log takes no more commits until the next opening.
     #[error("cannot {action} {path}")]
     Io {
         /// Attempted action, such as `sync`.
@@ -169,7 +169,7 @@ pub enum LogError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The storage refused. The log takes no more commits until it is opened again.
+    /// The storage refused. The log takes no more commits until the next opening.
     #[error("the storage failed")]
     Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// An earlier commit failed, so the state of the disk is unknown.
@@ -178,7 +178,8 @@ pub enum LogError {
     /// The log is about to be closed.
     #[error("the log is being closed, since the server is stopping")]
     Closing,
-    /// The system lacks something, such as file handles. Nothing was stored. The same call may succeed soon.
+    /// The system lacks something, such as file handles. Nothing was stored. The same call may
+    /// succeed soon.
     #[error("cannot {action} now")]
     Lacking {
         /// Attempted action, such as `read what is settled`.
@@ -186,10 +187,12 @@ pub enum LogError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// A series that is computed from the commits lags far behind them. The same read may succeed soon.
+    /// A series that is computed from the commits lags far behind them. The same read may succeed
+    /// soon.
     #[error("the commits that the series follows from are still being read")]
     Behind,
-    /// The data folder is not what the server has opened. The log takes no more commits until it is opened again.
+    /// The data folder is not what the server has opened. The log takes no more commits until the
+    /// next opening.
     #[error("the data folder is not what the server has opened: {what}")]
     Displaced {
         /// What was moved, removed or replaced.
@@ -198,10 +201,11 @@ pub enum LogError {
     /// Stored records are missing, unreadable or contradict each other.
     #[error("the log is damaged: {what}")]
     Damaged {
-        /// The record and its fault.
+        /// The record and the fault.
         what: String,
     },
-    /// The log is not the one that readers have seen: another one was put in its place, or it has lost its end.
+    /// The log is not the one that readers have seen: somebody has put another log in its place, or
+    /// the last commits are lost.
     #[error("the log is not the one that was served: {what}")]
     Replaced {
         /// Difference that shows the replacement, as a clause.
@@ -210,7 +214,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Returns that the document in a file is not this log's.
+    /// Returns that the document in a file belongs to another log.
     pub fn replaced_beside(file: &Path) -> Self {
         let what = format!("{} has other contents", file.display());
         Self::Replaced { what }
@@ -231,6 +235,7 @@ impl LogError {
         let path = path.into();
         move |source| Self::Io {
             action,
+            // A path below `/proc/self/fd` tells an operator nothing.
             path: visible_path(&path),
             source,
         }
@@ -240,9 +245,9 @@ impl LogError {
 /// Heads of some feeds, by their keys.
 pub type FeedHeads = HashMap<FeedKey, FeedHead>;
 
-/// A durable, append-only sequence of commits, as readers have it.
+/// A durable, append-only sequence of commits, for readers.
 ///
-/// They never see beyond the last commit that [`append`](Append::append) has returned from.
+/// Readers never see beyond the last commit that [`append`](Append::append) has returned from.
 pub trait Commits: Send + Sync {
     /// Returns the announcements of this log's commits.
     fn announcements(&self) -> &Announcements;
@@ -257,9 +262,9 @@ pub trait Commits: Send + Sync {
     /// See [`LogError`].
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
 
-    /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they changed,
-    /// without the entries. They are fewer if the commits have many changes, or if a later one is damaged; they are
-    /// none only beyond the head.
+    /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they
+    /// changed, without the entries. The list is shorter if the commits have many changes, or if a
+    /// later commit is damaged. The list is empty only beyond the head.
     ///
     /// # Errors
     ///
@@ -275,33 +280,37 @@ pub trait Commits: Send + Sync {
     /// See [`LogError`].
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError>;
 
-    /// Checks that the log has the last commit that readers had seen when it was opened.
+    /// Checks that the log has the last commit that readers had seen before this opening.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if it has not: what is beside it is another log's.
+    /// Returns [`LogError::Replaced`] if the commit is missing or another one: the files beside the
+    /// log belong to another log.
     fn check_seen(&self) -> Result<(), LogError> {
         Ok(())
     }
 }
 
-/// The end of a log to which its one writer appends.
+/// The end of a log, where the one writer appends.
 pub trait Append: Send + Sync {
-    /// Appends commit `head + 1`, and returns once it would survive a power cut and is announced.
+    /// Appends commit `head + 1`, and returns once the commit would survive a power cut and is
+    /// announced.
     ///
     /// # Errors
     ///
-    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is final: the commit may or may
-    /// not be found after the next opening, and every later append returns [`LogError::Stopped`].
+    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is
+    /// final: the commit may or may not be found after the next opening, and every later append
+    /// returns [`LogError::Stopped`].
     ///
     /// # Panics
     ///
     /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
-    /// it changes.
+    /// that the commit changes.
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
 
-    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those that the log has, and need not be read.
-    /// They are not compared with it, except in debug builds: with another head, the log would be wrong from then on.
+    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those in the log, so
+    /// that the log need not read them. Only debug builds compare them with the log: a wrong head
+    /// would make the log wrong from then on.
     ///
     /// # Errors
     ///
@@ -314,7 +323,7 @@ pub trait Append: Send + Sync {
         self.append(commit)
     }
 
-    /// Notes, durably, that readers see the log as it is now.
+    /// Notes, durably, that readers see all commits of the log.
     ///
     /// # Errors
     ///
@@ -324,9 +333,9 @@ pub trait Append: Send + Sync {
     }
 }
 
-/// Feeds, each with its entries, its documents and its settings, as commits have left them.
+/// Feeds with their entries, documents and settings, as commits have left them.
 ///
-/// Everything that becomes a document reads a series, whether a publisher or a program has made it.
+/// Every document is made from a series, whether a publisher or a program has made that series.
 pub trait Series: Send + Sync {
     /// Returns the entries at the given positions, as far as they exist.
     ///
@@ -363,7 +372,7 @@ pub trait Series: Send + Sync {
     /// See [`LogError`].
     fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError>;
 
-    /// Returns how a document was opened; the last time, if it was opened anew.
+    /// Returns how a document was opened; of a document that was opened anew, the last opening.
     ///
     /// # Errors
     ///
@@ -371,8 +380,9 @@ pub trait Series: Send + Sync {
     fn opening(&self, feed: FeedKey, document: DocumentNumber)
     -> Result<Option<Opening>, LogError>;
 
-    /// Returns at most `limit` entries of a feed that are strictly older than a place, newest first; without a place, the
-    /// newest. With a negative limit, those that are strictly newer and closest to it.
+    /// Returns at most `limit` entries of a feed that are strictly older than a place, newest
+    /// first; without a place, the newest. With a negative limit, the entries that are strictly
+    /// newer than the place, and closest to that place.
     ///
     /// # Errors
     ///
@@ -398,9 +408,10 @@ pub trait Series: Send + Sync {
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
 }
 
-/// Entries by their ids. Also those that readers do not see yet.
+/// Entries by their ids, including entries that readers do not see yet.
 pub trait Ids: Send + Sync {
-    /// Returns the entries of a feed that have one of these ids, by id. Ids without an entry are left out.
+    /// Returns the entries of a feed that have one of these ids, by id. Ids without an entry are
+    /// left out.
     ///
     /// # Errors
     ///
@@ -423,23 +434,24 @@ pub trait Ids: Send + Sync {
 
 /// Capacity for more commits.
 pub trait Room: Send + Sync {
-    /// Returns whether the log takes commits: not any more once one has failed.
+    /// Returns whether the log takes commits: none after a failed one.
     fn is_open(&self) -> bool {
         true
     }
 
-    /// Returns whether the log takes no commits because its folder, or what is in it, is not what was opened.
+    /// Returns whether the log takes no commits because the folder, or a file in the folder, is not
+    /// the opened one.
     fn is_displaced(&self) -> bool {
         false
     }
 
-    /// Returns whether the log cannot be read as a whole, or takes no commits, until the system has something that it lacks
-    /// now, such as file handles.
+    /// Returns whether the log cannot be read as a whole, or takes no commits, until the system has
+    /// a missing resource again, such as file handles.
     fn is_lacking(&self) -> bool {
         false
     }
 
-    /// Takes no commits any more, because a document in the archive is of another log.
+    /// Ends commits for good, because a document in the archive belongs to another log.
     fn end_as_replaced(&self, _document: &Path) {}
 
     /// Returns the document for which the log takes no commits, if there is one.
@@ -447,7 +459,7 @@ pub trait Room: Send + Sync {
         None
     }
 
-    /// Returns the room on the disk, of which a commit with so many bytes of entries needs some.
+    /// Returns the room on the disk for a commit with so many bytes of entries.
     ///
     /// # Errors
     ///
@@ -466,6 +478,8 @@ pub trait Room: Send + Sync {
     ///
     /// See [`Closed`].
     fn takes_entries(&self) -> Result<(), Closed> {
+        // A log that is replaced or displaced is closed as well, so those reasons come first: an
+        // operator has other things to do for each.
         if self.replaced_by().is_some() {
             return Err(Closed::Replaced);
         }
@@ -475,7 +489,8 @@ pub trait Room: Send + Sync {
         if !self.is_open() {
             return Err(Closed::Failed);
         }
-        // A log that refused a commit goes on asking for room for that one.
+        // Zero bytes are enough: a log that refused a commit goes on asking for the room of that
+        // commit.
         match self.room_for(0) {
             Ok(space) if !space.is_enough() => Err(Closed::Full(space)),
             _ if self.is_lacking() => Err(Closed::Lacking),
@@ -485,12 +500,13 @@ pub trait Room: Send + Sync {
     }
 }
 
-/// An entry log as readers have it: all but its [`Append`]. Whoever needs a part only asks for that.
+/// An entry log for readers: all but [`Append`]. A function that needs one part asks only for that
+/// part.
 pub trait EntryLog: Commits + Series + Ids + Room {}
 
 impl<L: Commits + Series + Ids + Room + ?Sized> EntryLog for L {}
 
-/// An entry log with its end, for the writer and for upkeep.
+/// An entry log with [`Append`], for the writer and for upkeep.
 pub trait WritableLog: EntryLog + Append {}
 
 impl<L: EntryLog + Append + ?Sized> WritableLog for L {}
@@ -507,13 +523,13 @@ impl fmt::Debug for dyn WritableLog {
     }
 }
 
-/// Returns the document that an entry is in: the one it was appended to, by the name it has now.
+/// Returns the document that an entry is in, by the name that the document has now.
 ///
 /// # Errors
 ///
 /// See [`LogError`].
 fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<DocumentName, LogError> {
-    // No later epoch can have renamed the document, so its opening need not be read.
+    // No later epoch can have renamed the document, so the opening need not be read.
     if entry.document.epoch == log.head().epoch {
         return Ok(entry.document);
     }
@@ -521,7 +537,8 @@ fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<Docum
     Ok(opening.map_or(entry.document, |opening| opening.name))
 }
 
-/// Returns settings that a head or an opening refers to, which are there unless the log is damaged.
+/// Returns settings that a head or an opening refers to. They are missing only if the log is
+/// damaged.
 ///
 /// # Errors
 ///

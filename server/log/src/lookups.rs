@@ -1,4 +1,6 @@
 //! Lookups in the log on a disk: in the chapters first, else in sled.
+//!
+//! Shell: files of the journal, sled, and locks.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -73,7 +75,8 @@ impl SledLog {
         decoded(number, first).map(Some)
     }
 
-    /// Returns the facts of a commit up to the head, and of those behind it that are stored with it.
+    /// Returns the facts of a commit up to the head, and the facts of later commits in the same
+    /// record.
     fn facts_from(&self, number: CommitNumber) -> Result<Vec<Vec<u8>>, LogError> {
         match self.unsettled(|chapter| chapter.facts(number))? {
             Some(facts) => Ok(vec![facts.to_vec()]),
@@ -156,7 +159,7 @@ impl SledLog {
         Ok(())
     }
 
-    /// Returns names and their feeds, from a key on: those of chapters, and at most `max` of sled.
+    /// Returns names and their feeds, from a key on: names in chapters, and at most `max` in sled.
     fn names_from(&self, from: &[u8], max: usize) -> Result<BTreeMap<Vec<u8>, FeedKey>, LogError> {
         let mut names = BTreeMap::new();
         let mut unsettled: Vec<(Vec<u8>, Arc<JournalFile>, Place)> = vec![];
@@ -189,8 +192,8 @@ impl SledLog {
     }
 }
 
-/// Returns the facts of a commit up to the head. It is there: its absence taken for the end of the log would end every
-/// replay early.
+/// Returns the facts of a commit up to the head. A missing commit is damage: taken for the end of
+/// the log, the gap would end every replay early.
 fn decoded(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, LogError> {
     let missing = || LogError::damaged(format!("commit {number} is missing"));
     let damaged = || record::damaged("commit", &record::commit_key(number));
@@ -198,7 +201,7 @@ fn decoded(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, 
 }
 
 impl Settled {
-    /// Returns the encoded facts of a settled commit, and of those behind it in the same record.
+    /// Returns the encoded facts of a settled commit, and of later commits in the same record.
     ///
     /// # Errors
     ///
@@ -361,13 +364,13 @@ impl Append for SledLog {
         }
         let chain = self.store(commit, before).map_err(|error| match error {
             LogError::Lacking { .. } => error,
-            // A folder that was moved as a whole is named rather than the file in it.
+            // If the whole folder was moved, the error names the folder and not a file in it.
             LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
-            // A file that was cut fails in many ways.
+            // A cut file fails in many ways. The check names the cause.
             error => self.check_others().err().unwrap_or(error),
         });
         let chain = chain.inspect_err(|error| {
-            // Nothing was written.
+            // Nothing was written, so the log stays open.
             if matches!(error, LogError::Lacking { .. }) {
                 return;
             }
@@ -392,7 +395,8 @@ impl Series for SledLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         let mut groups: Vec<(Arc<JournalFile>, Position, Place)> = vec![];
         let chapters = self.chapters.read();
-        // Entries before the first unsettled one of the feed are settled, and stay so while a settling goes on.
+        // Entries before the first unsettled one of the feed are settled, and stay so while a
+        // settling goes on.
         let unsettled = chapters.all().find_map(|chapter| chapter.first_of(feed));
         for chapter in chapters.all() {
             for (first, place) in chapter.groups(feed, &range) {
@@ -493,7 +497,8 @@ impl Ids for SledLog {
             Some(index) => index.find(feed, ids).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
         };
-        // A damaged run loses its file when it is found, so the second look reads a rebuilt index.
+        // A lookup that meets a damaged run removes its file, so the second look reads a rebuilt
+        // index.
         let found = look().or_else(|_damaged| {
             self.heal_ids()?;
             look()
@@ -506,7 +511,7 @@ impl Ids for SledLog {
 }
 
 impl SledLog {
-    /// Returns the entry at a position where an id is known to be.
+    /// Returns the entry at the position that the index has for an id.
     fn known(&self, feed: FeedKey, id: &EntryId, at: Position) -> Result<Known, LogError> {
         let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
         let entry = self
@@ -567,8 +572,8 @@ impl Room for SledLog {
         let in_files = space::bytes_left_for(&self.folder.path("sled/db"), unsettled);
         let free = in_files.map_or(on_disk, |in_files| in_files.min(on_disk));
         let is_of_files = free < on_disk;
-        // The log is full until the refused commit fits: refusing large commits while taking small ones would
-        // flip `/readyz` with each request.
+        // The log is full until the refused commit fits: refusing large commits while taking small
+        // ones would flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
         let feeds = u64::try_from(feeds).unwrap_or(u64::MAX);
         let needed = space::needed_bytes(unsettled, feeds, wanted);

@@ -1,7 +1,8 @@
 //! The entry log in memory: for tests, and the model that crash tests compare with.
 //!
-//! Pure. The model keeps the commits and finds everything else by looking through them, which is slow and
-//! hard to get wrong.
+//! Shell: a lock. The model keeps the commits, and the settings, openings and entries of each feed,
+//! in plain maps and lists. Lookups of commits, ids and entries look through a list, which is slow
+//! and hard to get wrong.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -68,7 +69,7 @@ impl State {
             commit.instant > head.last,
             "a commit is later than the one before it"
         );
-        // Entry i of a commit has the commit's instant plus i microseconds, across all its feeds.
+        // Entry i of a commit, of whichever feed, has the commit's instant plus i microseconds.
         let mut entries = 0;
         for change in &commit.changes {
             match change {
@@ -131,7 +132,7 @@ impl State {
 
     fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
         let key = change.feed().expect("an epoch and defaults are of no feed");
-        // The first revision of its settings creates a feed.
+        // The first revision of settings creates the feed.
         if let Change::Settings {
             settings,
             revision: Revision::FIRST,
@@ -232,6 +233,7 @@ impl Append for MemoryLog {
         self.announcements.invalidate(commit);
         let chain = state.head().chain;
         drop(state);
+        // Without the lock, since listeners may read the log.
         self.announcements.announce(commit);
         Ok(chain)
     }
@@ -315,8 +317,8 @@ impl Ids for MemoryLog {
         ids: &[&EntryId],
     ) -> Result<HashMap<EntryId, Known>, LogError> {
         let ids: HashSet<&EntryId> = ids.iter().copied().collect();
-        // Cloned, so that the lock is free: `document_of` takes it again, and a second read lock behind a
-        // waiting writer would never be granted.
+        // Cloned, so that the lock is free: `document_of` takes the lock again, and a second read
+        // lock behind a waiting writer would never be granted.
         let entries: Vec<Entry> = match self.state().feeds.get(&feed) {
             Some(feed) => {
                 let found = feed.entries.iter().filter(|entry| ids.contains(&entry.id));

@@ -1,6 +1,6 @@
 //! The last moment that a running server knew: a log without new commits has none of its own.
 //!
-//! Shell: one small file.
+//! Shell: one small file, and the clock.
 //!
 //! ```text
 //! slot (two in turn):  "SFM1" | turn u64 | microseconds since 1970 i64 | CRC-32 u32
@@ -27,7 +27,7 @@ const MAGIC: &[u8; 4] = b"SFM1";
 const BYTES: usize = 24;
 /// Pause between two looks at the clock.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Difference from the noted moment at which it is noted again.
+/// Difference between the noted moment and the clock at which the clock is noted again.
 const RENEWED_AFTER: Duration = Duration::from_hours(24);
 /// Time without a leap behind which a clock is noted.
 const STEADY: Duration = Duration::from_mins(10);
@@ -44,7 +44,7 @@ impl MomentNote {
         Self(path)
     }
 
-    /// Returns the noted moment, if there is a readable one.
+    /// Returns the noted moment, or `None` if the note is missing or unreadable.
     pub fn read(&self) -> Option<Timestamp> {
         slots::read(&self.0, decode)
     }
@@ -53,8 +53,9 @@ impl MomentNote {
     ///
     /// # Errors
     ///
-    /// Returns why the file cannot be written. The note before is left.
+    /// Returns why the file cannot be written. The earlier note is left.
     pub fn write(&self, at: Timestamp) -> io::Result<()> {
+        // Opened for each write, which is about one a day, so that no handle is held.
         match Slots::open(&self.0, decode) {
             Ok((mut slots, _)) => {
                 slots.write(|turn| encode(turn, at))?;
@@ -68,13 +69,15 @@ impl MomentNote {
     }
 }
 
-/// Looks at the clock until the server stops, and renews the note now and then: once the clock has run for a while without
-/// a leap, so that a wrong one at a start is not noted.
+/// Looks at the clock until the server stops, and renews the note now and then: once the clock has
+/// run for a while without a leap, so that a wrong one at a start is not noted.
 pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
     let mut noted = note.and_then(MomentNote::read);
     let mut not_before: Option<Instant> = None;
     loop {
         let (now, standing, steady) = clock.look();
+        // A refused reading, or one of a clock that is behind the log, must not be what the next
+        // start trusts.
         let is_accepted = !matches!(standing, Standing::Behind { .. } | Standing::Refused { .. });
         let is_other = noted.is_none_or(|noted| apart(noted, now) >= RENEWED_AFTER);
         let may_try = not_before.is_none_or(|then| Instant::now() >= then);
@@ -88,6 +91,8 @@ pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
                 Ok(()) => noted = Some(now),
                 Err(error) => {
                     warn!(%error, "the last known moment cannot be noted; it is tried again in an hour");
+                    // Without a pause, a disk that refuses would fill the server's log with a
+                    // warning each second.
                     not_before = Instant::now().checked_add(RETRIED_AFTER);
                 }
             }

@@ -1,8 +1,9 @@
 //! Opening a log on a disk, so that sled never destroys the only copy of a commit.
 //!
-//! Shell: the data folder. sled gets no values between two settlings, and its recovery, which writes, is rehearsed
-//! before. The journal is read first. What is refused before sled is opened stays unchanged; later refusals leave what
-//! sled's recovery and the journal have made of it.
+//! Shell: the data folder. sled gets no values between two settlings. sled's recovery writes, so a
+//! rehearsal comes first. The journal is read before all else. A refusal before the opening of sled
+//! leaves all files unchanged. A later refusal leaves the changes that sled's recovery and the
+//! journal have made.
 
 use std::{
     fs, io,
@@ -38,7 +39,8 @@ use super::{
 };
 use crate::watermark::Watermark;
 
-/// Bytes of a chapter from which on it is settled. Small in unit tests, so that they see many chapters.
+/// Bytes of a chapter from which on the chapter is settled. Small in unit tests, so that they see
+/// many chapters.
 const CHAPTER_BYTES: u64 = if cfg!(test) {
     16 * 1024
 } else {
@@ -47,7 +49,7 @@ const CHAPTER_BYTES: u64 = if cfg!(test) {
 
 /// How a log uses the disk.
 pub struct Disk {
-    /// What makes commits durable.
+    /// Barrier that makes commits durable.
     pub barrier: Arc<dyn Barrier>,
     /// Bytes of commits in the journal from which on they are settled.
     pub chapter_bytes: u64,
@@ -75,12 +77,12 @@ impl Disk {
     }
 }
 
-/// An opened log, and the folder it must be closed into.
+/// An opened log, with the data folder that stays locked until the log is closed.
 #[derive(Debug)]
 pub struct OpenedLog {
     /// The log, checked against its witness.
     pub log: SledLog,
-    /// Its data folder, locked until this is dropped.
+    /// Data folder of the log, locked until this value is dropped.
     pub folder: Arc<DataFolder>,
 }
 
@@ -102,9 +104,9 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
 ///
 /// # Errors
 ///
-/// Returns that there is something else in it: a mistyped path is no place for a log.
+/// Returns that the folder has foreign files: a mistyped path is no place for a log.
 fn is_new(folder: &Path) -> Result<bool, OpenError> {
-    // A missing folder is new; an unreadable one is refused when it is locked.
+    // A missing folder is new. The lock refuses an unreadable folder.
     let Ok(items) = fs::read_dir(folder) else {
         return Ok(true);
     };
@@ -115,7 +117,8 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
     if has("witness") || has("journal") || has("sled") {
         return Ok(false);
     }
-    // Files that a server makes beside or before a log, and `lost+found` at the root of a file system.
+    // Files that a server makes beside or before a log, and `lost+found` at the root of a file
+    // system.
     let expected = [
         "lock",
         "www",
@@ -129,6 +132,7 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         CONTROL_SOCKET,
         "lost+found",
     ];
+    // Folders of documents are expected only if they have no files.
     refuse_remains(folder)?;
     match names.iter().find(|name| !expected.contains(&name.as_str())) {
         Some(found) => Err(OpenError::Foreign {
@@ -139,8 +143,8 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Refuses to begin a log where another one has left documents, or other files that follow from it: they would be taken
-/// for the new one's.
+/// Refuses to begin a log where another log has left documents, or other files that follow from its
+/// commits: they would be taken for files of the new log.
 fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
     // An operator may have files of their own in `www`.
     let made = [
@@ -172,7 +176,7 @@ fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be told: without a right, for one, it might be there.
+/// Returns why the folder cannot be read: without a right, for one, a file might be there unseen.
 fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
     let items = match fs::read_dir(folder) {
         Err(error)
@@ -197,8 +201,8 @@ fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Reads what is left of the log in `folder`, in any state. sled's files are copied to `scratch` first, since opening
-/// them changes them.
+/// Reads the remains of the log in `folder`, in any state. sled's files are copied to `scratch`
+/// first, since an opening changes them.
 ///
 /// # Errors
 ///
@@ -233,24 +237,24 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
     snapshots::remove_unfinished(&copied.path("sled"))
         .and_then(|()| snapshots::put_back(&copied.path("sled")))
         .map_err(copied.io("write to", "sled"))?;
-    // By its own path, since the handle is closed before.
+    // Opened by the path of `scratch`: the handle of the locked folder is closed before sled is.
     match Settled::open(&scratch.join("sled")) {
         Ok(settled) => {
             refuse_other(&settled, folder)?;
             remains.add_settled(settled);
         }
-        // Its entries would count as lost.
+        // sled's entries would count as lost.
         Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
         Err(_damaged) => {}
     }
     Ok(remains)
 }
 
-/// Removes the copy that was made to [`salvage`] a log.
+/// Removes the copy that [`salvage`] has made.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be removed.
+/// Returns why the copy cannot be removed.
 #[expect(
     clippy::disallowed_methods,
     reason = "a folder for unfinished work that comes back is nobody's"
@@ -285,13 +289,13 @@ pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
     })
 }
 
-/// Opens the log in `folder` on a disk that syncs, or settles, in its own way.
+/// Opens the log in `folder` on a disk with another barrier or other bounds.
 ///
 /// # Errors
 ///
 /// See [`OpenError`].
 pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
-    // Before the lock, which creates the folder: a mistyped path is left as it is.
+    // Asked before the lock, which creates files: a folder at a mistyped path stays unchanged.
     let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
     disk.barrier.begins(Step::Opening);
@@ -305,6 +309,7 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     };
     let data = Arc::new(data);
     let log = open_log(&data, disk, witness, testimony)?;
+    // Lookups of ids fail until the index is there.
     log.index_ids(&data.path("ids"))
         .map_err(|error| data.open_error(error))?;
     data.write_process_id()?;
@@ -319,7 +324,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
         let (mut witness, said) = Witness::open(&path).map_err(data.io("read", "witness"))?;
         return match said {
             Some(said) => Ok((witness, said)),
-            // The very first start was cut off before its witness was on the disk.
+            // The very first start broke off before the witness was on the disk.
             None if !has_commits(data)? => {
                 let testimony = begin(data, disk, &mut witness)?;
                 Ok((witness, Said::Current(testimony)))
@@ -327,18 +332,21 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
             None => Err(data.damaged("its witness is unreadable")),
         };
     }
-    // Without the witness, a log that is gone would pass for a new one.
+    // A log whose witness is gone must not pass for a new one.
     if has_commits(data)? {
         return Err(data.damaged("its witness is missing"));
     }
+    // Asked again under the lock: another process may have begun a log here since the first look.
     refuse_remains(data.held().name())?;
+    // The journal first: a witness without a journal would be damage, and a journal without commits
+    // is begun again.
     begin_journal(data, disk)?;
     let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
     sync_folder(&data.path).map_err(data.io("sync", ""))?;
     Ok((witness, Said::Current(Testimony::NOTHING)))
 }
 
-/// Makes the first file of the journal, durably; the witness comes behind it.
+/// Makes the first file of the journal, durably, before the witness exists.
 fn begin_journal(data: &DataFolder, disk: &Disk) -> Result<(), OpenError> {
     let (barrier, start) = (Arc::clone(&disk.barrier), LogHead::START);
     Journal::create(&data.path("journal"), barrier, CommitNumber(1), start.chain)
@@ -356,7 +364,7 @@ fn begin(data: &DataFolder, disk: &Disk, witness: &mut Witness) -> Result<Testim
     Ok(Testimony::NOTHING)
 }
 
-/// Returns whether the folder has anything that commits may be in.
+/// Returns whether the folder has files that may hold commits.
 fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
     let in_journal = match journal::open_files(&data.path("journal")) {
         Ok(files) => {
@@ -364,7 +372,7 @@ fn has_commits(data: &DataFolder) -> Result<bool, OpenError> {
             !files.iter().all(is_empty)
         }
         Err(error) if lack_in(&error).is_some() => return Err(data.open_error(error)),
-        // An unreadable journal is taken for one with commits.
+        // An unreadable journal may have commits, so a new log must not replace it.
         Err(_) => true,
     };
     #[cfg(planted)]
@@ -383,9 +391,10 @@ fn open_log(
     testimony: Testimony,
 ) -> Result<SledLog, OpenError> {
     let (mut read, mut unused) = read_sure(data, &testimony)?;
+    // A settling takes full chapters, so none was under way if the journal has only the newest one.
     let stood_still = read.chapters.len() == 1;
     let settled = open_settled(data, &testimony, stood_still)?;
-    // Names that an earlier start found or made may not be on the disk yet.
+    // An earlier process may have been killed before it synced the names in these folders.
     for folder in [data.path("journal"), data.path.clone()] {
         #[cfg(planted)]
         if crate::planted::is("opening-names-unsynced") {
@@ -395,7 +404,8 @@ fn open_log(
     }
     let failed = |error| data.open_error(error);
     let end = settled_end(&settled, &testimony).map_err(failed)?;
-    // A settling that did not end: sled may have lost parts of it, and the journal's copy is given up next.
+    // A settling has put the mark into sled and has not written the witness. sled may have lost
+    // parts of such a chapter, and the journal's copy is given up next.
     for (chapter, _) in read.settled(end) {
         // sled panics on some damage.
         let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
@@ -447,7 +457,7 @@ fn open_log(
         seen,
         disk.fresh_ids,
     );
-    // Before the room of settled files is used again: the witness must know that they are settled.
+    // Without this note, the next start would miss the settled files, which are used again below.
     log.note_settled().map_err(failed)?;
     for file in unused {
         file.recycle(disk.chapter_bytes);
@@ -455,16 +465,18 @@ fn open_log(
     Ok(log)
 }
 
-/// Finds the files of the settled part, which the next opening needs.
+/// Finds the files without which the next opening would refuse the settled part.
 fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
     let find = |name: &str| FoundFile::find(data.name_of(name));
     let db = find("sled/db").map_err(data.io("find", "sled/db"))?;
+    // The witness never gets shorter. The length of sled's file follows from its snapshot, and is
+    // checked with that.
     let witness = find("witness").and_then(FoundFile::whole);
     Ok(vec![db, witness.map_err(data.io("find", "witness"))?])
 }
 
-/// Opens the note of the last commit that readers have seen. In the folder of the views, since an older log is put in the
-/// place of a newer one without them.
+/// Opens the note of the last commit that readers have seen. The note lies in the folder of the
+/// views: whoever puts an older log in the place of a newer one leaves that folder behind.
 fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, Seen), OpenError> {
     let folder = data.path("views");
     create_private_folder(&folder).map_err(data.io("create", "views"))?;
@@ -475,7 +487,7 @@ fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, Seen), Open
     SeenNote::open(&folder.join(seen::NAME), end).map_err(data.io("open", "views/seen"))
 }
 
-/// What the journal holds.
+/// Chapters of the journal, and the end of the log.
 struct ReadJournal {
     /// Chapters, oldest first, each with the end of its records.
     chapters: Vec<(Chapter, u64)>,
@@ -491,24 +503,28 @@ impl ReadJournal {
     }
 }
 
-/// Reads the journal, which must reach as far as the testimony. Pages behind a failed sync are read from the disk again.
+/// Reads the journal, which must reach as far as the testimony. Pages of a failed sync are read
+/// from the disk again.
 fn read_sure(
     data: &DataFolder,
     testimony: &Testimony,
 ) -> Result<(ReadJournal, Vec<Arc<JournalFile>>), OpenError> {
-    // Only read so far: a refusal touches nothing.
+    // Files are only read here, so that a refusal leaves them unchanged.
     let (mut read, mut unused) = read_journal(data, testimony)?;
-    // The sync of the last commit may have failed: it is noted in the witness after its sync only.
+    // The witness names a commit only after its sync. So the sync of later commits may have failed,
+    // and their pages may be in memory only.
     if read.head.is_some_and(|head| head.number > testimony.end)
         && let Some((newest, _)) = read.chapters.pop()
     {
         let dropped = newest.file.drop_pages();
         dropped.map_err(|error| data.open_error(error))?;
-        // Before the second reading: an index of each file is enough, and each file has one lock.
+        // Dropped before the second reading: two indexes would take twice the memory, and the locks
+        // of the files would refuse the second one.
         drop((std::mem::take(&mut read.chapters), newest));
         unused.clear();
         (read, unused) = read_journal(data, testimony)?;
     }
+    // A journal without commits ends where the settled part does.
     let known = read.head.map_or(testimony.commit, |head| head.number);
     if known < testimony.end {
         let what = format!("it ends at commit {known} and had {}", testimony.end);
@@ -517,7 +533,7 @@ fn read_sure(
     Ok((read, unused))
 }
 
-/// Reads the files from the first unsettled commit on. Returns the older ones besides.
+/// Reads the files from the first unsettled commit on. Returns the older files, too.
 fn read_journal(
     data: &DataFolder,
     testimony: &Testimony,
@@ -527,6 +543,7 @@ fn read_journal(
     let missing = |first: CommitNumber| {
         data.damaged(format!("its journal from commit {first} on is missing"))
     };
+    // A copy of the folder by hard links has another lock file, and shares these files.
     if files.iter().any(JournalFile::is_in_use) {
         return Err(OpenError::Locked {
             folder: data.name_of("journal"),
@@ -536,6 +553,7 @@ fn read_journal(
     let first = testimony.commit.next();
     let begin = files.iter().position(|file| file.first == first);
     let rest = files.split_off(begin.ok_or_else(|| missing(first))?);
+    // Only the witness shows that the newest file is gone: the others follow each other without it.
     if !rest.iter().any(|file| file.first == testimony.newest) {
         return Err(missing(testimony.newest));
     }
@@ -562,6 +580,7 @@ fn read_journal(
         });
         let end = end.map_err(failed)?;
         next = chapter.next();
+        // Behind the older files, the link of the next file vouches for the end.
         if index == last {
             file.check_end(end, next).map_err(failed)?;
         }
@@ -570,7 +589,7 @@ fn read_journal(
     Ok((read, files.into_iter().map(Arc::new).collect()))
 }
 
-/// Opens sled, if that does no harm.
+/// Opens sled, if the opening does no harm.
 #[expect(
     clippy::disallowed_methods,
     reason = "the next opening removes a probe that comes back"
@@ -581,10 +600,10 @@ fn open_settled(
     stood_still: bool,
 ) -> Result<Settled, OpenError> {
     let folder = data.path("sled");
-    // A probe that a kill has left.
+    // A kill may have left the probe of an earlier process.
     let _absent = fs::remove_file(data.path("sled.probe"));
     if testimony.commit == CommitNumber(0) {
-        // All commits are in the journal, so the remains of a first settling are of no use.
+        // All commits are in the journal, so the remains of a broken first settling are of no use.
         data.remove_folder("sled")?;
         create_private_folder(&folder).map_err(data.io("create", "sled"))?;
         let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
@@ -592,11 +611,12 @@ fn open_settled(
             .put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
             .and_then(|()| settled.flush());
         begun.map_err(|error| data.open_error(error))?;
-        // sled does not sync its configuration, and the first settling gives up the journal's copy of the commits.
+        // sled does not sync its configuration, and the first settling gives up the journal's copy
+        // of the commits.
         sync_tree(&folder).map_err(data.io("sync", "sled"))?;
         return Ok(settled);
     }
-    // A settling may have ended with a failed sync.
+    // A settling may have broken off with a failed sync, and the rehearsal must see the disk.
     if !stood_still {
         drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
     }
@@ -611,7 +631,7 @@ fn open_settled(
         .and_then(|()| snapshots::keep(&folder));
     named.map_err(data.io("write to", "sled"))?;
     let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
-    // sled syncs nothing of what it finds, and the journal's copy may be given up next.
+    // sled syncs none of the files that it finds, and the journal's copy may be given up next.
     sync_tree(&folder)
         .and_then(|()| snapshots::release(&folder))
         .map_err(data.io("sync", "sled"))?;
@@ -619,9 +639,10 @@ fn open_settled(
     Ok(settled)
 }
 
-/// Refuses what sled has if another version of the program wrote it: its records would be misread.
+/// Refuses sled's records if another version of the program wrote them: this version would misread
+/// them.
 fn refuse_other(settled: &Settled, named: &Path) -> Result<(), OpenError> {
-    // sled panics over some damage. What cannot be read here is found, and named, where it is needed.
+    // sled panics on some damage. Unreadable records are found, and named, where they are needed.
     let other = quietly(|| settled.other_version().ok().flatten());
     match other.flatten() {
         Some(version) => Err(OpenError::of_version(named, version)),
@@ -629,10 +650,11 @@ fn refuse_other(settled: &Settled, named: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Checks that sled's file can be written, and that no other process has it open: under another name, nothing else tells.
+/// Checks that sled's file can be written, and that no other process has the file open. If the
+/// other process opened the folder under another name, only this check notices that.
 fn check_access(data: &DataFolder) -> Result<(), OpenError> {
     let path = data.path("sled").join("db");
-    // The opening of a pipe waits, and a missing file has a refusal of its own.
+    // The opening of a pipe waits, and the rehearsal refuses a missing file.
     if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
         return Ok(());
     }
@@ -643,12 +665,12 @@ fn check_access(data: &DataFolder) -> Result<(), OpenError> {
             folder: data.name_of("sled"),
             holder: String::new(),
         }),
-        // A file system without locks has none to show.
+        // A file system without locks shows none.
         _ => Ok(()),
     }
 }
 
-/// Returns where the settled part ends, which is not before the witness.
+/// Returns the end of the settled part, which is not before the commit of the witness.
 fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogError> {
     if testimony.commit == CommitNumber(0) {
         return Ok(LogHead::START);
@@ -657,6 +679,7 @@ fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogE
     let end = end.and_then(|end| record::decode_end(&end));
     let end = end.ok_or_else(|| LogError::damaged("sled has lost its end"))?;
     let is_behind = end.number < testimony.commit;
+    // An end behind the testimony is a settling that a kill has kept from the witness.
     if is_behind || (end.number == testimony.commit && end.chain != testimony.chain) {
         let what = format!("commit {} is not what it was", testimony.commit);
         return Err(LogError::damaged(what));
@@ -664,7 +687,8 @@ fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogE
     Ok(end)
 }
 
-/// Removes chapters that are in sled although the witness does not name them yet. Returns their files.
+/// Removes chapters that are in sled although the witness does not name them yet. Returns the files
+/// of these chapters.
 fn take_settled(
     data: &DataFolder,
     read: &mut ReadJournal,
@@ -673,6 +697,8 @@ fn take_settled(
     let settled = read.settled(end).count();
     let settled = read.chapters.drain(..settled);
     let files = settled.map(|(chapter, _)| chapter.file).collect();
+    // Checked before any file is given up: a hole between sled and the journal must stay as it is
+    // for `recover`.
     let goes_on = read.chapters.first().is_some_and(|(chapter, _)| {
         chapter.file.first == end.number.next() && chapter.file.follows(&end.chain)
     });
@@ -761,7 +787,7 @@ impl Store for SledStore {
 }
 
 impl OpenedLog {
-    /// Closes the log, and notes where it ends.
+    /// Closes the log, and notes where the log ends.
     ///
     /// # Errors
     ///
@@ -793,7 +819,8 @@ mod tests {
         found
     }
 
-    /// A first start may break off anywhere: before its witness says something, nothing was ever stored.
+    /// A first start may break off anywhere: before its witness says something, nothing was ever
+    /// stored.
     #[test]
     fn a_first_start_that_broke_off_is_begun_again() {
         for leftover in ["journal", "spare", "witness", "sled"] {
@@ -815,8 +842,8 @@ mod tests {
         }
     }
 
-    /// Goal: records of an older layout are refused, by a start and by `recover`, though the witness names this version, or
-    /// is gone.
+    /// Goal: records of an older layout are refused, by a start and by `recover`, though the
+    /// witness names this version, or is gone.
     #[test]
     fn records_of_an_older_version_are_refused() {
         let others: [(&[u8], &[u8]); 3] =

@@ -1,4 +1,4 @@
-//! Records as they are stored in sled: compressed.
+//! The form of records in sled: compressed.
 //!
 //! Pure.
 
@@ -6,19 +6,20 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
 
-/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob
-/// files.
+/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled
+/// writes blob files.
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 /// Longest body of a part.
 pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
 /// Most bytes that a compressed byte stands for (LZ4).
 const UNPACKED_PER_BYTE_MAX: usize = 256;
 
-/// Returns a record as it is stored in sled: compressed, if that is shorter.
+/// Returns the stored form of a record: compressed, if the compressed form is shorter.
 pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
     let compressed = lz4_flex::block::compress(&record);
     let mut out = Writer(Vec::with_capacity(compressed.len() + 4));
-    // No record begins with this: the first entries of a group, or the facts of a commit, are more than none.
+    // No record begins with this: the first entries of a group, or the facts of a commit, are more
+    // than none.
     out.number(0);
     out.length(record.len());
     out.bytes(&compressed);

@@ -1,6 +1,6 @@
-//! Pages of a series: its entries next to a place.
+//! Pages of a series: the entries next to a place.
 //!
-//! Pure over the series.
+//! Pure, but for reads of the series.
 
 use simplefeed_core::{
     entry::Entry,
@@ -19,7 +19,7 @@ const LOST_STEP_MAX: u64 = 1_024;
 /// An entry, and its place in the order of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedEntry {
-    /// Place of the entry: its instant, or in a timeline that of its delivery.
+    /// Place of the entry: the instant of the entry, or in a timeline the instant of the delivery.
     pub place: Place,
     /// Entry as the log stores it.
     pub entry: Entry,
@@ -48,7 +48,7 @@ impl Filling {
         self.left > 0 && self.bytes < PAGE_BYTES_MAX
     }
 
-    /// Adds an entry, if the page takes it.
+    /// Adds an entry, if the page takes more.
     pub fn add(&mut self, entry: PlacedEntry) {
         if self.takes_more() {
             self.left -= 1;
@@ -74,6 +74,7 @@ pub(super) fn page_of<S: Series + ?Sized>(
     let is_newer = limit < 0;
     let split = match anchor {
         Some(anchor) => {
+            // The entry at the anchor itself is on neither page.
             let is_before = |place: Place| place < anchor || is_newer && place == anchor;
             split(log, feed, end, is_before)?
         }
@@ -102,12 +103,14 @@ pub(super) fn page_of<S: Series + ?Sized>(
     }
     let mut page = filling.finish();
     if is_newer {
+        // Entries were read from the place on, so that the page has those closest to the place; a
+        // page is newest first.
         page.reverse();
     }
     Ok(page)
 }
 
-/// Returns the first position whose entry is not before `is_before` says.
+/// Returns the first position whose entry does not satisfy `is_before`.
 fn split<S: Series + ?Sized>(
     log: &S,
     feed: FeedKey,
@@ -132,6 +135,7 @@ fn first_in<S: Series + ?Sized>(
     mut from: u64,
     end: u64,
 ) -> Result<Option<Entry>, LogError> {
+    // Mostly the first position has its entry. The step grows, since lost entries may be very many.
     let mut step = 1;
     while from < end {
         let to = from.saturating_add(step).min(end);

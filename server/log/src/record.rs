@@ -1,6 +1,7 @@
 //! How commits, entries and feeds are laid out, in the journal and in sled.
 //!
-//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its CRC-32.
+//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its
+//! CRC-32.
 //!
 //! ```text
 //! V                            storage version
@@ -14,13 +15,13 @@
 //! n name                       feed that has the name
 //! ```
 //!
-//! In the journal, a commit is its facts (`c`), its heads of feeds (`h`) and its items (`e d s g n`), without parts. sled
-//! holds facts and entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]).
-//! A packed record is compressed, if that makes it shorter. A record of entries that was a feed's tail consists of several
-//! such blocks.
+//! In the journal, a commit consists of facts (`c`), heads of feeds (`h`) and items (`e d s g n`),
+//! without parts. sled holds facts and entries packed, so that sled has few keys, and heads beside
+//! a feed's newest entries (`f`, see [`tail`]). A packed record is compressed, if the compressed
+//! form is shorter. A record of entries that was a feed's tail consists of several such blocks.
 //!
-//! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
-//! body continues in the next part.
+//! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger values into separate files, and
+//! never syncs these files. A longer body continues in the next part.
 
 use std::sync::Arc;
 
@@ -53,13 +54,14 @@ pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 
-/// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one part.
+/// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one
+/// part.
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes for which a head has room at first: enough for nearly all, with their checksums.
 const HEAD_BYTES_LIKELY: usize = 192;
-/// Bytes for which a group of entries has room beside its entries: enough for its head and checksum.
+/// Bytes for which a group has room beside the entries: enough for a head and a checksum.
 const GROUP_HEAD_BYTES: usize = 64;
-/// Bytes for which an entry has room beside its fragment: enough for its head without a long id.
+/// Bytes for which an entry has room beside the fragment: enough for a head without a long id.
 const ENTRY_HEAD_BYTES: usize = 64;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";
@@ -85,7 +87,7 @@ pub(super) fn head_key(feed: FeedKey) -> Vec<u8> {
     key(b'h', &[feed.0.as_bytes()])
 }
 
-/// Returns the key of a feed's record, which has its head and its newest entries.
+/// Returns the key of a feed's record, which has the feed's head and newest entries.
 pub(super) fn feed_key(feed: FeedKey) -> Vec<u8> {
     key(b'f', &[feed.0.as_bytes()])
 }
@@ -113,7 +115,8 @@ pub(super) fn part_key(key: &[u8], part: u32) -> Vec<u8> {
 }
 
 fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-    // Enough for all keys but long names: the longest one, of an entry, has 25 bytes and 4 of its part.
+    // Enough for all keys but long names: the longest other key, of an entry, has 25 bytes, and 4
+    // for the part.
     let mut key = Vec::with_capacity(32);
     key.push(kind);
     for part in parts {
@@ -137,27 +140,29 @@ pub(super) fn settings_prefix(feed: FeedKey) -> Vec<u8> {
     key(b's', &[feed.0.as_bytes()])
 }
 
-/// Returns the feed of a key that begins with one behind its kind.
+/// Returns the feed of a key that has a feed behind the byte of the kind.
 pub(super) fn feed_of_key(key: &[u8]) -> Option<FeedKey> {
     let feed = key.get(1..)?.first_chunk::<16>()?;
     Some(FeedKey(Uuid::from_bytes(*feed)))
 }
 
-/// Returns the revision of the key of settings, or `None` if it is another kind of key.
+/// Returns the revision of a key of settings, or `None` for another kind of key.
 pub(super) fn revision_of_key(key: &[u8]) -> Option<Revision> {
     let (_, rest) = key.strip_prefix(b"s")?.split_first_chunk::<16>()?;
     Some(Revision(u32::from_be_bytes(*rest.first_chunk::<4>()?)))
 }
 
-/// Returns the commit number of the key of facts, or `None` if it is another kind of key.
+/// Returns the commit number of a key of facts, or `None` for another kind of key.
 pub(super) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
+    // The journal has one key for each commit, sled one for consecutive commits; both have the
+    // number behind the kind.
     let number = key.strip_prefix(b"c").or(key.strip_prefix(b"p"))?;
     Some(CommitNumber(u64::from_be_bytes(
         *number.first_chunk::<8>()?,
     )))
 }
 
-/// Returns feed and position of an entry record's key, or `None` if it is another kind of key.
+/// Returns feed and position of an entry record's key, or `None` for another kind of key.
 pub(super) fn entry_of_key(key: &[u8]) -> Option<(FeedKey, Position)> {
     let (feed, rest) = key.strip_prefix(b"e")?.split_first_chunk::<16>()?;
     // The part number behind the position is left out: all parts are one record.
@@ -168,14 +173,14 @@ pub(super) fn entry_of_key(key: &[u8]) -> Option<(FeedKey, Position)> {
     ))
 }
 
-/// Returns the name of a name's key, or `None` if it is another kind of key.
+/// Returns the name of a name's key, or `None` for another kind of key.
 pub(super) fn name_of_key(key: &[u8]) -> Option<FeedName> {
     FeedName::parse(std::str::from_utf8(key.strip_prefix(b"n")?).ok()?)
 }
 
 // ---- values --------------------------------------------------------------------------------
 
-/// Returns `body` as parts, each with its number and checksum.
+/// Returns `body` as parts, each with a number and a checksum.
 pub(super) fn parts(body: &[u8]) -> impl Iterator<Item = (u32, Vec<u8>)> {
     (0..).zip(body.chunks(PART_BYTES_MAX).map(|part| seal(part.to_vec())))
 }
@@ -200,7 +205,8 @@ fn read_name(from: &mut Reader<'_>) -> Option<DocumentName> {
 
 // ---- feeds and documents -------------------------------------------------------------------
 
-/// Writes an opening. The fields of a restoration come last, and only after a restoration or a loss.
+/// Writes an opening. The fields of a restoration come last, and only after a restoration or a
+/// loss.
 fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
     write_name(opening.name, out);
     match opening.previous {
@@ -239,7 +245,7 @@ fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
         after_loss: false,
         since: Position(0),
     };
-    // Optional: absent in a log that was never restored and has lost nothing.
+    // The fields are absent in a log that was never restored and has lost nothing.
     if !from.0.is_empty() {
         opening.linked.epoch = Epoch(from.small()?);
         opening.after_loss = from.number()? == 1;
@@ -266,7 +272,8 @@ pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
     out.bytes(&head.history.0.0);
     out.instant(head.updated);
     out.number(head.open.bytes);
-    // A byte may follow. `read_opening` would take it for the optional fields, so these are written, too.
+    // A byte may follow. `read_opening` would take that byte for an optional field, so the optional
+    // fields are written, too.
     write_opening(&head.open.opening, &mut out, head.open.lost);
     if head.open.lost {
         out.number(1);
@@ -322,8 +329,8 @@ impl EntryRecord {
 
     /// Returns whether the next entry belongs into this record.
     pub(super) fn takes(&self, at: Position, document: DocumentName, fragment: &[u8]) -> bool {
-        // 256 bytes are for the header and the numbers before the fragment. An entry that needs more
-        // continues in a second part.
+        // 256 bytes are for the header and the numbers before the fragment. An entry that needs
+        // more continues in a second part.
         self.first.0 + self.count == at.0
             && self.document == document
             && self.body.0.len() + fragment.len() + 256 <= PART_BYTES_MAX
@@ -336,8 +343,8 @@ impl EntryRecord {
         self.body.number(offset);
         self.body.bytes(&sent.0);
         let id = id.as_str().as_bytes();
-        // Nearly always the id stands in the fragment as it is, so its place is stored, counted from 1.
-        // Place 0 means that the id follows.
+        // Nearly always the fragment has the id, byte for byte, so the place of the id is stored,
+        // counted from 1. Place 0 means that the id follows.
         let place = memmem::find(fragment, id);
         self.body.length(place.map_or(0, |place| place + 1));
         self.body.length(id.len());
@@ -368,6 +375,7 @@ pub(super) fn count_entries(group: &[u8]) -> Option<u64> {
 /// Returns the entries of a stored record whose first entry is at `first`.
 pub(super) fn decode_entries(first: Position, stored: &Bytes) -> Option<Vec<Entry>> {
     let mut entries = vec![];
+    // Positions are not stored: the entries of a record have no holes.
     let mut next = first;
     for packed in tail::packed_groups(stored)? {
         let groups = &unpack(&packed)?;
@@ -379,7 +387,8 @@ pub(super) fn decode_entries(first: Position, stored: &Bytes) -> Option<Vec<Entr
     (!entries.is_empty()).then_some(entries)
 }
 
-/// Adds the entries of the next group, whose first one is at `first`. Returns the position behind them.
+/// Adds the entries of the next group, whose first one is at `first`. Returns the position behind
+/// them.
 fn decode_group(
     first: Position,
     record: &Bytes,
@@ -423,7 +432,8 @@ fn decode_group(
 
 // ---- commits -------------------------------------------------------------------------------
 
-/// A commit as stored; its settings and entries are records of their own.
+/// Facts of a commit, which stand for the commit in the log; settings and entries are records of
+/// their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitFacts {
     pub instant: Timestamp,
@@ -459,7 +469,8 @@ impl CommitFacts {
         out.instant(self.instant);
         out.instant(self.last);
         out.bytes(&self.chain.0.0);
-        // Epoch and feeds are those after the commit, so that opening a log reads its last commit only.
+        // Epoch and feeds are those after the commit, so that the opening of a log needs only the
+        // last commit.
         out.number(u64::from(self.epoch.0));
         out.number(self.feeds);
         for change in &self.changes {
@@ -586,6 +597,8 @@ impl FactsRecord {
 
     /// Returns whether the facts of the next commit belong into this record.
     pub(super) fn takes(&self, facts: &[u8]) -> bool {
+        // A length below 4 GiB takes 5 bytes. The facts of one commit stay in one record, however
+        // long they are.
         self.body.0.is_empty() || self.body.0.len() + facts.len() + 5 <= RECORD_BYTES
     }
 
@@ -600,8 +613,8 @@ impl FactsRecord {
     }
 }
 
-/// Returns the facts in a stored record, from the commit on that is `index` commits behind its first one. A damaged
-/// record has fewer.
+/// Returns the facts in a stored record, from the commit on that is `index` commits behind its
+/// first one. A damaged record gives fewer.
 pub(super) fn facts_in(stored: &Bytes, index: u64) -> Vec<Vec<u8>> {
     let Some(record) = unpack(stored) else {
         return vec![];
@@ -619,7 +632,7 @@ pub(super) fn facts_in(stored: &Bytes, index: u64) -> Vec<Vec<u8>> {
     std::iter::from_fn(next).collect()
 }
 
-/// Returns the value that says where the log ended at a settling.
+/// Returns the value that names the end of the log at a settling.
 pub(super) fn encode_end(end: &LogHead) -> Vec<u8> {
     let mut out = Writer::default();
     out.long(end.number.0);

@@ -1,14 +1,17 @@
 //! A rehearsal of sled's recovery, which only reads.
 //!
-//! Shell: sled's files. An opening of sled (0.34.7) is a recovery, which overwrites all segments that look torn. It
-//! expects the segments behind the highest stable position that any header names to follow each other, and takes nothing if
-//! one of them is missing; it fills the rest of the last segment with zeros, and every segment that no page points to.
-//! So a small damage can make it destroy all. What it would do follows from its files, and is worked out here first.
+//! Shell: sled's files. An opening of sled (0.34.7) is a recovery, which overwrites all segments
+//! that look torn. Recovery expects that the segments behind the highest stable position of any
+//! header follow each other, and takes none of them if one is missing. Recovery fills the rest of
+//! the last segment with zeros, and every segment that no page points to. So a small damage can
+//! make sled destroy all. The result of a recovery follows from sled's files, and this module
+//! computes that result first.
 //!
-//! sled's snapshot says where each page was after the last settling. Recovery is let go ahead only if each page it
-//! would know has all its pieces where it believes them to be, nothing with such a piece is overwritten, and nothing
-//! that was written since has a hole that damage may have made. Whatever else is left of a settling that broke off is
-//! written once more.
+//! sled's snapshot says where each page was after the last settling. The rehearsal permits a
+//! recovery under three conditions. Each page that recovery would know has all pieces at the
+//! expected places. Recovery overwrites no segment with such a piece. The segments that were
+//! written since have no hole that damage may have made. All else that a broken settling has left
+//! is written once more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +29,7 @@ use super::snapshots;
 /// Unit in which sled uses its file.
 pub(super) const SEGMENT_BYTES: u64 = 512 * 1024;
 const SEGMENT_HEAD_BYTES: u64 = 20;
-/// Longest head of a message; none begins so near to the end of a segment.
+/// Longest head of a message; no message begins so near to the end of a segment.
 const MESSAGE_HEAD_BYTES_MAX: u64 = 32;
 /// Threads that read the heads of segments.
 const READERS: u64 = 16;
@@ -69,9 +72,10 @@ struct Piece {
     bytes: u64,
 }
 
-/// Looks whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last settling;
-/// 0 before the first. The opening then keeps the values of that settling, as far as their bytes are sound. Of later
-/// values, it may lose those behind some point; if `false` is returned, others, too. No process may have the files open.
+/// Checks whether sled may open the files in `folder`. The number `snapshot` is that of sled's
+/// snapshot after the last settling; 0 before the first. A permitted opening keeps the values of
+/// that settling, as far as their bytes are sound. The opening may lose later values behind some
+/// point, and any later values if the function returns `false`. No process may have the files open.
 ///
 /// # Errors
 ///
@@ -94,7 +98,8 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
     recovery.judge()
 }
 
-/// Returns how long sled's file must be for the pages that its snapshot in a file names, and for the end of its log.
+/// Returns how long sled's file must be for the pages that its snapshot in a file names, and for
+/// the end of its log.
 ///
 /// # Errors
 ///
@@ -112,10 +117,10 @@ pub(super) fn needed_bytes(snapshot: &Path) -> Result<u64, Refusal> {
     Ok(ends.chain(active).max().unwrap_or(0))
 }
 
-/// sled's note of where its pages are.
+/// Places of sled's pages, as a snapshot notes them.
 #[derive(Debug)]
 struct Snapshot {
-    /// End of the log that it covers.
+    /// End of the log that the snapshot covers.
     stable: Lsn,
     /// Offset in the file of the segment that was not full.
     active: Option<u64>,
@@ -131,7 +136,8 @@ impl Snapshot {
         pages: vec![],
     };
 
-    /// Reads the snapshot that sled would take, which must not be older than the one it had.
+    /// Reads the snapshot that sled would take, which must not be older than the snapshot of the
+    /// last settling.
     fn read(folder: &Path, expected: u64) -> Result<Self, Refusal> {
         let Some(path) = snapshots::find(folder)? else {
             if expected == 0 {
@@ -152,6 +158,8 @@ impl Snapshot {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (rest, checksum) = bytes.split_last_chunk::<4>()?;
         let (body, _length) = rest.split_last_chunk::<8>()?;
+        // A damaged snapshot could name any place for a page, and all checks below rest on these
+        // places.
         if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
             return None;
         }
@@ -215,7 +223,7 @@ impl SledReader<'_> {
         })
     }
 
-    /// Reads where a piece is.
+    /// Reads the place of a piece.
     fn piece(&mut self) -> Option<Piece> {
         let lsn = self.signed()?;
         let [kind] = self.chunk()?;
@@ -236,7 +244,7 @@ impl SledReader<'_> {
     /// Reads the pieces of a page.
     fn page(&mut self) -> Option<Vec<Piece>> {
         let [count] = self.chunk()?;
-        // A page that is free has one piece, which says so; it has no size.
+        // A free page has one piece without a size, which marks the page as free.
         if count == 0 {
             return Some(vec![self.piece()?]);
         }
@@ -249,7 +257,7 @@ impl SledReader<'_> {
     }
 }
 
-/// The head of each segment, by its place in the file; `None` where there is no valid one.
+/// Position of each segment, by the segment's place in the file; `None` where no valid header is.
 #[derive(Debug)]
 struct Headers {
     by_place: Vec<Option<Lsn>>,
@@ -263,7 +271,8 @@ impl Headers {
         let file_bytes = file.metadata()?.len();
         let begun = u64::from(file_bytes % SEGMENT_BYTES >= SEGMENT_HEAD_BYTES);
         let segments = file_bytes / SEGMENT_BYTES + begun;
-        // Each head is far from the next one, so that reading ahead would read most of the file. It is only advice.
+        // Each header is far from the next one, so that reading ahead would read most of the file.
+        // The call is only advice, so a failure does no harm.
         let _advised = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
         let share = segments.div_ceil(READERS).max(1);
         let shares = (0..segments).step_by(usize::try_from(share).unwrap_or(usize::MAX));
@@ -319,7 +328,8 @@ fn read_headers(file: &File, places: Range<u64>) -> io::Result<Vec<Option<(Lsn, 
     places.map(read).collect()
 }
 
-/// Returns the position of a segment in the log, and the end of the stable part when the segment began.
+/// Returns the position of a segment in the log, and the end of the stable part when the segment
+/// began.
 fn decode_header(head: &[u8; 20]) -> Option<(Lsn, Lsn)> {
     const MASK: i64 = i64::MAX;
     let (checksum, rest) = head.split_first_chunk::<4>()?;
@@ -339,7 +349,7 @@ fn segment_of(lsn: Lsn) -> Lsn {
     lsn / SEGMENT_BYTES * SEGMENT_BYTES
 }
 
-/// What is found at a place in the log.
+/// Kind of a message in sled's log.
 #[derive(Debug)]
 enum Message {
     /// A whole page, or the end of a page.
@@ -348,7 +358,7 @@ enum Message {
     Change(usize),
     /// A message that recovery passes over.
     Nothing,
-    /// A batch, which ends at this position.
+    /// A batch of messages, up to this position.
     Batch(Lsn),
     /// The segment has no more.
     Cap,
@@ -391,7 +401,7 @@ impl<'f> Recovery<'f> {
             stable = stable.max(named.copied().unwrap_or(0));
         }
         Ok(Self {
-            // Moved: of a large log they are many.
+            // Moved and not copied: a large log has many pages.
             pages: std::mem::take(&mut noted.pages)
                 .into_iter()
                 .map(Some)
@@ -409,7 +419,7 @@ impl<'f> Recovery<'f> {
 
     /// Computes the pages that sled recovers.
     fn run(&mut self) -> Result<(), Refusal> {
-        // Nothing was written since, and the next segment is not begun.
+        // sled wrote nothing since, and has not begun the next segment.
         if self.segments.is_empty() && self.noted.active.is_none() {
             self.end = Some(self.noted.stable);
             return Ok(());
@@ -441,7 +451,7 @@ impl<'f> Recovery<'f> {
         Ok(segment)
     }
 
-    /// Returns the last position of the segments that follow each other from the stable end on.
+    /// Returns the last position of the segments that follow each other, from the stable end on.
     fn end_of_tail(&self) -> Result<Option<Lsn>, Refusal> {
         let mut expected = segment_of(self.stable);
         let mut end = None;
@@ -512,14 +522,15 @@ impl<'f> Recovery<'f> {
         }
     }
 
-    /// Judges the result of the recovery. Returns whether each segment that was written since the snapshot is there, but for
-    /// those behind the end of the stable part.
+    /// Judges the result of the recovery. Returns whether the file has each segment that was
+    /// written since the snapshot, up to the end of the stable part.
     fn judge(&self) -> Result<bool, Refusal> {
         if self.end.is_none_or(|end| end < self.noted.stable) {
             return harm("sled's log ends before the last settling");
         }
         let mut live = BTreeSet::new();
         for (number, pieces) in self.pages.iter().enumerate() {
+            // A hole in the numbers of pages: sled panics on a page without a base.
             let Some(pieces) = pieces else {
                 return harm(format!(
                     "page {number} of sled was never written as a whole"
@@ -535,6 +546,7 @@ impl<'f> Recovery<'f> {
                 live.insert(segment);
             }
         }
+        // Recovery fills each segment that it has not read, and each without pages, with zeros.
         if self.unread.keys().any(|lsn| live.contains(lsn)) {
             return harm("sled would overwrite pages");
         }
@@ -545,8 +557,8 @@ impl<'f> Recovery<'f> {
         self.judge_holes()
     }
 
-    /// Checks the older pieces of a page that was changed since the last settling. A change is of no use without the piece
-    /// that it changes, of which sled may have had a copy in memory only.
+    /// Checks the older pieces of a page that was changed since the last settling. A change is of
+    /// no use without the older pieces, of which sled may have had the only sound copy in memory.
     fn check_ground(&self, number: usize, pieces: &[Piece]) -> Result<(), Refusal> {
         let is_old = |piece: &&Piece| piece.lsn < self.noted.stable;
         if pieces.last().as_ref().is_none_or(is_old) {
@@ -565,8 +577,9 @@ impl<'f> Recovery<'f> {
         Ok(())
     }
 
-    /// Returns whether no segment that was written since the last settling is gone. sled may have used its place again, or
-    /// freed it, which fills it with zeros. A place with other bytes and no segment is damaged.
+    /// Returns whether no segment that was written since the last settling is gone. sled may have
+    /// used the place of a missing segment again, or freed the place, which fills the place with
+    /// zeros. A place with other bytes and no segment is damaged.
     fn judge_holes(&self) -> Result<bool, Refusal> {
         let first = segment_of(self.noted.stable);
         let stable = segment_of(self.stable);

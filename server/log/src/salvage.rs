@@ -1,6 +1,6 @@
-//! Reads the remains of a damaged log: every record whose checksum is right; all others are passed over.
+//! The remains of a damaged log: every record whose checksum is right; all others are passed over.
 //!
-//! Pure over the records.
+//! Pure, but for reads of the journal and of a copy of sled.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,11 +28,11 @@ use super::{
 };
 use crate::codec;
 
-/// What is left of a log.
+/// Remains of a log, in sled and in the journal.
 #[derive(Debug)]
 pub struct Remains {
     settled: Option<Settled>,
-    /// Values of the journal, by their keys; of a key that is there twice, the later one.
+    /// Values of the journal, by their keys; of a key that occurs twice, the later value.
     journal: BTreeMap<Vec<u8>, (Arc<JournalFile>, Place)>,
     /// Files of the journal.
     files: Vec<Arc<JournalFile>>,
@@ -94,6 +94,7 @@ impl Remains {
 
     /// Adds an opened copy of sled.
     pub(super) fn add_settled(&mut self, settled: Settled) {
+        // sled panics on some damage.
         let told = quietly(|| {
             let told = settled.raw_value(SETTLED_KEY).ok().flatten();
             told.and_then(|end| record::decode_end(&end))
@@ -102,6 +103,7 @@ impl Remains {
         let end = told.flatten().unwrap_or(LogHead::START);
         self.settled = Some(settled);
         self.settled_end = end.number;
+        // The journal may reach further than sled, or be gone.
         if end.number > self.head.number {
             self.head = end;
         }
@@ -146,7 +148,8 @@ impl Remains {
         self.chains.get(&number).copied().or_else(settled)
     }
 
-    /// Returns keys and values of sled that begin with `prefix`, up to the first that it cannot read.
+    /// Returns keys and values of sled that begin with `prefix`, up to the first that sled cannot
+    /// read.
     fn of_sled(&self, prefix: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
         let settled = self.settled.as_ref();
         let pairs = settled.map(|settled| settled.readable_pairs(prefix));
@@ -199,17 +202,18 @@ impl Remains {
         of_sled.chain(of_journal).collect()
     }
 
-    /// Returns a feed's head, if it can be read.
+    /// Returns a feed's head, if the head can be read.
     pub fn feed(&self, feed: FeedKey) -> Option<FeedHead> {
         let key = record::head_key(feed);
         let unsettled = self.of_journal_from(&key).next();
+        // The journal's head is newer: sled has heads of settled chapters only.
         if let Some((_, body)) = unsettled {
             return record::decode_head(&body);
         }
         record::decode_head(&self.feed_record(feed)?.head)
     }
 
-    /// Returns a feed's record in sled, if it can be read.
+    /// Returns a feed's record in sled, if the record can be read.
     fn feed_record(&self, feed: FeedKey) -> Option<FeedRecord> {
         let value = self.of_sled(&record::feed_key(feed)).next()?.1;
         FeedRecord::decode(&Bytes::copy_from_slice(codec::unseal(&value)?))
@@ -229,6 +233,7 @@ impl Remains {
             *body = joined.map(|(body, part)| [&body, part].concat());
         }
         for (key, body) in self.of_journal_from(&prefix) {
+            // The journal's copy replaces a copy in sled, which may be damaged.
             if let Some(revision) = record::revision_of_key(key) {
                 bodies.insert(revision, Some(body.to_vec()));
             }
@@ -307,14 +312,16 @@ impl Remains {
         let of_journal = self.of_journal_from(&prefix);
         let of_journal = of_journal.filter_map(|(_, body)| record::decode_opening(&body));
         let mut openings = BTreeMap::new();
+        // Of a document that was opened anew, the journal's opening is the later one, and replaces
+        // sled's.
         for opening in of_sled.chain(of_journal) {
             openings.insert(opening.name.number, opening);
         }
         openings.into_iter().collect()
     }
 
-    /// Hands over a feed's entries that can be read: those of its records in sled, of its tail, and of the journal.
-    /// Where a settling broke off, some are in several of them.
+    /// Hands over a feed's readable entries: from the records in sled, from the tail, and from the
+    /// journal. Where a settling broke off, some entries are in several of them.
     pub fn entries(&self, feed: FeedKey, mut take: impl FnMut(Entry)) {
         let prefix = record::entries_prefix(feed);
         let mut parts: Vec<(Vec<u8>, Vec<u8>)> = vec![];
@@ -339,7 +346,7 @@ impl Remains {
         }
     }
 
-    /// Returns a feed's entries at the given positions that can be read.
+    /// Returns a feed's readable entries at the given positions.
     pub fn entries_in(&self, feed: FeedKey, range: &Range<Position>) -> Vec<Entry> {
         let mut found = BTreeMap::new();
         let mut take = |entry: Entry| {
@@ -349,12 +356,13 @@ impl Remains {
         };
         if let Some(settled) = &self.settled {
             let mut entries = vec![];
-            // Whatever can be read before the damage counts.
+            // Entries before the damage count, so the error is dropped.
             drop(settled.entries(feed, range, &mut entries));
             entries.into_iter().for_each(&mut take);
         }
         let prefix = record::entries_prefix(feed);
         let end = record::entry_key(feed, range.end);
+        // The group that holds the first position may begin before the range.
         let before = record::entry_key(feed, range.start.next());
         let holder = self
             .journal
@@ -380,7 +388,7 @@ fn finish_record(parts: &mut Vec<(Vec<u8>, Vec<u8>)>, take: &mut impl FnMut(Entr
     let parts = std::mem::take(parts);
     let first = parts.first().and_then(|(key, _)| record::entry_of_key(key));
     let body: Option<Vec<&[u8]>> = parts.iter().map(|(_, part)| codec::unseal(part)).collect();
-    // A record with a damaged part is passed over: its entries may span parts.
+    // A record with a damaged part is passed over: an entry may span parts.
     if let Some(((_, first), body)) = first.zip(body) {
         let entries = record::decode_entries(first, &Bytes::from(body.concat()));
         entries.into_iter().flatten().for_each(take);

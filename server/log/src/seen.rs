@@ -1,7 +1,9 @@
-//! The last commit that readers may have seen, and its chain hash: kept with the views, apart from the log.
+//! The last commit that readers may have seen, with the chain hash: a note beside the views, apart
+//! from the log.
 //!
-//! Shell: one small file. Whoever puts an older log in the place of a newer one leaves the views' files beside it, so a
-//! log that lacks this commit, or has another one of its number, is not the log that was shown.
+//! Shell: one small file. Whoever puts an older log in the place of a newer one leaves the views'
+//! files behind. So a log without this commit, or with another commit of that number, is not the
+//! log that readers have seen.
 //!
 //! ```text
 //! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
@@ -27,9 +29,9 @@ const BYTES: usize = 56;
 /// A commit that readers may have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its number; 0 if there is none.
+    /// Number of the commit; 0 if there is none.
     pub commit: CommitNumber,
-    /// The chain hash after it.
+    /// The chain hash after `commit`.
     pub chain: ChainHash,
 }
 
@@ -61,7 +63,7 @@ impl Seen {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if it has not.
+    /// Returns [`LogError::Replaced`] if the log has another commit of that number, or ends before.
     pub(super) fn check(&self, log: &(impl Commits + ?Sized)) -> Result<(), LogError> {
         let (commit, end) = (self.commit, log.head().number);
         if commit > end {
@@ -73,7 +75,8 @@ impl Seen {
                 let what = format!("its commit {commit} is not the one that readers have seen");
                 Err(LogError::Replaced { what })
             }
-            // A damaged record says nothing about where it comes from.
+            // A damaged record does not tell which log it belongs to, so damage is left to the
+            // readers of that record.
             _ => Ok(()),
         }
     }
@@ -95,11 +98,12 @@ fn decode(slot: &Slot) -> Option<(u64, Seen)> {
 pub(super) struct SeenNote(Slots);
 
 impl SeenNote {
-    /// Opens the file. Where there is none, or an unreadable one, it begins with the end of the log. Returns what it says.
+    /// Opens the file, and returns the noted commit. A missing or unreadable file begins with the
+    /// end of the log.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be read or written.
+    /// Returns why the file cannot be read or written.
     pub(super) fn open(path: &Path, end: Seen) -> io::Result<(Self, Seen)> {
         match Slots::open(path, decode) {
             Ok((slots, Some(seen))) => return Ok((Self(slots), seen)),
@@ -111,16 +115,18 @@ impl SeenNote {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
+        // Durable from the beginning: a note that a power cut takes away could not tell an older
+        // log.
         let slots = Slots::create_whole(path, |turn| end.encode(turn))?;
         Ok((Self(slots), end))
     }
 
-    /// Notes a commit before readers see it. The note survives the process, and a power cut behind the next sync of the
-    /// file.
+    /// Notes a commit before readers see it. The note survives the process, and a power cut behind
+    /// the next sync of the file.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the file cannot be written.
     pub(super) fn write(&mut self, seen: Seen) -> io::Result<()> {
         self.0.write(|turn| seen.encode(turn))
     }
@@ -129,13 +135,13 @@ impl SeenNote {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be synced.
+    /// Returns why the file cannot be synced.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }
 }
 
-/// Returns what is noted at a path, if it can be read.
+/// Returns the note at a path, or `None` if the note is missing or unreadable.
 pub fn read(path: &Path) -> Option<Seen> {
     slots::read(path, decode)
 }

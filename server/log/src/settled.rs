@@ -1,13 +1,14 @@
 //! The settled part of the log, in sled.
 //!
-//! Shell: sled; the only file that names it. One settling at a time writes values to it. Readers make sled write, too: it
-//! divides and joins pages as they pass.
-//! Readers ask for nothing behind the last settling. A settling takes a moved value from its old place after it has
-//! stored it in the new one. Readers read a feed's record before its records of entries.
+//! Shell: sled, which no other file names. One settling at a time writes values to sled. Readers
+//! make sled write, too: sled divides and joins pages as readers pass. Readers ask for nothing
+//! behind the last settling. A settling that moves a value stores the new copy first, and removes
+//! the old copy afterwards. Readers read a feed's record before the records of entries.
 //!
-//! sled writes a page again after ten changes and after each split, and frees a segment once half of it is garbage.
-//! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
-//! empty values, and the pages have split by the time the values come: each is then written once.
+//! sled writes a page again after ten changes and after each split, and frees a segment once half
+//! of it is garbage. Values that arrive in the order of their keys therefore cost five times their
+//! bytes. So the keys go ahead with empty values. The pages have split by the time the values come,
+//! and sled writes each page once.
 
 use std::{
     cell::Cell,
@@ -46,7 +47,7 @@ const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 const SLED_THREADS: usize = 12;
 /// Files that an opening of sled and its rehearsal have open at the same time.
 const SLED_FILES: usize = 8;
-/// Whether sled has its threads. It begins them once, for all logs of a process.
+/// Whether sled has its threads. sled begins them once, for all logs of a process.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
@@ -54,9 +55,10 @@ const AHEAD_KEYS: usize = 20;
 const REMOVED_AT_ONCE: usize = 100;
 /// Reads and writes between two sweeps of sled's cache.
 const SWEPT_AFTER: usize = 5_000;
-/// Keys of the tree that sweeps: its pages are about two in each of the 256 parts of the cache.
+/// Keys of the tree that sweeps: about two pages for each of the 256 parts of the cache.
 const SWEEP_KEYS: u32 = 5_000;
-/// Reads of a page. Two pages in a part make sled count it; a part with one page is counted with every second sweep.
+/// Reads of a page. Two pages in a part make sled count that part; a part with one page is counted
+/// with every second sweep.
 const SWEEP_READS: usize = 32;
 /// Bytes of a snapshot of the first pages, at most.
 const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
@@ -68,9 +70,9 @@ pub(super) struct Settled {
     folder: PathBuf,
     /// `None` only if sled could not be opened again.
     db: RwLock<Option<Db>>,
-    /// Missing resource for which sled could not be opened again. A later settling opens it.
+    /// Missing resource for which sled could not be opened again. A later settling opens sled.
     lack: Mutex<Option<io::Error>>,
-    /// Whether sled has failed since it was opened.
+    /// Whether sled has failed since the last opening.
     has_failed: AtomicBool,
     closing: AtomicBool,
     /// Whether sled may have lost something, so that nothing is read any more.
@@ -100,11 +102,12 @@ pub(super) type Meanwhile = (usize, Box<dyn FnOnce() + Send>);
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Settled {
-    /// Opens sled in `folder`, which recovers it: it writes there.
+    /// Opens sled in `folder`. The opening is a recovery, which writes to the folder.
     ///
     /// # Errors
     ///
-    /// Returns why sled refuses it. sled panics on some damaged databases; that is a refusal here.
+    /// Returns why sled refuses the folder. sled panics on some damaged databases; such a panic is
+    /// a refusal here.
     pub(super) fn open(folder: &Path) -> Result<Self, LogError> {
         Ok(Self {
             db: RwLock::new(Some(open_db(folder)?)),
@@ -137,7 +140,7 @@ impl Settled {
             .open_one(db.as_ref())?
             .get(key)
             .map_err(|error| self.unread(error))?;
-        // A settling puts keys ahead of their values; without one, there is nothing.
+        // A settling puts keys ahead of their values, so a key without a value stands for no value.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
             let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
@@ -162,7 +165,7 @@ impl Settled {
         value.map(decode).transpose()
     }
 
-    /// Returns a feed's head as it is encoded.
+    /// Returns a feed's head in encoded form.
     ///
     /// # Errors
     ///
@@ -171,7 +174,7 @@ impl Settled {
         Ok(self.feed_record(feed)?.map(|record| record.head))
     }
 
-    /// Returns a stored value as it is.
+    /// Returns a stored value with all of its bytes, and checks nothing.
     ///
     /// # Errors
     ///
@@ -191,13 +194,15 @@ impl Settled {
     ///
     /// Returns sled's failure, or that a part is damaged.
     pub(super) fn joined(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        // One byte longer than any part number, so that no part is behind the end of the range.
         let behind = [key, &[0xff; record::PART_KEY_BYTES + 1]].concat();
         let found = self.join_range(kind, key.to_vec(), &behind)?;
         Ok(found.into_iter().next().map(|(_, body)| body))
     }
 
-    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without parts. A record covers
-    /// its own key and all keys up to the next record, within the same first `prefix` bytes.
+    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without
+    /// parts. A record covers its own key and all keys up to the next record, within the same first
+    /// `prefix` bytes.
     ///
     /// # Errors
     ///
@@ -227,6 +232,7 @@ impl Settled {
         let db = self.readable()?;
         for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
             let (key, value) = item.map_err(|error| self.unread(error))?;
+            // A key that a settling has put ahead of its value.
             if value.is_empty() {
                 continue;
             }
@@ -243,7 +249,8 @@ impl Settled {
         Ok(found)
     }
 
-    /// Returns at most `max` pairs from a key on whose keys begin with `prefix`, as they are stored.
+    /// Returns at most `max` pairs from a key on whose keys begin with `prefix`. The values have
+    /// their checksums, which are not compared.
     ///
     /// # Errors
     ///
@@ -263,7 +270,7 @@ impl Settled {
         Ok(found)
     }
 
-    /// Returns the storage version of what sled has, if that is another one than this program writes.
+    /// Returns the storage version of sled's records, if this program writes another one.
     ///
     /// # Errors
     ///
@@ -278,7 +285,8 @@ impl Settled {
         }
         let db = self.readable()?;
         let db = self.open_one(db.as_ref())?;
-        // An upgrade of before named this version, and left commits by themselves, and heads beside feeds' records.
+        // An upgrade by an older program named this version, and left commits in records of their
+        // own, and heads beside feeds' records.
         for kind in [b"c", b"h"] {
             if let Some(found) = db.scan_prefix(kind).keys().next() {
                 found.map_err(|error| self.unread(error))?;
@@ -343,6 +351,8 @@ impl Settled {
     ) -> Result<(), LogError> {
         loop {
             let db = self.db.read();
+            // In pieces, since a feed may have millions of records, and a settling must end soon
+            // when the server stops.
             let keys = self.open_one(db.as_ref())?.range(from..end).keys();
             let found: sled::Result<Vec<_>> = keys.take(REMOVED_AT_ONCE).collect();
             let found = found.map_err(storage_error)?;
@@ -367,7 +377,7 @@ impl Settled {
         Ok(())
     }
 
-    /// Stores pairs in the order in which they come. It costs least if that is the order of their keys.
+    /// Stores pairs in the order in which they come. The order of their keys costs least.
     pub(super) fn putting(&self) -> Putting<'_> {
         Putting {
             settled: self,
@@ -383,44 +393,50 @@ impl Settled {
     pub(super) fn flush(&self) -> Result<(), LogError> {
         let db = self.db.read();
         let db = self.open_one(db.as_ref())?;
+        // sled does not wake every thread that waits for a flush where a write fails. A second
+        // flush does.
         let again = db.clone();
         let watchdog = Watchdog::new(move || drop(again.flush()));
         watchdog.during(|| db.flush()).map_err(storage_error)?;
         Ok(())
     }
 
-    /// Closes sled and opens it again, which makes it note where its pages are. In between, `check` looks at its files, which
-    /// no thread has open. Readers wait meanwhile; if it cannot be opened again, they get errors until a later call opens it.
+    /// Closes sled and opens sled again: an opening writes a snapshot of where the pages are. In
+    /// between, `check` looks at sled's files, which no thread has open. Readers wait meanwhile. If
+    /// the opening fails, readers get errors until a later call succeeds.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened, or the error of `check`.
+    /// Returns why the opening failed, or the error of `check`.
     pub(super) fn reopen(
         &self,
         check: impl FnOnce() -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         #[cfg(test)]
         self.take_a_put()?;
-        // On a disk that is full, or without handles, sled stays as it is, so that reads go on.
+        // On a full disk, or without handles, sled stays open, so that reads go on.
         ask_for_files(SLED_FILES).map_err(LogError::io("open", &self.folder))?;
-        // An opening writes a snapshot.
+        // An opening writes a snapshot, so the room is tried while sled still answers reads.
         let fits = try_room(&self.folder, self.snapshot_bytes()?);
         fits.map_err(LogError::io("write to", &self.folder))?;
+        // sled removes the last snapshot before the new one has its name durably.
         snapshots::keep(&self.folder).map_err(LogError::io("write to", &self.folder))?;
         let mut db = self.db.write();
         drop(db.take());
         let opened = wait_for_release(&self.folder)
             .and_then(|()| check())
             .and_then(|()| open_db(&self.folder));
-        // Before readers find it closed.
+        // Set before readers get the lock: they would take a closed sled without a reason for a
+        // stopped log.
         let lack = opened.as_ref().err().and_then(|error| lack_in(error));
         *self.lack.lock() = lack.map(copy_of);
         *db = Some(opened?);
+        // Only behind a successful opening: until then, sled may refuse reads.
         self.has_failed.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Returns how large the next snapshot may be.
+    /// Returns the most bytes that the next snapshot may have.
     fn snapshot_bytes(&self) -> Result<usize, LogError> {
         let failed = || LogError::io("read", &self.folder);
         let mut most = 0;
@@ -438,19 +454,21 @@ impl Settled {
     ///
     /// # Errors
     ///
-    /// Returns that its threads do not let go of its file.
+    /// Returns that sled's threads do not let go of the file.
     pub(super) fn close(&self) -> Result<(), LogError> {
+        // Reads behind a closing get `Stopped`: no later settling opens sled again.
         *self.lack.lock() = None;
         drop(self.db.write().take());
         wait_for_release(&self.folder)
     }
 
-    /// Notes that sled has failed: reads may fail, too, until it is opened again.
+    /// Notes that sled has failed: reads may fail, too, until the next opening of sled.
     pub(super) fn note_failure(&self) {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Returns sled's failure of a read. Behind a write that lacked something, sled refuses reads until it is opened again.
+    /// Returns sled's failure of a read. Behind a write that lacked something, sled refuses reads
+    /// until the next opening.
     fn unread(&self, error: sled::Error) -> LogError {
         let error = storage_error(error);
         if lack_in(&error).is_some() {
@@ -464,7 +482,7 @@ impl Settled {
         self.is_given_up.store(true, Ordering::Release);
     }
 
-    /// Returns whether reads may fail until sled is opened again.
+    /// Returns whether reads may fail until the next opening of sled.
     pub(super) fn is_lacking(&self) -> bool {
         self.has_failed.load(Ordering::Acquire) || self.lack.lock().is_some()
     }
@@ -480,6 +498,8 @@ impl Settled {
     fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
         #[cfg(test)]
         self.let_others_work();
+        // Asked before the lock: an opening holds that for as long as it takes, and reads must end
+        // soon at a stop.
         if self.closing.load(Ordering::Acquire) {
             return Err(LogError::Closing);
         }
@@ -489,10 +509,12 @@ impl Settled {
         Ok(self.db.read())
     }
 
-    /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its 256 parts have come
-    /// together, so many large pages stay uncounted. Now and then, reads of small pages fill up all parts.
+    /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its
+    /// 256 parts have come together, so many large pages stay uncounted. Now and then, reads of
+    /// small pages fill up all parts.
     fn touch(&self, db: Option<&Db>, pages: usize) {
         let before = self.touched.fetch_add(pages, Ordering::Relaxed);
+        // Each sweep is thousands of reads, so only one call in `SWEPT_AFTER` pages pays for one.
         if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
             return;
         }
@@ -520,6 +542,7 @@ impl Settled {
             .map_err(storage_error)?;
         for number in 0..SWEEP_KEYS {
             let key = number.to_be_bytes();
+            // A settling that is begun again would else change each page of the tree once more.
             if tree.get(key).map_err(storage_error)?.is_none() {
                 tree.insert(key, &[]).map_err(storage_error)?;
             }
@@ -571,13 +594,14 @@ impl Putting<'_> {
         Ok(())
     }
 
-    /// Stores a value as it is.
+    /// Stores a value, which has a checksum, unchanged.
     ///
     /// # Errors
     ///
     /// Returns sled's failure.
     pub(super) fn put_value(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), LogError> {
-        // Keys that are scattered among old ones make few pages split, and would only cost a change more.
+        // Keys that are scattered among old ones make few pages split. Ahead of their values, they
+        // would only cost one change more.
         if self
             .ahead
             .back()
@@ -605,6 +629,8 @@ impl Putting<'_> {
     ///
     /// Returns sled's failure.
     pub(super) fn finish(mut self) -> Result<(), LogError> {
+        // The last keys have gone ahead, so their values must follow before the settling counts as
+        // stored.
         while !self.ahead.is_empty() {
             self.put_next()?;
         }
@@ -614,7 +640,7 @@ impl Putting<'_> {
 
 /// Returns whether two keys are of one kind, and of one feed if they name one.
 fn is_run(one: &[u8], next: &[u8]) -> bool {
-    // Kind and feed, or kind and the first half of a commit's number.
+    // Kind and feed, which have 1 and 16 bytes; of facts, which belong to no feed, the kind alone.
     let kind_and_feed = |key: &[u8]| match key.first() {
         Some(b'e' | b'd') => key.get(..17).map(<[u8]>::to_vec),
         Some(b'p') => Some(vec![b'p']),
@@ -633,12 +659,13 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
         sled::Config::new()
             .path(folder)
             .cache_capacity(CACHE_BYTES)
-            // Nothing is written but by a settling, which flushes itself.
+            // Only a settling writes values, and asks for each flush.
             .flush_every_ms(None)
             .mode(Mode::LowSpace)
             .open()
     };
-    // Without one of its threads, sled waits for ever.
+    // sled waits for ever where one of its threads cannot be started, so the threads are asked for
+    // before.
     if !HAS_THREADS.load(Ordering::Acquire) {
         ask_for_threads(SLED_THREADS).map_err(LogError::io("start", "the threads of sled"))?;
     }
@@ -652,8 +679,10 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
     }
 }
 
-/// Returns the cause of a panic of sled in `folder`: a missing resource, or damage. The panic does not name it.
+/// Returns the cause of a panic of sled in `folder`: a missing resource, or damage. The panic does
+/// not name the cause.
 pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
+    // Damage is the last answer: the advice for damage is wrong where the system lacks something.
     if is_full_at(folder) {
         return LogError::io("write", folder)(io::ErrorKind::StorageFull.into());
     }
@@ -666,10 +695,11 @@ pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
     }
 }
 
-/// Waits until sled's threads have released its file, some time after the last handle is dropped.
+/// Waits until sled's threads have released the file, some time after the last handle is dropped.
 fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     let path = folder.join("db");
     let failed = || LogError::io("open", &path);
+    // Without a file, there is no lock to wait for.
     let found = match std::fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(failed())?,
@@ -680,13 +710,15 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     }
     let file = regular::open(&path).map_err(failed())?;
     let deadline = std::time::Instant::now() + RELEASE_WAIT;
-    // sled locks its file while it is open. Our lock ends when `file` is dropped.
+    // sled holds a lock of its file as long as it has the file open. Our lock ends when `file` is
+    // dropped.
     while file.try_lock().is_err() {
         if std::time::Instant::now() > deadline {
             return Err(LogError::io("close", &path)(
                 io::ErrorKind::ResourceBusy.into(),
             ));
         }
+        // The system has no wait for a lock with a deadline.
         std::thread::park_timeout(std::time::Duration::from_millis(2));
     }
     Ok(())
@@ -697,13 +729,14 @@ const BEFORE_RECORDS_OF_FEEDS: u32 = 3;
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Runs work that may make sled panic. Returns `None` if it did, and prints nothing of the panic.
+/// Runs work that may make sled panic. Returns `None` after a panic, and prints nothing of the
+/// panic.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOKED: Once = Once::new();
     thread_local! {
         static IS_QUIET: Cell<bool> = const { Cell::new(false) };
     }
-    // The hook is the process's, so it is set once and asks each thread.
+    // The hook is the process's, so the first call sets a hook that asks each thread.
     HOOKED.call_once(|| {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -712,6 +745,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
             }
         }));
     });
+    // Restored and not cleared, for a call within another one.
     let before = IS_QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     IS_QUIET.set(before);

@@ -1,6 +1,7 @@
 //! The settler: a thread that settles full chapters, one after the other.
 //!
-//! Shell: threads. It yields to everybody else, since nothing waits for it but a chapter that has grown too large.
+//! Shell: threads. The settler yields to all other threads, since only a chapter that has grown too
+//! large waits for the settler.
 
 use std::{
     io,
@@ -34,7 +35,8 @@ use super::{
 
 /// Time between two notes of the last commit, each of which is a write.
 const NOTED_AGAIN: Duration = Duration::from_millis(10);
-/// Rest before a settling that lacked something is begun again: so many times as long as it took, within bounds.
+/// Rest before a settling that lacked something is begun again: so many times as long as the
+/// settling took, within bounds.
 const REST_FACTOR: u32 = 4;
 const REST_LEAST: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1_000 });
 const REST_MOST: Duration = Duration::from_secs(30);
@@ -64,7 +66,8 @@ struct Shared {
     put_off: Mutex<Option<io::Error>>,
     /// Files that the settled part is in, by their names.
     files: Vec<FoundFile>,
-    /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot says.
+    /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot
+    /// says.
     snapshot: Mutex<Option<(u64, [FoundFile; 2])>>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
@@ -73,11 +76,11 @@ struct Shared {
 /// State of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It waits until there are full chapters.
+    /// The thread waits until there are full chapters.
     Idle,
-    /// It settles, or is about to.
+    /// The thread settles, or is about to settle.
     Busy,
-    /// It waits until a settling that was put off is begun again.
+    /// The thread waits until a settling that was put off is begun again.
     Resting(Instant),
 }
 
@@ -89,16 +92,17 @@ enum Task {
     Reopen,
 }
 
-/// What a settler works on.
+/// The parts of a log that a settler works on.
 pub(super) struct Work {
     pub(super) settled: Arc<Settled>,
     /// Folder with sled's file `db` and its snapshots.
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
-    /// Bytes of a chapter. A file that is used again has no more.
+    /// Bytes of a chapter from which on the chapter is settled. A file that is used again is cut to
+    /// the length of the settled chapter, but never below so many.
     pub(super) chapter_bytes: u64,
-    /// Set when a settling fails because its files were moved, removed or replaced.
+    /// Set when a settling fails because a file was moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     /// Files that the settled part is in, by their names.
     pub(super) files: Vec<FoundFile>,
@@ -113,7 +117,7 @@ impl std::fmt::Debug for Settler {
 }
 
 impl Settler {
-    /// Returns a settler of `chapters`. It sets `failed` if it cannot settle one.
+    /// Returns a settler of `chapters`, which sets `failed` if a chapter cannot be settled.
     pub(super) fn new(
         work: Work,
         chapters: &Arc<RwLock<Chapters>>,
@@ -163,10 +167,12 @@ impl Settler {
         }
     }
 
-    /// Begins to settle the full chapters. A settling that was put off goes on by itself, or, if it was for want of a thread,
-    /// with the next call.
+    /// Begins to settle the full chapters. A settling that was put off goes on by itself. If no
+    /// thread could be started, the settling goes on with the next call.
     pub(super) fn begin(&self) {
         let mut place = self.thread.lock();
+        // Only the first call starts the thread: a log that is merely looked at never settles, and
+        // needs none.
         if place.is_none() && !self.is_ending() {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("settler".into());
@@ -186,7 +192,8 @@ impl Settler {
         }
     }
 
-    /// Returns whether a settling waits for a thread, which only another [`begin`](Self::begin) asks for.
+    /// Returns whether a settling waits for a thread, which only another [`begin`](Self::begin)
+    /// asks for.
     pub(super) fn lacks_thread(&self) -> bool {
         self.shared.is_put_off() && self.thread.lock().is_none()
     }
@@ -201,16 +208,17 @@ impl Settler {
         self.shared.ending.load(Ordering::Acquire)
     }
 
-    /// Ends a settling soon, which the next process begins again.
+    /// Asks a settling to end soon. The next process begins the settling again.
     pub(super) fn ask_to_end(&self) {
         let end = |_: &mut Stage| self.shared.ending.store(true, Ordering::Release);
         self.shared.change(end);
     }
 
-    /// Ends a settling, which the next process begins again. Waits for its end.
+    /// Ends a settling, and waits for the end. The next process begins the settling again.
     pub(super) fn end(&self) {
         self.ask_to_end();
         if let Some(thread) = self.thread.lock().take() {
+            // `run` has caught a panic of a settling, and told of the failure.
             drop(thread.join());
         }
     }
@@ -224,7 +232,7 @@ impl Settler {
         self.shared.testify(|_| {})
     }
 
-    /// Notes a new file of the journal, durably: from now on the log is damaged without it.
+    /// Notes a new file of the journal, durably: from now on the log is damaged without that file.
     ///
     /// # Errors
     ///
@@ -233,8 +241,9 @@ impl Settler {
         self.shared.testify(|testimony| testimony.newest = first)
     }
 
-    /// Notes a commit that is in the journal, now and then. What was noted survives the process, and often a power cut: a
-    /// journal that ends before it is damaged. The views' note has each commit.
+    /// Notes a commit that is in the journal, now and then. A noted commit survives the process,
+    /// and often a power cut: a journal that ends before that commit is damaged. The note beside
+    /// the views has each commit.
     ///
     /// # Errors
     ///
@@ -242,6 +251,8 @@ impl Settler {
     pub(super) fn note_commit(&self, number: CommitNumber) -> Result<(), LogError> {
         let mut place = self.shared.witness.lock();
         let (witness, testimony) = &mut *place;
+        // Set even where the write is put off, so that the next note of any kind has the newest
+        // commit.
         testimony.end = number;
         let mut noted = self.shared.noted.lock();
         if noted.is_some_and(|(_, at)| at.elapsed() < NOTED_AGAIN) {
@@ -252,9 +263,10 @@ impl Settler {
         written.map_err(LogError::io("write", "witness"))
     }
 
-    /// Notes the last commit, if that was put off. A failure is left to the next commit.
+    /// Notes the last commit, if its note was put off. A failure is left to the next commit.
     pub(super) fn note_rest(&self) {
-        // A holder writes the same note, and may wait for the disk; `/readyz` must not.
+        // A holder of the lock writes the same note, and may wait for the disk. `/readyz`, which
+        // comes here, must not wait.
         let Some(mut place) = self.shared.witness.try_lock() else {
             return;
         };
@@ -305,10 +317,11 @@ impl Shared {
         self.check_length()
     }
 
-    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. A settling changes both,
-    /// and may break off before the witness has the new snapshot.
+    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is
+    /// there. A settling changes both, and may break off before the witness has the new snapshot.
+    /// So the check passes while a settling may be under way.
     fn check_length(&self) -> Result<(), LogError> {
-        // A settling holds it, over a sync.
+        // A settling may hold the witness during a sync. The check passes then, and does not wait.
         let Some(number) = self.witness.try_lock().map(|place| place.1.snapshot) else {
             return Ok(());
         };
@@ -317,6 +330,8 @@ impl Shared {
         if may_change() || number == 0 {
             return Ok(());
         }
+        // The stage and the number are looked at on both sides of the check: a settling that began
+        // or ended meanwhile explains any difference.
         let checked = self.check_snapshot(number);
         let place = self.witness.try_lock();
         let is_another = place.is_none_or(|place| place.1.snapshot != number);
@@ -341,7 +356,8 @@ impl Shared {
             match found() {
                 Ok(found) => *snapshot = Some((number, found)),
                 Err(Refusal::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
-                    // Such as a lack of handles. It is tried again at the next check.
+                    // Such as a lack of handles, which says nothing about the files. The next check
+                    // tries again.
                     warn!(%error, path = %path.display(), "sled's snapshot cannot be looked at");
                     return Ok(());
                 }
@@ -360,6 +376,8 @@ impl Shared {
     }
 
     fn change(&self, change: impl FnOnce(&mut Stage)) {
+        // Under the lock of the stage, even where the stage stays: a waiting thread would else miss
+        // a change of `ending`.
         change(&mut self.stage.lock());
         self.turned.notify_all();
     }
@@ -374,10 +392,13 @@ impl Shared {
                 return None;
             }
             match *stage {
+                // The chapter stays in the list until it is settled, since readers look there
+                // first.
                 Stage::Busy if !self.failed.load(Ordering::Acquire) => {
                     if let Some(oldest) = self.chapters.read().full.front() {
                         return Some(Task::Settle(Arc::clone(oldest)));
                     }
+                    // Without a chapter, nobody else would open sled again.
                     if self.settled.is_lacking() || self.is_put_off() {
                         return Some(Task::Reopen);
                     }
@@ -390,6 +411,7 @@ impl Shared {
                 }
                 Stage::Idle => self.turned.wait(&mut stage),
                 Stage::Resting(until) => {
+                    // A notice ends the wait early, and the loop looks at `ending` again.
                     if self.turned.wait_until(&mut stage, until).timed_out() {
                         *stage = Stage::Busy;
                     }
@@ -398,10 +420,12 @@ impl Shared {
         }
     }
 
-    /// Notes a missing resource. Only another one than before is logged as a warning.
+    /// Notes a missing resource. Only a resource of another kind than before is logged as a
+    /// warning.
     fn put_off(&self, error: &LogError, lack: io::Error) {
         let error: &(dyn std::error::Error + 'static) = error;
         let (advice, kind) = (advice(&lack), lack.kind());
+        // Each retry comes here, and the same line each half minute would fill the log.
         let before = self.put_off.lock().replace(lack);
         if before.is_some_and(|before| before.kind() == kind) {
             debug!(error, "the journal still cannot be settled");
@@ -424,8 +448,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks that sled's recovery, which a reopening is, does no harm to its files. Without the check, files that were
-    /// damaged meanwhile would become those of a shorter log. Returns what [`rehearse`] does.
+    /// Checks that a reopening of sled, which is a recovery, does no harm to sled's files. Without
+    /// the check, files that were damaged meanwhile would become those of a shorter log. Returns
+    /// the result of [`rehearse`].
     fn check_recovery(&self) -> Result<bool, LogError> {
         let snapshot = self.witness.lock().1.snapshot;
         rehearse(&self.folder, snapshot).map_err(|refusal| match refusal {
@@ -434,7 +459,7 @@ impl Shared {
         })
     }
 
-    /// Opens sled again behind a settling that did not come to its end, as a start does.
+    /// Opens sled again behind a settling that broke off, with the steps of a start.
     fn recover(&self) -> Result<(), LogError> {
         self.settled.reopen(|| {
             // Pages behind a failed sync may not be on the disk.
@@ -445,26 +470,29 @@ impl Shared {
                 .and_then(|()| snapshots::keep(&self.folder));
             named.map_err(LogError::io("write to", &self.folder))
         })?;
-        // sled syncs nothing of what it finds.
+        // sled syncs none of the files that it finds.
         sync_tree(&self.folder)
             .and_then(|()| snapshots::release(&self.folder))
             .map_err(LogError::io("sync", &self.folder))
     }
 
-    /// Checks that sled has found all of a chapter. Its recovery may lose the last writes: at an opening, the journal has
-    /// them. Behind a settling, the journal's copy is given up.
+    /// Checks that sled has found all of a chapter. sled's recovery may lose the last writes. At an
+    /// opening, the journal still has them. Behind a settling, the journal's copy is given up.
     fn check_settled(
         &self,
         (chapter, end): (&Chapter, &LogHead),
         is_whole: bool,
     ) -> Result<(), LogError> {
-        // It was written last.
+        // The end was written last, so its presence vouches for all writes before, unless a segment
+        // is gone.
         if self.settled.raw_value(SETTLED_KEY)? != Some(record::encode_end(end)) {
             return Err(LogError::damaged(
                 "sled has lost the end of what was settled",
             ));
         }
-        // A segment that is gone was used again, or damage has taken it.
+        // Only damage or a new use of its room takes a segment away. Without such a hole, nothing
+        // can be missing, and a look for each part would cost up to a tenth of all work for an
+        // entry.
         if is_whole {
             return Ok(());
         }
@@ -476,7 +504,9 @@ impl Shared {
         if self.is_put_off() {
             self.go_on()?;
             self.recover()?;
-            // As at a start, a marked chapter is not written again: its mark would stand beside half a chapter.
+            // As at a start, a marked chapter is only checked. A kill in the middle of a second
+            // writing would leave the mark beside half a chapter, and the next start would call the
+            // log damaged.
             let end = end_of(chapter)?;
             let marked = self.settled.raw_value(SETTLED_KEY)?;
             if let Some(end) = end.filter(|end| marked == Some(record::encode_end(end))) {
@@ -484,11 +514,13 @@ impl Shared {
             }
         }
         if self.witness.lock().1.commit == CommitNumber(0) {
-            // Not at the start: a log without settled commits makes sled anew at each one.
+            // Not at the start: a log without settled commits makes sled anew at each start, and
+            // the tree with it.
             self.settled.make_sweeping_tree()?;
         }
         settle(chapter, &self.settled, &|| self.go_on())?;
-        // Before the mark, so that no recovery of sled finds the mark without the records.
+        // The records are durable before the mark, so that no recovery of sled finds the mark
+        // without the records.
         self.settled.flush()?;
         let Some(end) = end_of(chapter)? else {
             return Ok(());
@@ -505,7 +537,7 @@ impl Shared {
         }
         self.settled.flush()?;
         self.go_on()?;
-        // Before the reopening, so that readers keep the open files.
+        // Checked before the reopening, so that readers keep the open files if the check fails.
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
@@ -519,15 +551,16 @@ impl Shared {
 
     /// Checks a chapter in sled, and gives up the journal's copy of it.
     fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
-        // sled panics on some damage.
+        // sled panics on some damage, and a panic must not leave readers with the open database.
         let checked = quietly(|| self.check_settled((chapter, end), is_whole));
         let checked = checked.unwrap_or_else(|| {
-            // Readers must not take what sled has lost for what was never there. To close it might take for ever.
+            // Readers must not take lost records for records that never were. sled is not closed
+            // here, since that may take for ever behind a panic.
             self.settled.give_up();
             resume_unwind(Box::new("sled panicked"))
         });
         if checked.as_ref().is_err_and(is_harm) {
-            // As above.
+            // Closed, so that no reader takes lost records for records that never were.
             let _unclosed = self.settled.close();
         }
         checked?;
@@ -542,10 +575,12 @@ impl Shared {
         let snapshot = snapshots::release(&self.folder)
             .and_then(|()| snapshots::newest_number(&self.folder))
             .map_err(LogError::io("read", &self.folder))?;
-        // Before the journal's copy goes: the next opening must find the settled one.
+        // Checked once more before the journal's copy goes: the next opening must find the settled
+        // copy.
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Recycling);
-        // Before the file is used again: until now, the journal was the only sure copy.
+        // The witness names the chapter before its file is used again: until then, the journal is
+        // the only sure copy.
         self.testify(|testimony| {
             testimony.commit = end.number;
             testimony.chain = end.chain;
@@ -553,7 +588,8 @@ impl Shared {
         })
     }
 
-    /// Opens sled again, and notes its snapshot: the checks of the files expect the noted one.
+    /// Opens sled again, and notes the new snapshot: the checks of the files expect the noted
+    /// snapshot.
     fn reopen(&self) -> Result<(), LogError> {
         self.go_on()?;
         self.recover()?;
@@ -562,7 +598,7 @@ impl Shared {
         self.testify(|testimony| testimony.snapshot = snapshot)
     }
 
-    /// Settles a chapter, and gives its file up; or opens sled again.
+    /// Settles a chapter and gives the chapter's file up, or opens sled again.
     fn work(&self, task: Task) {
         let began = Instant::now();
         // sled panics on some failures of the disk.
@@ -576,14 +612,18 @@ impl Shared {
                     info!("the journal can be settled again");
                 }
                 let Task::Settle(chapter) = task else {
-                    // Readers wait for each of them, and the next read may fail again.
+                    // Readers wait for each reopening, and the next read may fail again, so a rest
+                    // comes before the next one.
                     return self.rest(REST_LEAST);
                 };
                 let file = Arc::clone(&chapter.file);
-                // The next chapter is likely to become as long.
+                // The next chapter is likely to become as long, and a file that keeps its room
+                // needs no new blocks.
                 let most = self.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
                 let kept = chapter.bytes().clamp(self.chapter_bytes, most);
+                // Behind the witness: from here on, readers find these commits in sled only.
                 self.chapters.write().full.pop_front();
+                // A file goes on to a later chapter only if nobody else holds it.
                 drop(chapter);
                 file.recycle(kept);
                 self.barrier.begins(Step::Done);
@@ -591,19 +631,20 @@ impl Shared {
             }
             Ok(Err(LogError::Closing)) => self.change(|stage| *stage = Stage::Idle),
             Ok(Err(error)) => self.break_off(error, began.elapsed()),
-            // sled may wait for ever behind a panic, so this process does not open it again.
+            // sled may wait for ever behind a panic, so this process does not open sled again.
             Err(_panic) => self.fail(&why_panicked(&self.folder, "a settling panicked")),
         }
     }
 
-    /// Puts a settling off that took so long and lacked something. Any other failure ends the log.
+    /// Puts off a settling that lacked something. The rest follows from the time that the settling
+    /// took. Any other failure ends the log.
     fn break_off(&self, error: LogError, took: Duration) {
-        // A file that was cut fails in many ways.
+        // A cut file fails in many ways. The check names the cause.
         let error = self.check_files().err().unwrap_or(error);
         let Some(lack) = lack_in(&error).map(copy_of) else {
             return self.fail(&error);
         };
-        // Behind a failure of its own, sled may refuse reads until it is opened again.
+        // Behind a failure of its own, sled may refuse reads until the next opening.
         if matches!(error, LogError::Storage(_)) {
             self.settled.note_failure();
         }
@@ -618,7 +659,7 @@ impl Shared {
         self.change(|stage| *stage = Stage::Resting(Instant::now() + time));
     }
 
-    /// Ends the log after a failure: it takes no entries until the server is restarted.
+    /// Ends the log after a failure: the log takes no entries until the server is restarted.
     fn fail(&self, error: &LogError) {
         let is_displaced = matches!(error, LogError::Displaced { .. });
         let error: &(dyn std::error::Error + 'static) = error;
@@ -630,6 +671,7 @@ impl Shared {
             error,
             "the journal cannot be settled; the log takes no entries until the server is restarted; {what_next}"
         );
+        // A log that has failed no longer waits for a missing resource, so nobody is told to wait.
         *self.put_off.lock() = None;
         self.displaced.fetch_or(is_displaced, Ordering::AcqRel);
         self.failed.store(true, Ordering::Release);
@@ -643,10 +685,12 @@ fn is_harm(error: &LogError) -> bool {
 
 /// Settles the full chapters, the oldest first, until the end.
 fn run(shared: &Shared) {
-    // The writer and the readers come first. Without the right to yield, it takes its share.
+    // The writer and the readers come first. Where the system refuses the lower priority, the
+    // settler takes its share.
     let _yielding = rustix::process::nice(10);
     while let Some(task) = shared.next() {
         let done = catch_unwind(AssertUnwindSafe(|| shared.work(task)));
+        // A panic outside of the settling itself: the log must not go on without a settler.
         if done.is_err() {
             shared.fail(&LogError::damaged("a settling panicked"));
         }

@@ -1,8 +1,9 @@
 //! Settling: a chapter of the journal becomes records in sled.
 //!
-//! Pure, but for reads of the chapter and of sled, and writes to sled. Groups of a feed's entries are packed, and gather
-//! in the feed's record; the facts of commits are packed into records; of a feed's heads, the last one counts. Settling
-//! a chapter twice is the same as once, so a settling that broke off is simply begun again.
+//! Pure, but for reads of the chapter and of sled, and writes to sled. Groups of a feed's entries
+//! are packed, and gather in the feed's record. Facts of commits are packed into records. Of a
+//! feed's heads, the last one counts. A second settling of a chapter changes nothing, so a settling
+//! that broke off is simply begun again.
 
 use simplefeed_core::feed::{FeedKey, Position};
 
@@ -23,16 +24,17 @@ use moved::Moved;
 /// Returns an error if the settling is to end.
 type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 
-/// Stores the content of a chapter, all but where it ends.
+/// Stores the content of a chapter, without the mark of the chapter's end.
 ///
 /// # Errors
 ///
-/// Returns the failure to read or to write, or that of `go_on`, which is asked now and then.
+/// Returns the failure to read or to write, or the error of `go_on`, which is asked now and then.
 pub(super) fn settle(
     chapter: &Chapter,
     settled: &Settled,
     go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
+    // In the order of the keys, in which sled writes each page once.
     let feeds = chapter.sorted_feeds();
     let mut putting = settled.putting();
     let moved = Moved::new(chapter, settled, go_on);
@@ -52,7 +54,7 @@ pub(super) fn settle(
     putting.finish()
 }
 
-/// Returns where a chapter ends, if it has commits.
+/// Returns the end of the log behind a chapter, if the chapter has commits.
 ///
 /// # Errors
 ///
@@ -66,11 +68,11 @@ pub(super) fn end_of(chapter: &Chapter) -> Result<Option<LogHead>, LogError> {
     Ok(Some(facts.ok_or_else(damaged)?.end(number)))
 }
 
-/// Checks that all of a settled chapter is there.
+/// Checks that sled has all of a settled chapter.
 ///
 /// # Errors
 ///
-/// Returns that something is missing or another one, the failure to read, or that of `go_on`.
+/// Returns that a part is missing or differs, the failure to read, or the error of `go_on`.
 pub(super) fn check_settled(
     chapter: &Chapter,
     settled: &Settled,
@@ -98,6 +100,7 @@ pub(super) fn check_settled(
             return Err(lost("a value"));
         }
     }
+    // The facts of one record are read together, and used up commit by commit.
     let mut found = vec![].into_iter();
     for (number, place) in chapter.all_facts() {
         go_on()?;
@@ -112,8 +115,9 @@ pub(super) fn check_settled(
     Ok(())
 }
 
-/// Stores what a feed has gained. Its record comes last, and has the head of the chapter from then on: a settling that
-/// is begun again finds there that the feed is settled.
+/// Stores the entries and the head that a feed has gained. The feed's record comes last, and has
+/// the head of the chapter from then on. So a settling that is begun again sees by the record that
+/// the feed is settled.
 fn settle_feed<'s>(
     (feed, changed): (FeedKey, &FeedChange),
     moved: &Moved<'s>,
@@ -127,8 +131,9 @@ fn settle_feed<'s>(
     } = *moved;
     let missing = || LogError::damaged(format!("the journal has no head of feed {}", feed.0));
     let head = chapter.value(changed.head.ok_or_else(missing)?)?;
-    // If it is damaged, the log stops: the tail may be the only place of its entries.
+    // A damaged record stops the log: the tail in the record may be the only place of its entries.
     let before = settled.feed_record(feed)?;
+    // The entries must not be added to the tail twice.
     if let Some(before) = before.as_ref().filter(|before| before.head == head) {
         return moved.check_entries((feed, changed), &before.tail);
     }
@@ -136,6 +141,8 @@ fn settle_feed<'s>(
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
         gained: 0,
+        // Only an earlier process can have divided the entries otherwise. The search costs reads,
+        // and whole removed records make sled join pages.
         leftovers: chapter.was_left.then_some((settled, go_on)),
         putting,
     };
@@ -173,14 +180,14 @@ struct Gathering<'p, 's> {
     tail: Tail,
     /// Packed bytes that were added.
     gained: usize,
-    /// Where records are looked for that a settling of an earlier process has left. It may have been another version of
-    /// the program, and have divided the entries otherwise.
+    /// Place of records that a settling of an earlier process has left, if there may be any.
+    /// Another version of the program may have divided the entries otherwise.
     leftovers: Option<(&'s Settled, GoOn<'p>)>,
     putting: &'p mut Putting<'s>,
 }
 
 impl Gathering<'_, '_> {
-    /// Adds groups that follow, with their first position and the one behind them.
+    /// Adds groups that follow, with their first position and the position behind them.
     fn add(&mut self, groups: Option<(Position, Position, Vec<u8>)>) -> Result<(), LogError> {
         let Some((first, end, groups)) = groups else {
             return Ok(());
@@ -207,6 +214,7 @@ impl Gathering<'_, '_> {
         }
         let key = record::entry_key(self.feed, tail.first);
         if let Some((settled, go_on)) = self.leftovers {
+            // The parts of this record itself stay, since their values are written next.
             let behind = record::part_key(&key, record::count_parts(&tail.stored));
             let end = record::entry_key(self.feed, tail.end);
             settled.remove_range(&behind, &end, go_on)?;
@@ -214,7 +222,8 @@ impl Gathering<'_, '_> {
         self.putting.put(&key, &tail.stored)
     }
 
-    /// Removes what an earlier settling has left of the entries in the tail, the last of which is before `end`.
+    /// Removes records that an earlier settling has left of the entries in the tail. The last of
+    /// these entries is before `end`.
     fn remove_leftovers_behind(&self, end: Position) -> Result<(), LogError> {
         let Some((settled, go_on)) = self.leftovers else {
             return Ok(());
@@ -224,6 +233,8 @@ impl Gathering<'_, '_> {
         } else {
             self.tail.first
         };
+        // Entries behind the chapter are in no record yet, so the rest of the feed's keys are
+        // leftovers.
         let all = record::entry_key(self.feed, Position(u64::MAX));
         settled.remove_range(&record::entry_key(self.feed, first), &all, go_on)
     }

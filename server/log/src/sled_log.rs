@@ -1,16 +1,17 @@
 //! The entry log on a disk: the journal, and sled behind it.
 //!
-//! Shell. An append is one write and one sync of the journal; only then do readers see it, and only then does it
-//! return. Commits of the journal are found by chapters in memory. A full chapter is settled: a thread packs it into
-//! sled, and its file is used again.
+//! Shell: the data folder, and locks. An append is one write and one sync of the journal. Only then
+//! do readers see the commit, and only then does the append return. Chapters in memory find the
+//! commits of the journal. A full chapter is settled: a thread packs the commits into sled, and the
+//! journal uses the file again.
 //!
 //! ```text
 //! append ──► journal ──► chapter ──► (256 MiB) ──► sled ──► witness ──► the chapter goes
 //! readers ◄───────────── chapters, the newest first; else sled
 //! ```
 //!
-//! A reader asks the chapters before sled, and sled only for what comes before them. A chapter goes only after sled has
-//! all of it, so readers miss nothing.
+//! A reader asks the chapters first, and then sled for all that comes before them. A chapter goes
+//! only after sled has all of its commits, so readers miss nothing.
 
 use std::{
     fmt, io,
@@ -47,14 +48,15 @@ use super::{
 
 /// Missing commits above which rebuilding the index of ids is logged, because it takes long.
 const SLOW_COMMITS: u64 = 100_000;
-/// Memory of a chapter from which on it is settled, however small its file is.
+/// Memory of a chapter from which on the chapter is settled, however small the file is.
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
 /// Time between two checks that nobody else has locked the folder.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
-/// How long the log counts as one that takes no commits, since it has refused one for which a file was missing. Then the next
-/// commit shows.
+/// Time for which the log counts as one that takes no commits, after a refusal because no file
+/// could be made. After that time, the next commit shows whether a file can be made.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// How many times its size a chapter may grow to while the one before is settled. Then appends wait.
+/// Bound on a chapter while the one before is settled, in times of the usual size. Then appends
+/// wait.
 const BACKLOG_MAX: u64 = 4;
 
 /// The entry log on a disk.
@@ -62,12 +64,12 @@ pub struct SledLog {
     pub(super) settled: Arc<Settled>,
     pub(super) chapters: Arc<RwLock<Chapters>>,
     journal: Mutex<Journal>,
-    /// Locked behind the journal.
+    /// Locked after the journal, never before.
     seen: Mutex<SeenNote>,
     /// The note of the processes before this one.
     seen_before: Seen,
     settler: Settler,
-    /// Bytes of a chapter from which on it is settled.
+    /// Bytes of a chapter from which on the chapter is settled.
     chapter_bytes: u64,
     /// Ids in memory from which on they become a file.
     fresh_ids: usize,
@@ -77,10 +79,11 @@ pub struct SledLog {
     pub(super) failed: Arc<AtomicBool>,
     /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
-    /// A document beside it that is of another log.
+    /// A document beside the log that belongs to another log.
     pub(super) replaced_by: Mutex<Option<PathBuf>>,
     pub(super) folder: Arc<DataFolder>,
-    /// When no file of the journal could be made, the last time that one was due.
+    /// Time of the last failure to make a file of the journal for want of a resource; `None` after
+    /// a success.
     unrotated: Mutex<Option<Instant>>,
     /// When the folder was checked last.
     checked: Mutex<Instant>,
@@ -131,24 +134,31 @@ impl SledLog {
         }
     }
 
-    /// Stores a commit. Heads of feeds that are not in `known` are read. Returns its chain hash.
+    /// Stores a commit, and returns the chain hash after the commit. Heads of feeds that are not in
+    /// `known` are read.
     pub(super) fn store(&self, commit: &Commit, known: &FeedHeads) -> Result<ChainHash, LogError> {
         let mut journal = self.journal.lock();
+        // The head changes only under the lock of the journal, so this one stays right up to the
+        // append.
         let before = self.head();
         self.go_on_settling();
         let prepared = self.prepare(commit, before, known);
-        // Nothing is written yet. sled may refuse reads while a settling is put off.
+        // Nothing is written yet, so a missing resource refuses this commit and ends nothing. sled
+        // may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
             Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
             None => error,
         })?;
+        // Before the append: a folder that was moved or locked by another process must get no
+        // commit.
         self.check_folder()?;
         self.make_place(&mut journal, before)?;
         journal.append(commit.number, &before.chain, &items, |record| {
-            // Before readers see it, since a failure fails the commit.
+            // Noted before readers see the commit: a failure fails the commit.
             self.settler.note_commit(head.number)?;
             self.note_seen(&head)?;
-            // The head changes with the chapter: a reader of the new end sees the new heads of feeds, too.
+            // The head changes with the chapter: a reader of the new end sees the new heads of
+            // feeds, too.
             let mut chapters = self.chapters.write();
             let added = chapters.newest.add(record);
             assert!(added.is_some(), "what was just written can be read");
@@ -159,13 +169,15 @@ impl SledLog {
         Ok(head.chain)
     }
 
-    /// Checks the folder, unless it was checked within the last second: a commit looks at its own file anyway.
+    /// Checks the folder, unless the last check is less than a second old: a commit looks at its
+    /// own file anyway.
     fn check_folder(&self) -> Result<(), LogError> {
         let mut checked = self.checked.lock();
         if checked.elapsed() < CHECKED_AGAIN {
             return Ok(());
         }
         self.check_others()?;
+        // Set only behind a check that passed: each commit tries again after one that failed.
         *checked = Instant::now();
         Ok(())
     }
@@ -191,7 +203,7 @@ impl SledLog {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Displaced`] if it would not.
+    /// Returns [`LogError::Displaced`] if the next opening would find another log or none.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         self.check_others()?;
         self.settler.note_rest();
@@ -205,7 +217,8 @@ impl SledLog {
         noted.map_err(|error| self.unnoted(error))
     }
 
-    /// Notes its end as what readers have seen, durably: the note of a process that was killed may lag behind.
+    /// Notes the end of the log as seen by readers, durably: the note of a killed process may lag
+    /// behind.
     pub(super) fn note_seen_durably(&self) -> Result<(), LogError> {
         self.note_seen(&self.head())?;
         let synced = self.seen.lock().sync();
@@ -216,7 +229,7 @@ impl SledLog {
         LogError::io("write", self.folder.name_of("views").join(seen::NAME))(error)
     }
 
-    /// Checks that it has the last commit that readers had seen when it was opened.
+    /// Checks that the log has the last commit that readers had seen before this opening.
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
         self.seen_before.check(self)
     }
@@ -238,6 +251,7 @@ impl SledLog {
         );
         let stored = |feed| match known.get(&feed) {
             Some(head) => {
+                // A comparison in each build would cost the read that `known` saves.
                 debug_assert!(
                     self.feed(feed)
                         .map_or(true, |stored| stored.as_ref() == Some(head)),
@@ -254,12 +268,14 @@ impl SledLog {
         Ok(writing.finish(commit, head))
     }
 
-    /// Begins a new chapter if the newest one is full. Waits if the one before is still being settled and this one has
-    /// grown too large meanwhile.
+    /// Begins a new chapter if the newest one is full. Waits if the one before is still being
+    /// settled and the newest one has grown too large meanwhile.
     fn make_place(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
         let is_full = |bytes, memory| {
             journal.bytes() > bytes || self.chapters.read().newest.memory() > memory
         };
+        // Settling writes the record of each feed, so entries over many feeds share that cost only
+        // in larger chapters.
         let is_spread = self.chapters.read().newest.is_spread();
         let chapters = if is_spread { SPREAD_CHAPTERS } else { 1 };
         let bytes = self.chapter_bytes.saturating_mul(chapters);
@@ -269,17 +285,19 @@ impl SledLog {
         // A settling that failed is not begun again.
         let has_failed = self.failed.load(Ordering::Acquire);
         if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
+            // Commits go on beside a settling as long as the newest chapter has place.
             if self.has_place() {
                 return Ok(());
             }
             self.settler.wait();
         }
-        // Settling has failed: the chapters would grow without end.
+        // Without a settler, the chapters would grow without end.
         if self.failed.load(Ordering::Acquire) {
             return Err(LogError::Stopped);
         }
-        // At an end, the next process settles them.
+        // At an end, the settler settles nothing more, and the next process settles the chapters.
         if !self.settler.is_ending() && !self.chapters.read().full.is_empty() {
+            // The noted lack may be gone by now, since the settler goes on meanwhile.
             let busy = || io::ErrorKind::ResourceBusy.into();
             let lack = self.settler.lack().unwrap_or_else(busy);
             return Err(LogError::lacking("settle the journal", lack));
@@ -287,15 +305,15 @@ impl SledLog {
         self.begin_chapter(journal, head)
     }
 
-    /// Asks the settler for a settling that waits for a thread, or for a reopening of sled, which refuses reads behind a failure
-    /// of its own.
+    /// Asks the settler to go on, if a settling waits for a thread, or if sled refuses reads behind
+    /// a failure of its own.
     fn go_on_settling(&self) {
         if self.settled.is_lacking() || self.settler.lacks_thread() {
             self.settler.begin();
         }
     }
 
-    /// Returns whether reads or commits are refused until the system has something that it lacks now.
+    /// Returns whether reads or commits are refused until the system has a missing resource again.
     pub(super) fn refuses(&self) -> bool {
         self.go_on_settling();
         let refused = *self.unrotated.lock();
@@ -312,7 +330,8 @@ impl SledLog {
     }
 
     fn begin_chapter(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
-        // Where this fails, a file may have the name of the next commit: until there is one, the file before gets none.
+        // Behind a failure, a file may have the name of the next commit already. So until a new
+        // file is made, the file before takes no commit.
         let rotated = journal.rotate(head.number.next(), head.chain);
         let lack = |error: &LogError| lack_in(error).map(copy_of);
         let lack = rotated.as_ref().err().and_then(lack);
@@ -321,6 +340,8 @@ impl SledLog {
             return Err(LogError::lacking("begin a file of the journal", lack));
         }
         rotated?;
+        // Noted before the first commit in the file: without the note, a lost file would go
+        // unnoticed.
         self.settler.note_file(head.number.next())?;
         let mut chapters = self.chapters.write();
         let full = std::mem::replace(
@@ -333,7 +354,8 @@ impl SledLog {
         Ok(())
     }
 
-    /// Settles chapters that an earlier process left, or whose settling was put off. Returns whether there are any.
+    /// Settles chapters that an earlier process left, or whose settling was put off. Returns
+    /// whether such chapters exist.
     pub(super) fn settle_rest(&self) -> bool {
         let has_full = !self.chapters.read().full.is_empty();
         if has_full {
@@ -342,7 +364,8 @@ impl SledLog {
         has_full
     }
 
-    /// Ends a settling at once, since the journal has all of it. Later ones end before they have done anything.
+    /// Ends a settling at once, since the journal has all of the chapter. Later settlings end
+    /// before they have done anything.
     pub(super) fn end_settling(&self) {
         self.settler.ask_to_end();
     }
@@ -352,7 +375,7 @@ impl SledLog {
         self.settler.note_settled()
     }
 
-    /// Opens the index of ids in `folder`, and brings it up to date.
+    /// Opens the index of ids in `folder`, and adds the ids of later commits.
     ///
     /// # Errors
     ///
@@ -395,14 +418,15 @@ impl SledLog {
     /// Rebuilds the index of ids if a damaged run was found. Lookups wait meanwhile.
     pub(super) fn heal_ids(&self) -> Result<(), LogError> {
         let is_damaged = |ids: &Option<IdIndex>| ids.as_ref().is_some_and(IdIndex::is_damaged);
-        // A read lock first: the usual case must not hold up lookups.
+        // A read lock comes first: in the usual case, without damage, a repair must not hold up
+        // lookups.
         if !is_damaged(&self.ids.read()) {
             return Ok(());
         }
         let mut place = self.ids.write();
         // Another thread may have rebuilt the index between the two locks.
         if let Some(ids) = place.as_mut().filter(|ids| ids.is_damaged()) {
-            // A merge in progress would write into the folder that is opened again below.
+            // A merge in progress would write into the folder that is opened anew below.
             ids.wait();
             let folder = ids.folder().to_path_buf();
             *ids = self.open_ids(&folder)?;
@@ -415,7 +439,8 @@ impl SledLog {
         if let Some(ids) = &mut *self.ids.write() {
             ids.add(commit, chain);
         }
-        // No reason to fail: the commit is durable, and the next lookup tries the repair again.
+        // A failed repair is no failure of the commit, which is durable. The next lookup tries the
+        // repair again.
         if let Err(error) = self.heal_ids() {
             warn!(%error, "the index of ids cannot be made again");
         }
@@ -441,7 +466,8 @@ impl SledLog {
         self.settled.end_reading();
     }
 
-    /// Closes the log: ends a settling at once, since the journal has all of it, and notes where the log ends.
+    /// Closes the log: ends a settling at once, since the journal has all of the chapter, and notes
+    /// where the log ends.
     ///
     /// # Errors
     ///
@@ -450,6 +476,7 @@ impl SledLog {
         let (head, failed) = (self.head(), self.failed.load(Ordering::Acquire));
         let ids = self.ids.into_inner();
         self.settler.end();
+        // Behind the end of the settler, which holds sled open.
         self.settled.close()?;
         if let Some(ids) = ids {
             ids.close();

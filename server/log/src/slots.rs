@@ -18,25 +18,25 @@ const SLOT_BYTES: usize = 128;
 /// Slots stand in sectors of their own, so that tearing one cannot touch the other.
 const OFFSETS: [u64; 2] = [0, 512];
 
-/// Bytes of a slot as they are read. A statement has at most as many.
+/// Bytes of a slot, as a read returns them. A statement has at most as many.
 pub(super) type Slot = [u8; SLOT_BYTES];
 
 /// The file, for its writer.
 #[derive(Debug)]
 pub(super) struct Slots {
     file: File,
-    /// Counts the writes; its parity is the slot. The same statement may be written twice, so it does not show which slot
-    /// is the newer one.
+    /// Counts the writes; the parity is the slot. The same statement may be written twice, so only
+    /// the turn shows which slot is newer.
     turn: u64,
 }
 
 impl Slots {
-    /// Creates the file with a first statement, and makes its bytes durable. `encode` returns the bytes of the statement, with
-    /// the turn in which it is written.
+    /// Creates the file with a first statement, and makes the bytes durable, but not the name.
+    /// `encode` takes the turn of the write, and returns the bytes of the statement.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written; one that is there is left alone.
+    /// Returns why the file cannot be written. An existing file stays as it is.
     #[expect(
         clippy::disallowed_methods,
         reason = "the caller syncs the folder, behind what the statement is about"
@@ -53,11 +53,12 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Creates the file in place of none, durably. It gets its name as a whole, so that an unreadable one is damage.
+    /// Creates the file where there is none, durably. Only a whole file gets the name, so that an
+    /// unreadable file is damage.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the file cannot be written.
     #[expect(
         clippy::disallowed_methods,
         reason = "an unfinished file that comes back is removed again"
@@ -68,6 +69,8 @@ impl Slots {
     ) -> io::Result<Self> {
         let unfinished = path.with_extension("new");
         match fs::remove_file(&unfinished) {
+            // An earlier process may have stopped before the rename. `create_new` would refuse its
+            // file for ever.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -76,12 +79,12 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Opens the file. Returns the statement of the newer of its sound slots, if any is. `decode` returns the turn and the
-    /// statement of a slot that is whole.
+    /// Opens the file. Returns the statement of the newer sound slot, if a slot is sound. `decode`
+    /// returns the turn and the statement of a slot that is whole.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened.
+    /// Returns why the file cannot be opened.
     pub(super) fn open<S>(
         path: &Path,
         decode: impl Fn(&Slot) -> Option<(u64, S)>,
@@ -92,7 +95,7 @@ impl Slots {
         Ok((Self { file, turn }, newest.map(|(_, said)| said)))
     }
 
-    /// Writes a statement into the older slot. It is not durable before the next sync.
+    /// Writes a statement into the older slot. The statement is not durable before the next sync.
     ///
     /// # Errors
     ///
@@ -113,17 +116,18 @@ impl Slots {
     ///
     /// Returns why the file cannot be synced.
     pub(super) fn sync(&self) -> io::Result<()> {
+        // The first write is in the second slot, so no later write changes the length of the file.
         self.file.sync_data()
     }
 }
 
-/// Returns the statement of a file, if there is a readable one.
+/// Returns the newest readable statement of a file, or `None`.
 pub(super) fn read<S>(path: &Path, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<S> {
     let (_, said) = newest(&regular::open(path).ok()?, decode)?;
     Some(said)
 }
 
-/// Returns the newer of the sound slots, with its turn.
+/// Returns the newer sound slot with its turn.
 fn newest<S>(file: &File, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<(u64, S)> {
     let slots = OFFSETS.map(|offset| {
         let mut slot = [0; SLOT_BYTES];

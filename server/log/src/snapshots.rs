@@ -1,8 +1,10 @@
-//! Names of sled's snapshots. A snapshot notes where sled's pages are; the rehearsal of an opening rests on it.
+//! Names of sled's snapshots. A snapshot notes the places of sled's pages, on which the rehearsal
+//! of an opening rests.
 //!
-//! Shell: sled's folder. At each opening sled writes a snapshot, renames it into place and removes the one before it,
-//! without a sync of the folder in between. A power cut may keep the removal and lose the rename. So the snapshot
-//! before has a second name, unknown to sled, until the names are synced.
+//! Shell: sled's folder. At each opening sled writes a snapshot, renames it into place and removes
+//! the one before it, without a sync of the folder in between. A power cut may keep the removal and
+//! lose the rename. So the snapshot before has a second name, unknown to sled, until the names are
+//! synced.
 
 use std::{
     fs, io,
@@ -13,7 +15,8 @@ use simplefeed_process::regular;
 
 use super::{barrier::sync_folder, durable};
 
-/// Beginning of sled's names; the rest is where in its log the snapshot ends, in hexadecimal digits.
+/// Beginning of sled's names; the rest is the position in sled's log at which the snapshot ends, in
+/// hexadecimal digits.
 const NAME: &str = "snap.";
 /// Beginning of the second names.
 const KEPT: &str = "kept.";
@@ -35,7 +38,7 @@ pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{NAME}{number:016X}"))
 }
 
-/// Returns the snapshot that sled takes, or takes once it has its name back.
+/// Returns the snapshot that sled takes, now or once [`put_back`] has renamed the snapshot.
 ///
 /// # Errors
 ///
@@ -52,7 +55,7 @@ pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be named or synced.
+/// Returns why the snapshot cannot be named or synced.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub(super) fn keep(folder: &Path) -> io::Result<()> {
     let Some((number, path)) = named(folder, NAME)?.into_iter().max() else {
@@ -60,9 +63,11 @@ pub(super) fn keep(folder: &Path) -> io::Result<()> {
     };
     let kept = folder.join(format!("{KEPT}{number:016X}"));
     match fs::hard_link(&path, &kept) {
+        // An earlier opening that broke off has named the snapshot.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         // Some file systems have no second names.
         Err(_) => {
+            // A name without a number, so that a copy that is cut short never counts as a snapshot.
             let copy = folder.join(format!("{KEPT}new"));
             fs::copy(&path, &copy)?;
             regular::open(&copy)?.sync_all()?;
@@ -87,14 +92,16 @@ pub(super) fn release(folder: &Path) -> io::Result<()> {
     kept.iter().try_for_each(|(_, path)| fs::remove_file(path))
 }
 
-/// Gives the newest snapshot its name back if a power cut has taken that of each, durably.
+/// Gives the newest snapshot sled's name back, durably, if a power cut has taken the names of all
+/// snapshots.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be renamed or synced.
+/// Returns why the snapshot cannot be renamed or synced.
 pub(super) fn put_back(folder: &Path) -> io::Result<()> {
     match find(folder)? {
         Some(path) if named(folder, NAME)?.is_empty() => {
+            // Only if sled has no snapshot of its own: that one is newer than any second name.
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             durable::rename(&path, &folder.join(name.replacen(KEPT, NAME, 1)))
         }
@@ -102,7 +109,8 @@ pub(super) fn put_back(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes snapshots that sled did not finish. They stop every later opening, and are of no use.
+/// Removes snapshots that sled did not finish. They are of no use, and would stop every later
+/// opening.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Room on the disk: enough of it is kept free that the journal can always be settled, and sled be opened.
+//! Room on the disk: the log keeps enough free for settling the whole journal and for opening sled.
 //!
 //! Shell: the file system.
 
@@ -16,10 +16,10 @@ use simplefeed_process::regular;
 
 /// Bytes kept free besides, for sled's snapshot and segments, the witness and small files.
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
-/// Most bytes on the disk for each byte in the journal, once it is settled: sled with what is dead in it.
+/// Most bytes on the disk for each settled byte of the journal: sled's live and dead bytes.
 const SETTLED_BYTES: u64 = 3;
-/// Bytes on the disk besides, for each feed that changed in the journal. sled writes the feed's tail again, and the
-/// records on the same page. Measured with full tails of 300,000 feeds.
+/// Bytes on the disk besides, for each feed that changed in the journal. sled writes the feed's
+/// tail again, and all records on that page. Measured with full tails of 300,000 feeds.
 const FEED_BYTES: u64 = 4 * 1024;
 /// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
 const BYTES_PER_BYTE: u64 = 6;
@@ -33,8 +33,8 @@ pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     Ok(free_in(&rustix::fs::statvfs(folder)?))
 }
 
-/// Returns the bytes that may still be written to the file system of an opened folder. No path is looked up, which would
-/// take longer than the answer.
+/// Returns the bytes that may still be written to the file system of an opened folder. A look-up of
+/// a path would take longer than the answer.
 ///
 /// # Errors
 ///
@@ -48,8 +48,8 @@ fn free_in(system: &StatVfs) -> u64 {
     system.f_bavail.saturating_mul(system.f_frsize)
 }
 
-/// Returns by how many bytes a file may grow before a process may not write to it any more; `None` if there is no limit.
-/// A file that is shorter than `least` counts as one of that length.
+/// Returns by how many bytes a file may grow before the system refuses writes of this process;
+/// `None` if there is no limit. A file that is shorter than `least` counts as one of that length.
 pub(super) fn bytes_left_for(path: &Path, least: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Fsize).current?;
     let length = fs::metadata(path).map_or(0, |file| file.len());
@@ -60,7 +60,7 @@ pub(super) fn bytes_left_for(path: &Path, least: u64) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be read.
+/// Returns why the folder cannot be read.
 pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for item in fs::read_dir(folder)? {
@@ -74,8 +74,8 @@ pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns how many bytes must be free before `payload` more bytes are appended to a log of which `unsettled` bytes are
-/// in the journal, for so many feeds.
+/// Returns how many bytes must be free before `payload` more bytes are appended to a log of which
+/// `unsettled` bytes are in the journal, for so many feeds.
 pub fn needed_bytes(unsettled: u64, feeds: u64, payload: u64) -> u64 {
     unsettled
         .saturating_mul(SETTLED_BYTES)
@@ -84,8 +84,8 @@ pub fn needed_bytes(unsettled: u64, feeds: u64, payload: u64) -> u64 {
         .saturating_add(SLACK_BYTES)
 }
 
-/// Writes so many bytes to the file system of `folder`, and removes them. Free space alone does not tell whether they
-/// fit: quotas and reserves count, too.
+/// Writes so many bytes to a file beside `folder`, and removes that file. Free space alone does not
+/// tell whether they fit: quotas and reserves count, too.
 ///
 /// # Errors
 ///
@@ -97,12 +97,13 @@ pub fn needed_bytes(unsettled: u64, feeds: u64, payload: u64) -> u64 {
 pub fn try_room(folder: &Path, bytes: usize) -> io::Result<()> {
     let probe = folder.with_extension("probe");
     let written = regular::write(&probe, &vec![0; bytes]);
+    // Removed even behind a failure: the written part would take room that the log needs.
     let _absent = fs::remove_file(&probe);
     written
 }
 
-/// Returns whether not even a small file fits into the file system of `folder`. sled panics on a full disk, and the
-/// panic does not tell why.
+/// Returns whether not even a small file fits into the file system of `folder`. sled panics on a
+/// full disk, and the panic does not tell why.
 pub fn is_full_at(folder: &Path) -> bool {
     try_room(folder, 4_096).is_err_and(|error| is_full(&error))
 }
@@ -112,6 +113,7 @@ pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let full = error.downcast_ref::<io::Error>().is_some_and(|error| {
+            // A limit on the length of files stops a log just as a full disk does.
             use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
             matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
         });

@@ -1,24 +1,25 @@
-//! A store: an open log, and what belongs to it beside its commits.
+//! A store: an open log, and the state beside the commits.
 //!
-//! Pure: the contract. A server runs over any store, so the place of the watermark, of the control socket and of the
-//! mark of a restoration is the store's own affair.
+//! Pure: the contract. A server runs over any store. So each store chooses the places of the
+//! watermark, of the control socket and of the mark of a restoration.
 
 use std::{error::Error, path::PathBuf, sync::Arc};
 
 use super::{WritableLog, held::HeldFolder, moment::MomentNote};
 use crate::watermark::Watermark;
 
-/// Reason why a store cannot be closed, or its marks not be changed.
+/// Reason why a store cannot be closed, or a mark of the store cannot be changed.
 pub type StoreError = Box<dyn Error + Send + Sync>;
 
-/// An open log, with its state that is no commit.
+/// An open log, with the state that no commit holds.
 pub trait Store: Send {
-    /// Returns the log. The store keeps the right to close it.
+    /// Returns the log. The store keeps the right to close the log.
     fn log(&self) -> Arc<dyn WritableLog>;
 
-    /// Opens the watermark. It lives where the log lives: whoever appends next must stamp later commits than it allows.
-    /// A log that other processes write needs one that they share; else a second counts as over while they still
-    /// append in it.
+    /// Opens the watermark. The watermark lives where the log lives: the next process that appends
+    /// must stamp commits later than the watermark. If several processes append to one log, they
+    /// must share one watermark. Else a second counts as over while another process still appends
+    /// commits with instants of that second.
     ///
     /// # Errors
     ///
@@ -30,34 +31,38 @@ pub trait Store: Send {
         None
     }
 
-    /// Returns the folder that the log is in, if it is in one: views keep their files there.
+    /// Returns the folder of the log, if the log has one: views keep their files there.
     fn folder(&self) -> Option<HeldFolder> {
         None
     }
 
-    /// Whether the log was restored, so an epoch must begin before it is served.
+    /// Returns whether the log was restored, so that an epoch must begin before the log is served.
     fn is_restored(&self) -> bool;
 
     /// Notes that the epoch of a restored log has begun.
     ///
     /// # Errors
     ///
-    /// Returns why that cannot be noted. The next start begins the epoch again.
+    /// Returns why the note failed. The next start begins the epoch again.
     fn epoch_has_begun(&self) -> Result<(), StoreError>;
 
-    /// Returns the path of the socket at which a server takes upkeep tasks, if the store has a folder for it.
+    /// Returns the path of the socket at which a server takes upkeep tasks, if the store has a
+    /// folder.
     fn control_socket(&self) -> Option<PathBuf>;
 
-    /// Begins the log's work in the background, which a mere look at the log does without.
+    /// Begins the log's work in the background. A program that only reads the log does not call
+    /// this.
     fn begin_work(&self) {}
 
-    /// Ends that work as soon as possible, also where a publisher waits for it. The server stops.
+    /// Ends the work in the background as soon as possible, although a publisher may wait for it. A
+    /// server calls this when it stops.
     fn end_work(&self) {}
 
     /// Makes every read fail from now on, so that work still in progress ends.
     fn end_reading(&self);
 
-    /// Closes the log so that the next opening need not doubt it. Returns whether it was closed: not while it is in use.
+    /// Closes the log so that the next opening need not doubt the end. Returns whether the log was
+    /// closed: `false` while the log is in use.
     ///
     /// # Errors
     ///

@@ -1,8 +1,10 @@
-//! The record of a feed in sled: its head, and its tail, which are its newest settled entries.
+//! The record of a feed in sled: the head, and the tail, which has the feed's newest settled
+//! entries.
 //!
-//! Pure. A feed that gains little in a chapter would get a record of entries from each settling, and sled keeps
-//! something in memory of every record. So its entries gather in the tail, until they fill a record of their own, or
-//! until a settling adds too few to write the others again.
+//! Pure. A feed that gains little in a chapter would get a record of entries from each settling,
+//! and sled keeps something in memory of every record. So the entries of such a feed gather in the
+//! tail. They stay there until they fill a record of their own, or until a settling adds so few
+//! that the others are not worth another write.
 //!
 //! ```text
 //! feed's record    length of the head, head, position of the tail's first entry, tail
@@ -10,7 +12,7 @@
 //! block            number of entries, length, packed groups of entries
 //! ```
 //!
-//! A full tail becomes a record of entries as it is. Blocks stay compressed as they came.
+//! A full tail becomes a record of entries without a change: the blocks stay compressed.
 
 use std::ops::Range;
 
@@ -20,15 +22,17 @@ use simplefeed_core::feed::Position;
 use super::packing::{PART_BYTES_MAX, pack};
 use crate::codec::{Reader, Writer};
 
-/// Bytes from which on a tail becomes a record of entries. A longer one saves records, and costs more whenever sled
-/// writes its page again.
+/// Bytes from which on a tail becomes a record of entries. A longer tail saves records, and costs
+/// more whenever sled writes the tail's page again.
 const TAIL_BYTES: usize = if cfg!(test) { 512 } else { 4 * 1024 };
-/// A tail of more than so many times the bytes that its feed gained becomes a record. Without this bound, each small
-/// gain would write a large tail again.
+/// A tail of more than so many times the bytes that the feed gained becomes a record. Without this
+/// bound, each small gain would write a large tail again.
 const TIMES_GAINED_MAX: usize = 4;
-/// Most bytes of a record of entries that is made of several blocks: it fits into one part.
+/// Most bytes of a record of entries that is made of several blocks: such a record fits into one
+/// part.
 const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;
-/// The beginning of every tail. A packed record that begins with 0 has a length behind it, which is not 0.
+/// The beginning of every tail. A packed record that begins with 0 has a length behind it, which is
+/// not 0.
 const MARK: &[u8] = &[0, 0];
 
 /// Record of a feed in sled: head and tail.
@@ -50,13 +54,14 @@ impl FeedRecord {
         out.0
     }
 
-    /// Returns the record of these bytes, or `None` if they are none.
+    /// Returns the record of these bytes, or `None` if the bytes are no record.
     pub(super) fn decode(body: &Bytes) -> Option<Self> {
         let mut from = Reader(body);
         let length = from.length()?;
         let head = body.slice_ref(from.bytes(length)?);
         let first = Position(from.number()?);
         let tail = match from.0 {
+            // A feed whose entries are all in records of their own, or that has none.
             [] => Tail::default(),
             stored => Tail::decode(first, body.slice_ref(stored))?,
         };
@@ -67,11 +72,11 @@ impl FeedRecord {
 /// Consecutive entries of a feed, in blocks.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
-    /// Position of its first entry.
+    /// Position of the first entry.
     pub(super) first: Position,
-    /// Position behind its last entry.
+    /// Position behind the last entry.
     pub(super) end: Position,
-    /// Its bytes, as they are stored; empty if it has no entries.
+    /// Stored bytes of the tail; empty if the tail has no entries.
     pub(super) stored: Bytes,
 }
 
@@ -90,6 +95,7 @@ impl Tail {
     fn decode(first: Position, stored: Bytes) -> Option<Self> {
         let mut end = first;
         for (count, _) in blocks(&stored)? {
+            // A damaged number may be of any size.
             end = Position(end.0.checked_add(count)?);
         }
         Some(Self { first, end, stored })
@@ -99,12 +105,12 @@ impl Tail {
         self.stored.is_empty()
     }
 
-    /// Returns whether it has entries at the given positions.
+    /// Returns whether the tail has entries at the given positions.
     pub(super) fn reaches_into(&self, range: &Range<Position>) -> bool {
         self.first < range.end && range.start < self.end
     }
 
-    /// Returns whether it is to become a record of entries, after it gained so many bytes.
+    /// Returns whether the tail is to become a record of entries, after a gain of so many bytes.
     pub(super) fn is_full(&self, gained: usize) -> bool {
         self.stored.len() > TAIL_BYTES.min(gained * TIMES_GAINED_MAX)
     }
@@ -118,6 +124,7 @@ impl Tail {
 
     /// Adds the entries that follow.
     pub(super) fn append(&mut self, next: &Self) {
+        // One mark at the beginning is enough, and the blocks follow each other.
         let blocks = next.stored.strip_prefix(MARK).unwrap_or_default();
         self.stored = [&*self.stored, blocks].concat().into();
         self.end = next.end;
@@ -136,9 +143,11 @@ fn blocks(stored: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     Some(found)
 }
 
-/// Returns the packed groups of a stored record of entries: of each block, or all of a record that has none.
+/// Returns the packed groups of a stored record of entries: one for each block, or the whole record
+/// if the record has no blocks.
 pub(super) fn packed_groups(stored: &Bytes) -> Option<Vec<Bytes>> {
     if !stored.starts_with(MARK) {
+        // A record that never was a tail, such as one of a feed that gained much.
         return Some(vec![stored.clone()]);
     }
     let blocks = blocks(stored)?.into_iter();
@@ -181,7 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: a tail gives back all that was put into it, also from a feed's record, and less from a record that is cut off.
+        /// Goal: a tail gives back all that was put into it, also from a feed's record, and less
+        /// from a record that is cut off.
         #[test]
         fn a_tail_gives_back_what_was_put_into_it(
             blocks in prop::collection::vec(prop::collection::vec("[a-z<>&]{0,90}", 1..5), 0..6),
@@ -212,7 +222,8 @@ mod tests {
         }
     }
 
-    /// Goal: no record covers positions that it has no entries for, and none of several blocks needs parts.
+    /// Goal: no record covers positions that it has no entries for, and none of several blocks
+    /// needs parts.
     #[test]
     fn a_tail_takes_what_follows_and_fits() {
         let block = |first: u64, bytes: usize| {

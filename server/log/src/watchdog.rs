@@ -1,8 +1,8 @@
 //! A way out of a flush that sled forgets about.
 //!
-//! Shell: a thread beside the log. Where one of sled's own threads cannot write, the error is noted, but
-//! not every waiting thread is woken (sled 0.34, `exit_reservation`). The next flush finds the error and
-//! wakes all, so a flush that takes long is followed by another one.
+//! Shell: a thread beside the log. Where one of sled's own threads cannot write, sled notes the
+//! error, but does not wake every waiting thread (sled 0.34, `exit_reservation`). The next flush
+//! finds the error and wakes all, so another flush follows a flush that takes long.
 
 use std::{
     sync::{
@@ -28,7 +28,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread, which calls `flush` when a flush takes long. Where the system gives no thread, nobody watches.
+    /// Starts the thread, which calls `flush` when a flush takes long. Where the system gives no
+    /// thread, nobody watches.
     pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> Self {
         Self::with_patience(PATIENCE, flush)
     }
@@ -60,7 +61,7 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // The database can only be closed once the thread has let go of it.
+        // The database can only be closed once the thread has dropped its handle.
         if let Some((end, thread)) = self.thread.take() {
             drop(end);
             drop(thread.join());
@@ -77,11 +78,11 @@ fn watch_flushes(
     let (mut before, mut seconds) = (0, 0_u64);
     while ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
         let now = turns.load(Ordering::Acquire);
-        // The same odd turn as a second ago: it is still the same flush.
+        // The same odd turn as a second ago means the same flush.
         let stuck = now == before && !now.is_multiple_of(2);
         seconds = if stuck { seconds + 1 } else { 0 };
-        // The extra flush may have to wait, too; a later one then wakes both. They become ever rarer,
-        // because a disk may just be slow.
+        // The extra flush may have to wait, too; a later one then wakes both. Extra flushes become
+        // ever rarer, because a disk may just be slow.
         if seconds.is_power_of_two() {
             warn!(seconds, "a flush takes long");
             if let Err(error) = std::thread::Builder::new().spawn(flush.clone()) {

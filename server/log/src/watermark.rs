@@ -1,8 +1,8 @@
 //! The watermark: the last second of which all updates are published.
 //!
-//! Shell: one small file. A SUP document promises that no update of its seconds comes later. So the writer
-//! takes the instant of each commit from here: it is later than every second that was published, whatever
-//! the clock does. The file keeps that promise across restarts.
+//! Shell: one small file. A SUP document promises that no update of its seconds comes later. So the
+//! writer takes the instant of each commit from here: that instant is later than every published
+//! second, whatever the clock does. The file keeps that promise across restarts.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,8 +19,8 @@ use simplefeed_process::regular;
 use crate::durable::create_folder;
 use tracing::warn;
 
-/// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
-/// client asks.
+/// Least time between two steps ahead of the clock, a second each. So the clock catches up, however
+/// often a client asks.
 const AHEAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds published, and the commit that is on its way.
@@ -81,18 +81,20 @@ impl Watermark {
         }))
     }
 
-    /// Finishes the second of the newest commit. Call it at the start: the server before may have published that
-    /// second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
+    /// Finishes the second of the newest commit. Called at the start: the server before may have
+    /// published that second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
     pub fn begin_after(&self, newest: Timestamp) {
         let mut marks = self.marks();
         marks.left = marks.left.max(newest.second());
     }
 
-    /// Finishes seconds, and returns the last finished one: no later commit gets an instant in it or before. It is
-    /// at most the second of the `newest` commit, so a clock that jumps ahead moves nothing. Nothing is stored, so
-    /// reading leaves no trace on the disk.
+    /// Finishes seconds, and returns the last finished one: no later commit gets an instant in that
+    /// second or before. The finished second is at most the second of the `newest` commit, so a
+    /// clock that jumps ahead moves nothing. The function stores nothing, so reading leaves no
+    /// trace on the disk.
     pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
         let mut marks = self.marks();
+        // The second on the clock may still get commits.
         let over = newest.second().min(clock.second() - 1);
         // A commit on its way may still appear in its second.
         let possible = marks
@@ -102,9 +104,10 @@ impl Watermark {
         marks.left
     }
 
-    /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
-    /// than every second published or finished. Changes behind the entries of a commit have the instant after the last
-    /// entry, which is free for that reason. It is pending until it is [`released`](Self::release).
+    /// Returns the instant of the next commit: the time on the clock, but later than the last
+    /// commit and than every second published or finished. Changes behind the entries of a commit
+    /// have the instant after the last entry, which is free for that reason. The instant is pending
+    /// until [`release`](Self::release).
     pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
         let mut marks = self.marks();
         let before = marks.published.max(marks.left);
@@ -121,11 +124,13 @@ impl Watermark {
         self.marks().stamped = None;
     }
 
-    /// Publishes as much as can be: returns the last second of which readers see every commit there will
-    /// ever be; `None` if none could be kept yet. `newest` is the instant of the newest commit they see, or of an older one.
+    /// Publishes as many seconds as possible. Returns the last second of which readers see all
+    /// commits, since no later commit comes in that second; `None` if no second could be kept yet.
+    /// `newest` is the instant of the newest commit that readers see, or of an older one.
     ///
-    /// That is the second before the one on the clock, so that no commit is stamped with a time to come.
-    /// With a clock behind the log, it is the second before the newest commit's, and now and then that one.
+    /// Mostly, that second is the one before the second on the clock, so that no commit is stamped
+    /// with a time to come. With a clock behind the log, that second is the one before the newest
+    /// commit's, and now and then the newest commit's own.
     pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> Option<i64> {
         let mut marks = self.marks();
         let wanted = if newest.second() <= clock.second() {
@@ -139,7 +144,8 @@ impl Watermark {
         let possible = marks
             .stamped
             .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
-        // Kept before it is published, so that no restart stamps a commit below it.
+        // Kept before the second is published, so that no restart stamps a commit below that
+        // second.
         if possible > marks.published && marks.save(possible) {
             marks.published = possible;
             if possible > clock.second() {
@@ -159,10 +165,12 @@ impl Marks {
         self.moved_on.is_none_or(|at| at.elapsed() >= AHEAD_EVERY)
     }
 
-    /// Writes the published second to the file, and returns whether that succeeded. It need not be synced:
-    /// a kill loses nothing of it, and a power cut matters only if the clock is set back meanwhile.
+    /// Writes the published second to the file, and returns whether the write succeeded. The write
+    /// needs no sync: a kill loses nothing, and a power cut matters only if the clock is set back
+    /// meanwhile.
     fn save(&self, published: i64) -> bool {
         let Some(file) = &self.file else { return true };
+        // The complement takes the place of a checksum: a torn write leaves no pair that fits.
         let record = [published.to_be_bytes(), (!published).to_be_bytes()];
         match file.write_all_at(record.as_flattened(), 0) {
             Ok(()) => true,
@@ -231,8 +239,8 @@ mod tests {
         assert_eq!(mark.publish(at(12_000), at(10_900)), Some(11));
     }
 
-    /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what is
-    /// committed by it is told all the same.
+    /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what
+    /// is committed by it is told all the same.
     #[test]
     fn a_clock_that_is_set_back_hides_nothing() {
         let mark = Watermark::in_memory();
@@ -244,7 +252,8 @@ mod tests {
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
     }
 
-    /// A finished second stays finished: with a pending commit, a clock that is set back, a restart.
+    /// A finished second stays finished: with a pending commit, a clock that is set back, a
+    /// restart.
     #[test]
     fn no_commit_comes_in_a_second_that_was_left() {
         let mark = Watermark::in_memory();

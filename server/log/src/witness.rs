@@ -1,8 +1,8 @@
-//! The witness: the least that the log must contain, kept outside of it.
+//! The witness: the least that the log must contain, in a file outside of the log.
 //!
-//! Shell: one small file. sled's recovery can silently empty a damaged database, and a file of the journal that is
-//! gone leaves no trace; only a file beside them can show that. What it says is on the disk before it is written, so it
-//! is never ahead.
+//! Shell: one small file. sled's recovery can silently empty a damaged database, and a missing file
+//! of the journal leaves no trace. Only a file beside them can show such a loss. The log puts
+//! commits on the disk before the witness names them, so the witness is never ahead of the log.
 //!
 //! ```text
 //! slot (two in turn):
@@ -10,7 +10,8 @@
 //!   | sled's snapshot u64 | first commit of the newest file of the journal u64 | last known commit u64 | CRC-32 u32
 //! ```
 //!
-//! Older storage versions are named and refused. The slots of the oldest, with the digit 1, were shorter.
+//! Older storage versions are named and refused. The slots of the oldest, with the digit 1, were
+//! shorter.
 
 use std::{io, path::Path};
 
@@ -32,17 +33,17 @@ const OLDEST_SLOT_BYTES: usize = 64;
 pub struct Testimony {
     /// The last settled commit.
     pub commit: CommitNumber,
-    /// The chain hash after it.
+    /// The chain hash after `commit`.
     pub chain: ChainHash,
     /// The number of sled's snapshot, which tells where its pages were after the settling.
     pub snapshot: u64,
     /// The number of the first commit in the newest file of the journal.
     pub newest: CommitNumber,
-    /// The last commit, if the log was closed behind it; else some earlier one.
+    /// The last commit, if the log was closed behind that commit; else some earlier one.
     pub end: CommitNumber,
 }
 
-/// What a witness says.
+/// A statement of a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     /// About a log of this storage version.
@@ -79,6 +80,8 @@ impl Testimony {
 fn decode(slot: &Slot) -> Option<(u64, Said)> {
     let version = slot.strip_prefix(MAGIC)?.first()?;
     let version = char::from(*version).to_digit(10)?;
+    // The checksum stands at the end of the slot, so the length must be known before it can be
+    // compared.
     let length = if version == 1 {
         OLDEST_SLOT_BYTES
     } else {
@@ -88,6 +91,8 @@ fn decode(slot: &Slot) -> Option<(u64, Said)> {
     from.bytes(MAGIC.len() + 1)?;
     let turn = from.long()?;
     if version != STORAGE_VERSION {
+        // The rest of the slot may have another layout. The version is enough for a refusal with
+        // the right advice.
         return Some((turn, Said::Other(version)));
     }
     let testimony = Testimony {
@@ -105,7 +110,7 @@ fn decode(slot: &Slot) -> Option<(u64, Said)> {
 pub struct Witness(Slots);
 
 impl Witness {
-    /// Creates a witness of an empty log. The caller makes its name durable.
+    /// Creates a witness of an empty log. The caller makes the name durable.
     ///
     /// # Errors
     ///
@@ -114,7 +119,7 @@ impl Witness {
         Slots::create(path, |turn| Testimony::NOTHING.encode(turn)).map(Self)
     }
 
-    /// Opens a witness, and returns the statement of the newer of its sound slots, if any is.
+    /// Opens a witness, and returns the statement of the newer sound slot, if a slot is sound.
     ///
     /// # Errors
     ///
@@ -124,7 +129,7 @@ impl Witness {
         Ok((Self(slots), said))
     }
 
-    /// Writes the testimony into the older slot. It is not durable before the next sync.
+    /// Writes the testimony into the older slot. The testimony is not durable before the next sync.
     ///
     /// # Errors
     ///
@@ -143,7 +148,7 @@ impl Witness {
     }
 }
 
-/// Returns the statement of a witness, if there is a readable one.
+/// Returns the newest readable statement of a witness, or `None`.
 pub fn read(path: &Path) -> Option<Said> {
     slots::read(path, decode)
 }

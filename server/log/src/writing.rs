@@ -25,7 +25,7 @@ pub(super) struct Writing<'c> {
     commit: &'c Commit,
     items: Items,
     head: LogHead,
-    /// Feeds it touches, as they become.
+    /// Heads of the feeds that the commit changes, as the changes so far leave them.
     feeds: HashMap<FeedKey, FeedHead>,
     open: Option<(FeedKey, EntryRecord)>,
     changes: Vec<ChangeOutline>,
@@ -77,7 +77,8 @@ impl<'c> Writing<'c> {
             | Change::Entry { feed, .. }
             | Change::Lost { feed, .. } => *feed,
         };
-        // The stored head is read once: later changes of the commit start from the head that it has made.
+        // The stored head is read once: later changes of the commit start from the head that
+        // earlier ones have made.
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
             let now = match (stored(feed)?, change) {
                 (Some(head), _) => head,
@@ -107,7 +108,7 @@ impl<'c> Writing<'c> {
         Ok(())
     }
 
-    /// Stores a change. `opening` is that of the feed's open document after it.
+    /// Stores a change. `opening` is the opening of the feed's open document after the change.
     fn store_change(&mut self, change: &Change, opening: &Opening) {
         match change {
             Change::Settings {
@@ -204,7 +205,7 @@ impl<'c> Writing<'c> {
         self.items.push((key, codec::seal(body)));
     }
 
-    /// Returns the items of the commit, its facts first, and the end of the log after it.
+    /// Returns the items of the commit, the facts first, and the end of the log after the commit.
     pub(super) fn finish(mut self, commit: &Commit, head: LogHead) -> (Items, LogHead) {
         self.close_record();
         // One head for each feed, as the whole commit leaves it.
@@ -224,6 +225,8 @@ impl<'c> Writing<'c> {
             changes: std::mem::take(&mut self.changes),
         };
         let end = facts.end(commit.number);
+        // First, although known last: the key of the commit marks the beginning of a record in the
+        // journal.
         let facts = codec::seal(facts.encode());
         self.items
             .insert(0, (record::commit_key(commit.number), facts));

@@ -1,4 +1,4 @@
-//! Bloom filter of the ids of a segment: it excludes most absent ids without a search.
+//! Bloom filter of the ids of a segment, which excludes most absent ids without a search.
 //!
 //! Pure.
 
@@ -6,7 +6,7 @@ use super::{Fingerprint, halves};
 
 /// Ids per 64-bit word of the filter, hence 16 bits for each.
 const WORD_IDS: usize = 4;
-/// Bits that an id sets in its word.
+/// Bits that an id sets in one word.
 const BITS: u32 = 5;
 
 /// Bloom filter in memory.
@@ -20,9 +20,10 @@ impl Filter {
         Self(vec![0; ids.div_ceil(WORD_IDS).max(1)])
     }
 
-    /// Returns the index of an id's word, and its bits in that word.
+    /// Returns the index of an id's word, and the id's bits in that word.
     fn place_of(&self, fingerprint: &Fingerprint) -> (usize, u64) {
-        // Word and bits come from different halves, so that ids of one word still differ in their bits.
+        // Word and bits come from different halves, so that ids of one word still differ in their
+        // bits.
         let (sorted, other) = halves(fingerprint);
         let words = u64::try_from(self.0.len()).unwrap_or(u64::MAX);
         let word = usize::try_from(other % words).unwrap_or(0);
@@ -37,8 +38,9 @@ impl Filter {
         }
     }
 
-    /// Returns for each id whether the segment may hold it. Takes many, because a large filter misses the processor's
-    /// caches: in a loop as short as this, the processor overlaps the reads.
+    /// Returns for each id whether the segment may have that id. The function takes many ids,
+    /// because a large filter misses the processor's caches: in a loop as short as this, the
+    /// processor overlaps the reads.
     pub(super) fn may_have<'f>(
         &self,
         fingerprints: impl Iterator<Item = &'f Fingerprint>,
@@ -71,7 +73,8 @@ mod tests {
         Digest::of(&number.to_be_bytes()).half()
     }
 
-    /// Goal: a new id costs no read of the disk, or next to never; one that is there is always looked for.
+    /// Goal: a new id costs no read of the disk, or next to never; one that is there is always
+    /// looked for.
     #[test]
     fn most_absent_ids_are_known() {
         let mut filter = Filter::for_ids(20_000);

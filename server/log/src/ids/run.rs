@@ -1,7 +1,7 @@
 //! A run: sorted ids in a file, with a filter that excludes most absent ids.
 //!
-//! Shell: files. A run never changes; every block has its checksum, because an id that is overlooked
-//! would be stored twice.
+//! Shell: files. A run never changes. Every block has a checksum, because an entry whose id is
+//! overlooked would be stored twice.
 //!
 //! ```text
 //! block 0   "SFI1" | first commit u64 | last commit u64 | chain hash 32 | ids u64 | CRC-32 of the filter | CRC-32
@@ -32,10 +32,10 @@ const RECORD_BYTES: usize = 24;
 const BLOCK_RECORDS: usize = (BLOCK_BYTES - 4) / RECORD_BYTES;
 /// Fills up the last block; no SHA-256 we ever meet begins like this.
 const NONE: [u8; RECORD_BYTES] = [0xff; RECORD_BYTES];
-/// Name of the file of a run until it is whole.
+/// Name of the file of a run until the run is whole.
 const PARTIAL: &str = "run.partial";
-/// Ids between two syncs, 4 MB. Without these syncs, a commit could wait until all of a large run is
-/// written.
+/// Ids between two syncs, 4 MB. Without these syncs, a commit could wait until all of a large run
+/// is written.
 const UNSYNCED_IDS_MAX: u64 = 100 * 170 * 10;
 
 /// Ids in a file.
@@ -49,7 +49,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Writes sorted ids to a new file in `folder`, one at a time. It is durable when this returns.
+    /// Writes sorted ids to a new file in `folder`, one at a time. The file is durable when the
+    /// function returns.
     ///
     /// # Errors
     ///
@@ -71,7 +72,7 @@ impl Run {
             // The partial file would take room that the log may need.
             let _gone = fs::remove_file(&partial);
         })?;
-        // Only a synced file gets its name, so that no run is cut short.
+        // Only a synced file gets the name of a run, so that no run is cut short.
         durable::rename(&partial, &path)?;
         Ok(Self {
             file: regular::open(&path)?,
@@ -130,11 +131,11 @@ impl Run {
         Ok((filter, count))
     }
 
-    /// Opens a run and reads its filter. Each block is checked when it is read.
+    /// Opens a run and reads the filter. Each block is checked when a lookup reads that block.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be read, or that it is damaged.
+    /// Returns why the run cannot be read, or that the run is damaged.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = regular::open(path)?;
         let damaged = || damage_error(path);
@@ -178,11 +179,12 @@ impl Run {
         })
     }
 
-    /// Returns the position of the entry with an id. For ids that the filter does not exclude: it reads the file.
+    /// Returns the position of the entry with an id. Callers ask the filter first, since this
+    /// lookup reads the file.
     ///
     /// # Errors
     ///
-    /// Returns why the file cannot be read, or that it is damaged.
+    /// Returns why the file cannot be read, or that the file is damaged.
     pub(super) fn find(&self, fingerprint: &Fingerprint) -> io::Result<Option<Position>> {
         // Fingerprints are spread evenly, so that the block of one can nearly be calculated.
         let (wanted, _) = halves(fingerprint);
@@ -237,6 +239,7 @@ fn name_of(span: &Span) -> String {
 
 /// Returns the part of `whole` that `share` is of 2^64.
 fn scale_share(share: u64, whole: u64) -> u64 {
+    // The product of two 64-bit numbers needs 128 bits.
     let scaled = (u128::from(share) * u128::from(whole)) >> 64;
     u64::try_from(scaled).expect("it is at most the whole")
 }
@@ -249,7 +252,7 @@ fn offset_of(block: u64) -> u64 {
     block.saturating_mul(u64::try_from(BLOCK_BYTES).expect("a block is small"))
 }
 
-/// Empties `block` and returns it filled up, with its checksum.
+/// Empties `block`, and returns the bytes filled up, with a checksum.
 fn seal_block(block: &mut Vec<u8>) -> Vec<u8> {
     let mut sealed = std::mem::replace(block, Vec::with_capacity(BLOCK_BYTES));
     sealed.resize(BLOCK_BYTES - 4, 0xff);
@@ -268,7 +271,8 @@ fn read_block(file: &File, path: &Path, block: u64) -> io::Result<Vec<u8>> {
     Err(damage_error(path))
 }
 
-/// Reads bytes of a run. Only a whole file has its name, so one that ends early is damaged.
+/// Reads bytes of a run. Only a whole file gets the name of a run, so a file that ends early is
+/// damaged.
 fn read_at(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     let read = file.read_exact_at(bytes, offset);
     read.map_err(|error| match error.kind() {

@@ -1,9 +1,11 @@
-//! Entries that a settling has moved to records: those of a feed's tail, and those of the chapter.
+//! Entries that a settling has moved to records: entries of a feed's tail, and entries of the
+//! chapter.
 //!
-//! Pure, but for reads. A settling that is begun again passes over a feed whose own record has the chapter's head. The
-//! records of its entries may be lost by then, because the rehearsal accepts some damage to values of a settling that
-//! broke off. The journal still has the entries of the chapter, and its file is used again after the settling. So each
-//! entry is looked for before.
+//! Pure, but for reads. A settling that is begun again passes over a feed whose own record has the
+//! chapter's head. The records of its entries may be lost by then, because the rehearsal accepts
+//! some damage to values of a settling that broke off. The journal still has the entries of the
+//! chapter, but the file is used again after the settling. So the settling looks for each entry
+//! before.
 
 use std::{cell::OnceCell, collections::HashMap};
 
@@ -21,7 +23,7 @@ use crate::{
     tail::Tail,
 };
 
-/// Entries of a chapter that are settled already.
+/// A chapter whose entries are looked for in sled.
 pub(super) struct Moved<'m> {
     pub(super) chapter: &'m Chapter,
     pub(super) settled: &'m Settled,
@@ -43,7 +45,8 @@ impl<'m> Moved<'m> {
         }
     }
 
-    /// Checks that each entry that a feed has gained in the chapter is settled, and the one before them.
+    /// Checks that sled has each entry that a feed has gained in the chapter, and the entry before
+    /// them.
     ///
     /// # Errors
     ///
@@ -63,6 +66,7 @@ impl<'m> Moved<'m> {
         if let Some(before) = before
             && self.end_of_record(feed, before)?.is_none()
         {
+            // Behind a loss, the last entry has another position than the one before `first`.
             let lost = self.losses()?.get(&(feed, *first));
             let before = lost.ok_or_else(|| missing(feed, before))?;
             if let Some(before) = before.filter(is_in_record) {
@@ -73,6 +77,7 @@ impl<'m> Moved<'m> {
         let mut found = Position(0);
         let groups = changed.groups.iter().map(|(first, _)| *first);
         for at in groups.take_while(is_in_record) {
+            // One record has many groups, and is read once.
             if at >= found {
                 let end = self.end_of_record(feed, at)?;
                 found = end.ok_or_else(|| missing(feed, at))?;
@@ -97,7 +102,8 @@ impl<'m> Moved<'m> {
         Ok(None)
     }
 
-    /// Returns all losses. It reads the facts of all commits; only damaged and recovered logs need that.
+    /// Returns all losses, read from the facts of all commits. Only damaged and recovered logs need
+    /// them.
     fn losses(&self) -> Result<&Losses, LogError> {
         if let Some(losses) = self.losses.get() {
             return Ok(losses);
@@ -122,6 +128,8 @@ impl<'m> Moved<'m> {
         while number < self.chapter.file.first {
             (self.go_on)()?;
             let all = self.settled.facts_from(number)?;
+            // Commits have no holes, so an empty answer is damage. Without the error, the loop
+            // would never end.
             if all.is_empty() {
                 return Err(damaged_facts(number));
             }
