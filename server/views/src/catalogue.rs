@@ -1,7 +1,8 @@
 //! The feeds and timelines of a log, as lists show them.
 //!
-//! In memory: read from the log once, then kept current by commits. A list therefore reads nothing of a feed that it does
-//! not show, and its timing reveals none.
+//! Shell: memory behind locks. One thread reads the log once; commits keep the rows current. A list
+//! therefore reads nothing of a feed that the list does not show, and no timing reveals such a
+//! feed.
 
 mod by_name;
 
@@ -27,11 +28,11 @@ use simplefeed_resource::Generation;
 
 use self::by_name::ByName;
 
-/// Characters that a name shares with those next to it.
+/// Characters that two names have in common if they are next to each other.
 const NEAR_CHARS: usize = 2;
 /// Names on either side that are next to another one.
 const NEAR_MAX: usize = 3;
-/// Places on either side of one, where the rest of its commit is most of the time.
+/// Places on either side of a row, where the rest of the row's commit is most of the time.
 const TOGETHER: usize = 32;
 /// Counter of the commits that change names, titles or follows.
 const NAMES_COUNTER: usize = 0;
@@ -41,21 +42,21 @@ const COMMITS_COUNTER: usize = 1;
 /// A feed or a timeline, as lists show it.
 #[derive(Debug)]
 pub struct Row {
-    /// Its key in the log.
+    /// Key of the feed in the log.
     pub key: FeedKey,
     /// Name of the feed, as in its URL.
     pub name: FeedName,
-    /// Its permanent id, unless it is the one that the key says.
+    /// Permanent id of the feed, unless the key tells the id.
     id: Option<FeedId>,
-    /// Whether it is a timeline.
+    /// Whether the feed is a timeline.
     pub is_timeline: bool,
-    /// Whether only those with a right to it may see it.
+    /// Whether a reader needs a right to see the feed.
     pub is_closed: bool,
     /// `None` if the name is the title.
     title: Option<Box<str>>,
     /// The title in lower case, as searches compare it, where that differs.
     lower: Option<Box<str>>,
-    /// Entries that it was given, those that were lost among them; always 0 in a timeline.
+    /// Entries that the feed was given, those that were lost among them; always 0 in a timeline.
     entries: AtomicU64,
 }
 
@@ -66,6 +67,7 @@ impl Row {
         Self {
             key,
             name: settings.name.clone(),
+            // Most ids follow from the key: rows without them save memory where feeds are many.
             id: Some(settings.id.clone()).filter(|id| *id != FeedId::of_uuid(key.0)),
             is_timeline: settings.is_timeline(),
             is_closed: settings.is_closed(),
@@ -75,7 +77,7 @@ impl Row {
         }
     }
 
-    /// Returns its permanent id.
+    /// Returns the permanent id of the feed.
     pub fn id(&self) -> FeedId {
         let id = self.id.clone();
         id.unwrap_or_else(|| FeedId::of_uuid(self.key.0))
@@ -86,7 +88,7 @@ impl Row {
         self.title.as_deref().unwrap_or(self.name.as_str())
     }
 
-    /// Returns the number of its entries; `None` for a timeline, whose entries nobody counts.
+    /// Returns the number of entries; `None` for a timeline, whose entries nobody counts.
     pub fn entries(&self) -> Option<u64> {
         (!self.is_timeline).then(|| self.entries.load(Ordering::Relaxed))
     }
@@ -133,30 +135,33 @@ enum RowChange {
 struct Rows {
     open: ByName,
     closed: ByName,
-    /// Timelines in the order in which they came, as followers are listed, with feeds among them.
+    /// All feeds and timelines. Timelines are in the order in which they were made, as followers
+    /// are listed.
     all: Vec<(FeedKey, Arc<Row>)>,
     /// Place of each in `all`.
     places: HashMap<FeedKey, usize>,
 }
 
-/// Feeds that were found among some that were looked at.
+/// Result of a search: feeds that match, among those that the search looked at.
 #[derive(Debug)]
 pub struct Found {
-    /// Those that match, by name.
+    /// Feeds that match, in the order of their names.
     pub matching: Vec<Arc<Row>>,
-    /// Name of the last one that was looked at; `None` if there was none.
+    /// Name of the last feed that the search looked at; `None` if there was no feed.
     pub end: Option<FeedName>,
 }
 
 /// Reads a little of each row.
 ///
-/// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an `Arc` waits for each row.
+/// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an
+/// `Arc` waits for each row.
 fn fetch(rows: &[&Arc<Row>]) {
     let read = |all, row: &&Arc<Row>| {
         let name = row.name.as_str().bytes().next();
         let (_, key) = row.key.0.as_u64_pair();
         all ^ key ^ row.entries.load(Ordering::Relaxed) ^ u64::from(name.unwrap_or_default())
     };
+    // Without `black_box`, the compiler leaves out loads whose sum nobody uses.
     black_box(rows.iter().fold(0, read));
 }
 
@@ -164,6 +169,7 @@ impl Rows {
     fn take(&mut self, change: &RowChange) {
         match change {
             RowChange::Settings(key, settings) => {
+                // A commit of settings says nothing of entries, so the count of the old row stays.
                 let entries = self.of(*key);
                 let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
                 self.put(Arc::new(Row::new(*key, settings, entries)));
@@ -183,8 +189,10 @@ impl Rows {
         } else {
             (&mut self.open, &mut self.closed)
         };
+        // The change may have closed or opened the feed, and no row stays in the other set.
         other.remove(row.name.as_str());
         into.insert(Arc::clone(&row));
+        // A changed row keeps the place of the old one, because the order is that of creation.
         let place = *self.places.entry(row.key).or_insert(self.all.len());
         match self.all.get_mut(place) {
             Some((_, old)) => *old = row,
@@ -192,12 +200,15 @@ impl Rows {
         }
     }
 
-    /// Returns a search for places of feeds, one after the other. Many that are searched for together came together, those of
-    /// one commit in any order: then a look at the neighbours saves one into a map that no cache holds.
+    /// Returns a search for places of feeds, one after the other. Feeds that a caller asks for
+    /// together mostly came together, those of one commit in any order. A look at the neighbours
+    /// then saves a look into a map that no cache holds.
     fn places_of(&self) -> impl FnMut(FeedKey) -> Option<usize> {
         let (mut next, mut is_near) = (0_usize, false);
         move |key| {
             let is_at = |place: usize| self.all.get(place).is_some_and(|(at, _)| *at == key);
+            // Scattered feeds cost two comparisons before the map; a look at more neighbours begins
+            // only where the last feed was near.
             let far = 0..if is_near { TOGETHER } else { 1 };
             let near = far.flat_map(|far| [next.checked_add(far), next.checked_sub(far + 1)]);
             let near = near.flatten().find(|place| is_at(*place));
@@ -235,6 +246,8 @@ impl Catalogue {
                 }
                 Change::Following { .. } => changes_lists = true,
                 Change::Entry { feed, at, .. } => {
+                    // Entries of one feed follow each other in a batch, and only the last position
+                    // counts.
                     let next = Position(at.0 + 1);
                     match changes.last_mut() {
                         Some(RowChange::Next(last, end)) if last == feed => *end = next,
@@ -281,8 +294,8 @@ impl Catalogue {
         }
     }
 
-    /// Returns the generation of lists of names: it lasts until a name, a title or a follow changes. Rows that
-    /// are read after it may be newer, never older.
+    /// Returns the generation of lists of names, which lasts until a name, a title or a follow
+    /// changes. Rows that are read after the generation may be newer, never older.
     pub fn generation_of_names(&self) -> Generation {
         Generation::of(&self.counters, NAMES_COUNTER)
     }
@@ -302,6 +315,8 @@ impl Catalogue {
             let mut place_of = rows.places_of();
             let found = keys.filter_map(|key| rows.all.get(place_of(key)?).map(|(_, row)| row));
             let found: Vec<&Arc<Row>> = found.collect();
+            // Before the clones: the count of an `Arc` waits for each row, while these loads
+            // overlap.
             fetch(&found);
             found.into_iter().cloned().collect()
         })
@@ -329,19 +344,21 @@ impl Catalogue {
         })
     }
 
-    /// Returns whether there is an open feed with a name. Takes the same time for a closed feed as for none. `None` as long
-    /// as the log is not read.
+    /// Returns whether there is an open feed with a name; `None` as long as the log is not read. A
+    /// closed feed takes the same time as no feed.
     pub fn is_open(&self, name: &FeedName) -> Option<bool> {
         match &*self.known.read() {
+            // Only open names are looked at, so the time tells nothing of closed feeds.
             Known::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
             Known::Nothing | Known::Reading(_) => None,
         }
     }
 
-    /// Returns feeds from behind `after` on, by name: open ones, and those closed ones that match one of `closed`. Of the
-    /// first `max` of them, those that `text` is a part of, by name or title.
+    /// Returns open feeds, and closed feeds that match one of `closed`, in the order of their
+    /// names. The search looks at the first `max` of them behind `after`, and returns those whose
+    /// name or title contains `text`.
     ///
-    /// Feeds that are not returned cost nothing.
+    /// Feeds that the search does not look at cost nothing.
     ///
     /// # Errors
     ///
@@ -361,12 +378,15 @@ impl Catalogue {
             let opened = rows.len();
             for pattern in closed {
                 let beginning = pattern.beginning();
+                // A walk through all closed names before the first match would cost time for feeds
+                // that the reader may not see.
                 let from = match after {
                     Some(after) if after.as_str() >= beginning => from,
                     _ => Bound::Included(beginning),
                 };
                 let found = all.closed.from(from);
-                // Names that match lie together: a name of its own comes before all that begin with it.
+                // Names that match lie together: a name that equals the beginning comes before all
+                // longer ones.
                 let found = found.take_while(|row| pattern.matches(&row.name));
                 rows.extend(found.take(max));
             }
@@ -387,7 +407,8 @@ impl Catalogue {
         })
     }
 
-    /// Returns the open feeds whose names are next to a text that may be a name with a mistake. Never reads the log.
+    /// Returns the open feeds whose names are next to a text that may be a name with a mistake.
+    /// Never reads the log.
     pub fn near(&self, text: &str) -> Vec<FeedName> {
         let Known::All(rows) = &*self.known.read() else {
             return vec![];
@@ -400,6 +421,7 @@ impl Catalogue {
         let behind = behind.take_while(is_near).take(NEAR_MAX);
         let near = before.chain(behind).map(|row| row.name.clone());
         let mut near: Vec<FeedName> = near.collect();
+        // `before` gives the last name first.
         near.sort();
         near
     }
@@ -440,17 +462,18 @@ impl Catalogue {
     }
 }
 
-/// Returns the rows of all feeds of a log, or `None` if it does not go on.
+/// Returns the rows of all feeds of a log, or `None` if `goes_on` ended the reading.
 fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
     let (mut rows, mut timelines) = (Rows::default(), vec![]);
     let mut after: Option<FeedName> = None;
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
-            // In the order in which they came, within a commit in any, as followers are listed: rows that are read
-            // together lie together.
+            // Followers are listed in the order in which the timelines were made, within a commit
+            // in any order. In this order, rows that are read together lie together.
             timelines.sort_unstable_by_key(|(made, _)| *made);
             let mut timelines = timelines.into_iter();
+            // A server that stops does not wait until the rows of all timelines are made.
             while goes_on() {
                 let Some((_, row)) = timelines.next() else {
                     return Ok(Some(rows));
@@ -464,7 +487,7 @@ fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, 
             let settings = settings_of(log, head.feed, head.revision)?;
             let row = Row::new(head.feed, &settings, head.next.0);
             if row.is_timeline {
-                // A timeline is updated when it is made, and never again.
+                // A timeline is updated when made, and never again: `updated` tells the order.
                 timelines.push((head.updated, row));
             } else {
                 rows.put(Arc::new(row));
@@ -592,8 +615,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Goal: rows are those that were asked for, in that order, as they are now: next to each other, scattered, again, or not
-    /// there.
+    /// Goal: rows are those that were asked for, in that order, as they are now: next to each
+    /// other, scattered, again, or not there.
     #[test]
     fn rows_come_as_they_are_asked_for() {
         let log = Arc::new(MemoryLog::default());

@@ -1,4 +1,4 @@
-//! Errors of views.
+//! Errors of views, and the error of a read that follows from each.
 //!
 //! Pure.
 
@@ -38,7 +38,7 @@ pub enum ViewError {
         /// Path of the file with the wrong bytes.
         path: PathBuf,
     },
-    /// A record differs from the one that was written. `rebuild` makes it anew.
+    /// A record differs from the one that was written. `rebuild` makes the record anew.
     #[error("{} is damaged at document {document}; run `simplefeed-server rebuild`", visible_path(path).display())]
     DamagedRecord {
         /// Path of the file of records, which belongs to one feed.
@@ -51,10 +51,12 @@ pub enum ViewError {
 impl From<ViewError> for ReadError {
     fn from(error: ViewError) -> Self {
         match &error {
+            // A server that has just started still reads the follows of timelines. A later request
+            // finds them read.
             ViewError::Log(LogError::Behind) => {
                 Self::NotReady("what timelines follow is being read")
             }
-            // After a failed write, sled may have left a tree that it repairs only when it is opened again.
+            // After a failed write, sled may have left a tree that only the next opening repairs.
             ViewError::Log(LogError::Storage(_) | LogError::Stopped) => Self::Lasting {
                 reason: "the log cannot be read now; if that lasts, the server must be restarted",
                 source: error.into(),

@@ -1,7 +1,8 @@
 //! Files that are never to change, put on the disk several at a time.
 //!
-//! Shell: files. Each is written to a temporary name; then all are synced, renamed into place in the order in which
-//! they were written, and their names synced. So a file that is there is whole.
+//! Shell: files. All files are written under temporary names, then synced, renamed into place in
+//! the order in which they were written, and their names synced. So a file under a final name is
+//! whole.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +42,8 @@ impl Coded {
     }
 }
 
-/// Outcome of making files again; of several files, the worst one counts, which is the last of these.
+/// Outcome of making files again, from the best to the worst. Of several files, the worst outcome
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remade {
     /// The file was there, the same byte for byte.
@@ -52,8 +54,8 @@ pub enum Remade {
     Different,
 }
 
-/// Ending of a file's name until the file is whole. Not a random one, as the crate `tempfile` gives: a process that
-/// is killed leaves at most one such file, which the next write takes.
+/// Ending of a file's name until the file is whole. Not a random one, as the crate `tempfile`
+/// gives: a process that is killed leaves at most one such file, which the next write takes.
 pub(super) const TEMPORARY: &str = ".new";
 
 /// Returns the name of a file until the file is whole.
@@ -63,12 +65,12 @@ pub(super) fn temporary_of(path: &Path) -> PathBuf {
     temporary.into()
 }
 
-/// Replaces a file as a whole: a kill leaves the old one or the new one. After a power cut it may be neither, so it
-/// is for what can be made again.
+/// Replaces a file as a whole: a kill leaves the old one or the new one. A power cut may leave
+/// neither, so only files that can be made again are replaced this way.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be written.
+/// Returns why the file cannot be written.
 #[expect(clippy::disallowed_methods, reason = "for what can be made again")]
 pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // In the same folder, so that the rename replaces the file at once.
@@ -84,14 +86,15 @@ pub(super) struct FrozenFiles {
     written: Vec<(PathBuf, PathBuf)>,
     /// Files to sync before a name may lead to their bytes.
     unsynced: Vec<File>,
-    /// Opened before anything is written: the kernel reports a failed write only to handles that were open by then.
+    /// Opened before anything is written: the kernel reports a failed write only to handles that
+    /// were open by then.
     opened: BTreeMap<PathBuf, File>,
     folders: Folders,
 }
 
 impl FrozenFiles {
-    /// Returns no files yet. They get their names behind the note of the last commit that readers have seen: an older log
-    /// must not be taken for the one that they are of.
+    /// Returns an empty set of files. The note of the last commit that readers have seen is synced
+    /// before the files get their names: an older log must not be taken for the log of these files.
     pub(super) fn of(folders: &Folders) -> Self {
         Self {
             // A log that is no folder has no note.
@@ -106,7 +109,7 @@ impl FrozenFiles {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened.
+    /// Returns why the folder cannot be opened.
     pub(super) fn open_folder(&mut self, folder: &Path) -> Result<(), ViewError> {
         if !self.opened.contains_key(folder) {
             let opened = regular::open_folder(folder).map_err(failed("open", folder))?;
@@ -115,11 +118,12 @@ impl FrozenFiles {
         Ok(())
     }
 
-    /// Writes a file, with the instant its bytes became final as its time of modification. A right file is left alone.
+    /// Writes a file, and sets the time of modification to the instant at which the bytes became
+    /// final. A file with the right bytes is left alone.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the file cannot be written.
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn write(
         &mut self,
@@ -127,6 +131,7 @@ impl FrozenFiles {
         bytes: &[u8],
         mtime: Timestamp,
     ) -> Result<Remade, ViewError> {
+        // The kernel reports a failed write only to handles that were open before the write.
         self.open_folder(path.parent().unwrap_or(path))?;
         let before = match regular::has(path, bytes) {
             Ok(true) => Remade::Identical,
@@ -152,16 +157,18 @@ impl FrozenFiles {
             Ok(file)
         };
         let file = write().map_err(failed("write", path))?;
+        // The sync waits for `put_in_place`, so that many files share one.
         self.unsynced.push(file);
         self.written.push((temporary, path.into()));
         Ok(before)
     }
 
-    /// Leaves a file as it is, and makes it durable: nobody knows whether its writer has.
+    /// Leaves a file as found, and makes the file durable: nobody knows whether the writer has done
+    /// that.
     ///
     /// # Errors
     ///
-    /// Returns why it, or its folder, cannot be opened.
+    /// Returns why the file, or the folder around the file, cannot be opened.
     pub(super) fn leave(&mut self, path: &Path) -> Result<(), ViewError> {
         self.open_folder(path.parent().unwrap_or(path))?;
         match regular::open(path) {
@@ -177,22 +184,25 @@ impl FrozenFiles {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be read or written.
+    /// Returns why the file cannot be read or written.
     pub(super) fn copy(&mut self, from: &Path, to: &Path) -> Result<Remade, ViewError> {
+        // Web servers send the time as `Last-Modified`, so the copy must have the same.
         let modified = fs::metadata(from).and_then(|file| file.modified());
         let modified = modified.map_err(failed("read", from))?;
         let since = modified.duration_since(SystemTime::UNIX_EPOCH);
+        // Times before 1970 become 1970, as in `system_time`.
         let micros = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
         let bytes = regular::read(from).map_err(failed("read", from))?;
         self.write(to, &bytes, Timestamp::from_micros(micros))
     }
 
-    /// Writes the compressed twin of the file at `path`, unless there is one that decodes to the same bytes: readers
-    /// may have it, and another version of the compressor may give other bytes. Returns the twin's bytes, too.
+    /// Writes the compressed twin of the file at `path`, unless a twin there decodes to the same
+    /// bytes: readers may have that twin, and another version of the compressor may give other
+    /// bytes. Returns the bytes of the twin, too.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the twin cannot be written.
     pub(super) fn write_twin(
         &mut self,
         path: &Path,
@@ -206,6 +216,7 @@ impl FrozenFiles {
             && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
             && gunzip(&twin, bytes.len()).is_ok_and(|decoded| decoded == *bytes)
         {
+            // `write` finds the file right, and only adds the file to those that are synced.
             let remade = self.write(&path, &twin, mtime)?;
             return Ok((twin, remade));
         }
@@ -246,11 +257,15 @@ impl FrozenFiles {
             false => unsynced,
         };
         let all = &self.folders;
+        // One sync of the file systems of `folders` takes less time where the files are many.
         all.sync(&unsynced, &folders)
             .map_err(failed("sync files in", &first))?;
+        // In the order of the writes, which the caller has chosen: a twin comes before the
+        // document.
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
+        // The names are durable before the caller records the files.
         all.sync(&folders, &folders)
             .map_err(failed("sync names in", &first))
     }
@@ -282,10 +297,11 @@ fn system_time(instant: Timestamp) -> SystemTime {
 ///
 /// # Errors
 ///
-/// Returns the fault in its bytes.
+/// Returns the fault in the bytes.
 pub fn gunzip(bytes: &[u8], max: usize) -> io::Result<Vec<u8>> {
     let mut decoder = GzDecoder::new(bytes);
     let mut decoded = vec![];
+    // One byte more than allowed tells a file of `max` bytes from a longer one.
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     decoder.by_ref().take(limit).read_to_end(&mut decoded)?;
     let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));

@@ -42,8 +42,8 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Returns the folders below the data folder `data`, with the tree for web servers at `www` if given, else at
-    /// `<data>/www`.
+    /// Returns the folders below the data folder `data`, with the tree for web servers at `www` if
+    /// given, else at `<data>/www`.
     pub fn new(data: &Path, www: Option<&Path>) -> Self {
         Self {
             www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
@@ -66,7 +66,8 @@ impl Folders {
         }
     }
 
-    /// Returns folders whose files are not made durable one by one, since the data folder is synced as a whole later.
+    /// Returns folders whose files are not made durable one by one, since the data folder is synced
+    /// as a whole later.
     #[must_use]
     pub fn unhurried(self) -> Self {
         Self {
@@ -75,25 +76,27 @@ impl Folders {
         }
     }
 
-    /// Returns the folders with the tree for web servers locked, if it is there: it may be outside the data folder, and two
-    /// servers would overwrite each other's documents. Some network file systems lock no folders, which is logged.
+    /// Returns the folders with the tree for web servers locked, if there is one. The tree may be
+    /// outside the data folder, and two servers would overwrite each other's documents. Some
+    /// network file systems lock no folders; the server logs that and goes on.
     ///
     /// # Errors
     ///
-    /// Returns [`OpenError::Locked`] if another process holds it.
+    /// Returns [`OpenError::Locked`] if another process holds the lock.
     pub fn locked(self) -> Result<Self, OpenError> {
         self.keep_locked()?;
         Ok(self)
     }
 
-    /// Locks the tree for web servers, if it is there, unless it is the one that is locked already: it may be removed under
-    /// a running server, and made again.
+    /// Locks the tree for web servers, if there is one. A tree that was removed under a running
+    /// server and made again is another folder, and is locked anew.
     ///
     /// # Errors
     ///
     /// As [`locked`](Self::locked).
     pub(super) fn keep_locked(&self) -> Result<(), OpenError> {
         let mut lock = self.lock.lock();
+        // Device and inode tell a new folder under the old name from the locked one.
         let is_held = |held: &File| {
             let found = fs::metadata(&self.www).ok();
             let held = held.metadata().ok();
@@ -117,6 +120,7 @@ impl Folders {
                 });
             }
             Err(TryLockError::Error(error)) => {
+                // Some network file systems lock no folders: a server there runs without the lock.
                 let folder = visible_path(&self.www);
                 info!(%error, folder = %folder.display(), "the folder cannot be locked: no other server may have it");
             }
@@ -138,6 +142,8 @@ impl Folders {
         if !self.is_unhurried {
             return create_folders(folders);
         }
+        // Nobody sees a copy before the copy has a name, and the whole folder is synced before the
+        // rename.
         let mut each = folders.iter();
         each.try_for_each(|folder| fs::create_dir_all(folder).map_err(|error| (*folder, error)))
     }
@@ -149,6 +155,7 @@ impl Folders {
     /// Returns the first write that the disk could not do.
     pub(super) fn sync(&self, files: &[&File], folders: &[&File]) -> io::Result<()> {
         if self.is_unhurried {
+            // As in `create`: the sync of the whole folder follows.
             return Ok(());
         }
         sync_files(files, folders)

@@ -1,7 +1,8 @@
 //! The follower: the one loop that runs any view.
 //!
-//! Shell: a thread for each view. It waits for commits, lets the view apply them, has the work that follows carried out
-//! and notes its cursor. A view that fails is tried again for ever, and holds up no other.
+//! Shell: a thread for each view. The thread waits for commits, lets the view apply them, has the
+//! work that follows carried out and notes the cursor. A view that fails is tried again for ever,
+//! and holds up no other.
 
 use std::{
     cell::OnceCell,
@@ -22,7 +23,8 @@ use crate::shown::ShownLog;
 const COMMITS_TOGETHER: usize = 1_000;
 /// Commits between two notes of the cursor.
 const NOTED_COMMITS: u64 = 1_024;
-/// Time that a server which stops leaves to a view for the work that waits. The next start does the rest.
+/// Time that a server which stops leaves to a view for the work that waits. The next start does the
+/// rest.
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause after a round that failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -42,7 +44,8 @@ impl Progress {
     }
 }
 
-/// Time that a view has for its work: until the server stops, and a second more: what is left is made after the next start.
+/// Time that a view has for work: until the server stops, and a second more. The next start makes
+/// the rest.
 #[derive(Debug)]
 pub struct Grace<'s> {
     stop: &'s Stop,
@@ -64,12 +67,14 @@ impl<'s> Grace<'s> {
 
     /// Returns whether work may go on.
     pub fn lasts(&self) -> bool {
+        // The time begins when the view first looks behind the stop, so a long step does not use up
+        // the time.
         !self.stop.is_requested() || self.since.get_or_init(Instant::now).elapsed() < self.time
     }
 }
 
-/// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panicked may be
-/// run again: it begins where its files end.
+/// Runs a view until the log's announcements end and the work of every commit is carried out. A
+/// view that panicked may be run again, and begins where the files of the view end.
 pub fn follow(view: &dyn View, log: &dyn ShownLog, progress: &Progress, stop: &Stop) {
     follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
 }
@@ -139,18 +144,22 @@ impl Follower<'_> {
             let carried_out = self.carry_out();
             let has_ended = matches!(applied, Ok(false));
             if has_ended || self.carried_out.0 >= self.noted.0 + NOTED_COMMITS {
+                // The last note saves the next start the work of the commits since the note before.
                 self.note();
             }
             if has_ended {
                 return;
             }
             if applied.is_err() || !carried_out {
-                // A server that stops does not wait for a failing disk. The next start goes on from the cursor.
+                // A server that stops does not wait for a failing disk. The next start goes on from
+                // the cursor.
                 if self.stop.is_requested_within(RETRY) {
                     self.note();
                     return;
                 }
             } else if self.log.head().number == self.applied {
+                // Only a view that is up to date pauses: commits that come meanwhile are carried
+                // out together.
                 self.view.pause(self.stop);
             }
         }
@@ -162,6 +171,7 @@ impl Follower<'_> {
         if self.carried_out < self.applied {
             // Work that failed is tried again, even if no commit comes.
             let has_come = next <= self.log.head().number;
+            // A full view has no room for more work in memory.
             if self.is_full || !has_come {
                 return Ok(!self.stop.is_requested());
             }
@@ -171,6 +181,7 @@ impl Follower<'_> {
             Coming::Commit => {}
             Coming::Woken(wakes) => {
                 self.wakes = wakes;
+                // Nothing is applied, but `carry_out` finds the work that somebody has left.
                 return Ok(self.grace.lasts());
             }
             Coming::End => return Ok(false),
@@ -180,6 +191,7 @@ impl Follower<'_> {
             self.applied = outline.number;
             self.is_full = applied == Applied::Full;
             if self.is_full {
+                // The next round reads the outlines behind this one again.
                 break;
             }
         }
@@ -188,7 +200,7 @@ impl Follower<'_> {
 
     /// Carries out the work that waits. Returns whether none is left.
     fn carry_out(&mut self) -> bool {
-        // Nothing mends it while the server runs.
+        // Nothing mends a view of another log while the server runs.
         if self.is_replaced {
             return false;
         }
@@ -212,6 +224,8 @@ impl Follower<'_> {
                          makes a new log of this one and of the documents beside it"
                     );
                 }
+                // Failed work of one feed does not hold up the commits of the others, if the view
+                // has room.
                 self.is_full &= !self.view.has_room();
                 false
             }
@@ -223,6 +237,7 @@ impl Follower<'_> {
         if let Err(error) = self.view.note(self.carried_out, self.log) {
             report_failure(self.view, &error, "note its cursor");
         }
+        // Also after a failure: a disk that cannot be written is not tried for each commit.
         self.noted = self.carried_out;
     }
 }

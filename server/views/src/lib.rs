@@ -1,8 +1,9 @@
 //! Views: everything that readers see, computed from commits.
 //!
-//! The contract of a view, and a list of views. One [`follower`] runs any view, and upkeep asks each view for its
-//! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
-//! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
+//! Pure: the contract of a view, and a list of views. One [`follower`] runs any view, and upkeep
+//! asks each view for a part of each task, so neither knows a view by name. The pure part of a view
+//! reads commits and the log's lookups and nothing else: no clock, no configuration. So the files
+//! of a view can be deleted and made again, byte for byte.
 #![cfg_attr(
     test,
     expect(
@@ -49,17 +50,20 @@ use tree::{ExportError, Tree};
 pub enum Applied {
     /// The view takes the next commit.
     More,
-    /// As much work waits as the view keeps in memory. It is carried out before the next commit.
+    /// As much work waits as the view keeps in memory. The follower has this work carried out
+    /// before the next commit.
     Full,
 }
 
-/// State derived from commits, with files of its own. For a view without files, the defaults of the methods about files
-/// are right.
+/// State that is derived from commits, with files that belong to the view. For a view without
+/// files, the defaults of the methods about files are right.
 ///
-/// Work that follows from a commit is kept by the view until [`carry_out`](Self::carry_out) has done it. Doing it twice
-/// is as good as once, so a crash at any step costs time only.
+/// A view keeps the work that follows from a commit until [`carry_out`](Self::carry_out) has done
+/// the work. Work that is done twice has the same effect as work that is done once, so a crash at
+/// any step costs time only.
 pub trait View: fmt::Debug + Send + Sync {
-    /// Returns the view's name: that of its folder below `views`, and its label in metrics.
+    /// Returns the name of the view, which is also the name of a folder below `views` and the label
+    /// in metrics.
     fn name(&self) -> &'static str;
 
     /// Prepares to follow a log. Returns the last commit that need not be applied again.
@@ -76,20 +80,22 @@ pub trait View: fmt::Debug + Send + Sync {
     /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
     fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError>;
 
-    /// Whether a view that was [full](Applied::Full) takes commits again, although some of its work has failed.
+    /// Whether a view that was [full](Applied::Full) takes commits again, although some work has
+    /// failed.
     fn has_room(&self) -> bool {
         false
     }
 
-    /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left. Work that fails keeps
-    /// waiting, and holds up no other.
+    /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left.
+    /// Work that fails keeps waiting, and holds up no other.
     ///
     /// # Errors
     ///
     /// See [`ViewError`]. The follower tries again, even if no commit comes.
     fn carry_out(&self, log: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError>;
 
-    /// Notes for the next start that all work up to a commit is carried out. Losing the note costs time only.
+    /// Notes for the next start that all work up to a commit is carried out. Losing the note costs
+    /// time only.
     ///
     /// # Errors
     ///
@@ -98,8 +104,8 @@ pub trait View: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Pauses an up-to-date follower, until `stop` is requested at most: work of the commits that come meanwhile is carried
-    /// out together.
+    /// Pauses an up-to-date follower, until `stop` is requested at most: work of the commits that
+    /// come meanwhile is carried out together.
     fn pause(&self, _stop: &Stop) {}
 
     /// Returns the number of files that the follower has made since the start.
@@ -130,11 +136,11 @@ pub trait View: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Checks that a log reaches as far as what the view has made for readers.
+    /// Checks that a log reaches as far as the documents that the view has made for readers.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if it does not: what the view has made is of a later log.
+    /// Returns [`LogError::Replaced`] if the log does not: these documents are of a later log.
     fn check_log(&self, _log: &dyn EntryLog) -> Result<(), LogError> {
         Ok(())
     }
@@ -145,7 +151,7 @@ pub trait View: fmt::Debug + Send + Sync {
     /// Compares all files of the view with their digests, a little at a time.
     fn scrub(&self, _log: &dyn ShownSeries, _scrub: &Scrub<'_>) {}
 
-    /// Writes what the view has for static web servers. Views without such files write nothing.
+    /// Writes the files of the view for static web servers. Views without such files write nothing.
     ///
     /// # Errors
     ///
@@ -154,8 +160,8 @@ pub trait View: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes the files of the view in the folders of a copied log. Returns the number of archived documents. A view
-    /// that copies nothing is made from the commits when the copy is served.
+    /// Makes the files of the view in the folders of a copied log. Returns the number of archived
+    /// documents. A view that copies nothing is made from the commits when the copy is served.
     ///
     /// # Errors
     ///
@@ -176,11 +182,11 @@ impl Views {
         Self(views.into_iter().map(not_followed).collect())
     }
 
-    /// Checks that a log reaches as far as what the views have made for readers.
+    /// Checks that a log reaches as far as the documents that the views have made for readers.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if it does not.
+    /// Returns [`LogError::Replaced`] if the log does not.
     pub fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
         let mut views = self.0.iter();
         views.try_for_each(|(view, _)| view.check_log(log))

@@ -1,8 +1,9 @@
-//! The view that wakes readers that wait. It has no files.
+//! The view that wakes readers that wait, and has no files.
 //!
-//! Shell: locks. Whoever waits for a feed watches its hub. The follower of this view looks at each feed of a commit that
-//! somebody watches: it notes the end of the feed, makes the events of its new entries, and wakes all watchers. So an
-//! event is made once, however many read it, and no publisher waits for any of this.
+//! Shell: locks. Whoever waits for a feed watches the hub of that feed. The follower of this view
+//! looks at each watched feed of a commit: the follower notes the end of the feed, makes the events
+//! of the new entries, and wakes all watchers. So an event is made once for any number of readers,
+//! and no publisher waits for that.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,7 +42,7 @@ pub use events::{Begin, Past, Stretch};
 use events::{Course, read_on};
 use newest::Newest;
 
-/// Longest pause of the follower. A commit of a feed that somebody watches ends it.
+/// Longest pause of the follower. A commit of a feed that somebody watches ends the pause.
 const PACE: Duration = Duration::from_millis(50);
 /// Bytes of stretches of the past that are shared.
 const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -53,7 +54,7 @@ const AT_HAND_BYTES: usize = 16 * 1024;
 /// Codings, in the order of a hub's wishes.
 const CODINGS: [Coding; 2] = [Coding::Identity, Coding::Gzip];
 
-/// End of a feed, as its watchers see it.
+/// End of a feed, as watchers see the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
     /// Id of the newest entry's event; `None` while there is no entry.
@@ -81,14 +82,14 @@ impl News {
     }
 }
 
-/// Interest of a watcher in its feed.
+/// Interest of a watcher in a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// The newest place alone.
     Place,
-    /// Entries: the hub keeps the newest events for its watchers.
+    /// Entries: the hub keeps the newest events for these watchers.
     Entries,
-    /// Its recent document, in a coding.
+    /// The recent document of the feed, in a coding.
     Document(Coding),
 }
 
@@ -99,7 +100,7 @@ type Prepare = Box<dyn Fn(&FeedName, Coding) + Send + Sync>;
 #[derive(Debug)]
 struct Hub {
     name: FeedName,
-    /// Number of the feed among the timelines, if it is one.
+    /// Number of the feed among the timelines, if the feed is one.
     number: Option<u32>,
     news: watch::Sender<News>,
     /// Watchers that read entries.
@@ -122,7 +123,7 @@ struct Hubs {
 }
 
 impl Hubs {
-    /// Returns whether somebody watches what a commit changes.
+    /// Returns whether somebody watches a feed that a commit changes.
     fn may_concern(&self, commit: &Commit) -> bool {
         // Finding the timelines takes the lock of the graph, and this runs on the writer's thread.
         if !self.timelines.is_empty() {
@@ -136,7 +137,7 @@ impl Hubs {
     }
 }
 
-/// A hub, and how many watch it.
+/// A hub, with the number of watchers.
 #[derive(Debug)]
 struct WatchedHub {
     hub: Arc<Hub>,
@@ -148,12 +149,13 @@ struct WatchedHub {
 pub struct Push(Arc<PushState>);
 
 struct PushState {
-    /// Called before watchers are woken: a thousand of them would each wait for a document that nobody has made.
+    /// Called before watchers are woken: a thousand of them would each wait for a document that
+    /// nobody has made.
     prepare: OnceLock<Prepare>,
     hubs: Mutex<Hubs>,
     /// Feeds that could not be looked at.
     unseen: Mutex<HashSet<FeedKey>>,
-    /// Number of the last commit after whose announcement readers find nothing older in memory.
+    /// Number of the last announced commit: readers find nothing older in memory.
     announced: AtomicU64,
     /// Whether a watched feed has changed since the follower's last pause.
     is_urgent: Mutex<bool>,
@@ -200,13 +202,15 @@ impl Default for Push {
 }
 
 impl Push {
-    /// Calls `prepare` with a feed and a coding before those are woken that wait for its recent document in that coding.
+    /// Calls `prepare` with a feed and a coding before the watchers wake that wait for the recent
+    /// document of that feed in that coding.
     pub fn prepare_with(&self, prepare: impl Fn(&FeedName, Coding) + Send + Sync + 'static) {
-        // A server sets it once, at its start.
+        // A server calls this once, at the start, so nothing is set before.
         let _is_set = self.0.prepare.set(Box::new(prepare)).is_err();
     }
 
-    /// Ends the follower's pause, if somebody watches what a commit changes. The log calls this with each commit.
+    /// Ends the follower's pause, if somebody watches a feed that a commit changes. The log calls
+    /// this with each commit.
     pub fn committed(&self, commit: &Commit) {
         self.0.announced.store(commit.number.0, Ordering::SeqCst);
         if self.0.hubs.lock().may_concern(commit) {
@@ -235,6 +239,7 @@ impl Push {
         let shared = Arc::clone(&self.0);
         let (hub, news) = {
             let mut hubs = shared.hubs.lock();
+            // Copied only while the follower reads the map.
             if let Some(number) = number {
                 Arc::make_mut(&mut hubs.timelines).insert(number, feed);
             }
@@ -255,6 +260,7 @@ impl Push {
         };
         // After the hub is there: the follower announces each commit that this look misses.
         watching.hub.look(feed, log, &watching.shared, false)?;
+        // The change that this look has made is no news for this watcher.
         watching.news.mark_unchanged();
         Ok(watching)
     }
@@ -287,7 +293,8 @@ impl Push {
         !self.0.hubs.lock().by_feed.is_empty()
     }
 
-    /// Returns events of a feed from a place on, which is not the end: as many as make sense together.
+    /// Returns events of a feed from a place on, which is not the end: as many as make sense
+    /// together.
     ///
     /// # Errors
     ///
@@ -304,6 +311,7 @@ impl Push {
             return Ok(Past::Stretch(stretch));
         }
         let past = read_on(log, feed, from, begin)?;
+        // A stretch that the end of the feed cuts short is a longer one with the next entry.
         if let Past::Stretch(stretch) = &past
             && stretch.is_whole
         {
@@ -312,7 +320,8 @@ impl Push {
         Ok(past)
     }
 
-    /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
+    /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of
+    /// the document.
     ///
     /// # Errors
     ///
@@ -339,7 +348,7 @@ impl Push {
         events::beginning(log, feed)
     }
 
-    /// Returns the hub of a feed, if somebody watches it.
+    /// Returns the hub of a feed, if somebody watches that feed.
     fn hub(&self, feed: FeedKey) -> Option<Arc<Hub>> {
         let hubs = self.0.hubs.lock();
         let watched = hubs.by_feed.get(&feed);
@@ -348,6 +357,7 @@ impl Push {
 
     /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
     fn timelines(&self, commit: &Outline, log: &dyn ShownSeries) -> HashSet<FeedKey> {
+        // Only the pointer is copied: the graph is asked without the lock.
         let watched = Arc::clone(&self.0.hubs.lock().timelines);
         let mut concerned = HashSet::new();
         if watched.is_empty() {
@@ -357,19 +367,21 @@ impl Push {
             concerned.extend(watched.get(&number).copied());
         });
         if let Err(error) = found {
+            // A look too many costs time, and a look too few leaves a watcher waiting.
             debug!(%error, "all timelines that somebody watches are looked at");
             concerned.extend(watched.values());
         }
         concerned
     }
 
-    /// Looks at a feed that somebody watches, for a commit that has been announced; for none, in any case. One that cannot
-    /// be read holds up no other: it is looked at again.
+    /// Looks at a feed that somebody watches: for an announced commit, or without a commit in any
+    /// case. A feed that cannot be read holds up no other, and is looked at again.
     fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn ShownSeries) {
         let Some(hub) = self.hub(feed) else {
             return;
         };
         if commit.is_some_and(|commit| commit.0 <= hub.looked.load(Ordering::SeqCst)) {
+            // A look after a later announcement has seen this commit.
             return;
         }
         if let Err(error) = hub.look(feed, log, &self.0, true) {
@@ -408,8 +420,9 @@ impl Hub {
         }
     }
 
-    /// Looks at the end of the feed, and wakes the watchers if it has moved; with `is_due`, in any case. The log shows a
-    /// commit before it announces it: whoever was woken by such a look may have found an older document in memory.
+    /// Looks at the end of the feed, and wakes the watchers if the end has moved; with `is_due`, in
+    /// any case. The log shows a commit before the announcement, so a watcher that an earlier look
+    /// has woken may have found an older document in memory.
     fn look(
         &self,
         feed: FeedKey,
@@ -418,12 +431,14 @@ impl Hub {
         is_due: bool,
     ) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
+        // Before the feed is read, so that a commit that comes meanwhile is looked at again.
         let announced = shared.announced.load(Ordering::SeqCst);
         let Some(course) = Course::of(feed, log)? else {
             return Ok(());
         };
         let news = course.news;
         if self.readers.load(Ordering::SeqCst) == 0 {
+            // Nobody reads entries, so no events are made.
             self.newest.lock().begin_at(news.next());
         } else {
             let from = self.newest.lock().next();
@@ -431,15 +446,17 @@ impl Hub {
             match begin.filter(|_| from < news.next()) {
                 Some(begin) => self.extend(from, begin, &course, log)?,
                 None if from == news.next() => {}
+                // Without the end of an earlier look, there is no base for marks.
                 None => self.newest.lock().begin_at(news.next()),
             }
         }
         *looking = Some(course);
+        // Before the wake: a thousand watchers would each wait for a document that nobody has made.
         if (is_due || self.news.borrow().precedes(&news))
             && let Some(prepare) = shared.prepare.get()
         {
             for (wanted, coding) in self.documents.iter().zip(CODINGS) {
-                // Watchers that go on waiting ask for it again.
+                // Watchers that go on waiting ask for the document again.
                 if wanted.swap(false, Ordering::SeqCst) {
                     prepare(&self.name, coding);
                 }
@@ -452,12 +469,13 @@ impl Hub {
             }
             is_newer || is_due
         });
+        // Last, so that behind an error the follower looks again.
         self.looked.store(announced, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Makes the events of the entries that have come since the last look; unless these are many, which their readers read
-    /// from the past.
+    /// Makes the events of the entries that have come since the last look. Where these are many,
+    /// readers take them from the past.
     fn extend(
         &self,
         from: Position,
@@ -473,7 +491,7 @@ impl Hub {
     }
 }
 
-/// A watcher of a feed. It ends with this value.
+/// A watcher of a feed, which ends with this value.
 #[derive(Debug)]
 pub struct Watching {
     feed: FeedKey,
@@ -496,7 +514,8 @@ impl Watching {
         }
     }
 
-    /// Waits until the feed has changed since the last call of this or of [`news`](Self::news).
+    /// Waits until the feed has changed since the last call of this method or of
+    /// [`news`](Self::news).
     pub async fn changed(&mut self) {
         // The sender is in the hub, which this value holds.
         let _open = self.news.changed().await;
@@ -519,6 +538,7 @@ impl Drop for Watching {
         };
         watched.watchers -= 1;
         if watched.watchers == 0 {
+            // A feed without watchers costs the follower nothing.
             hubs.by_feed.remove(&self.feed);
             if let Some(number) = self.hub.number {
                 Arc::make_mut(&mut hubs.timelines).remove(&number);
@@ -553,6 +573,7 @@ impl View for Push {
     }
 
     fn carry_out(&self, log: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
+        // Taken out first, because `look` puts a feed back that fails again.
         let unseen = std::mem::take(&mut *self.0.unseen.lock());
         for feed in unseen {
             self.look(feed, None, log);
@@ -561,7 +582,8 @@ impl View for Push {
     }
 
     fn pause(&self, _: &Stop) {
-        // Commits of other feeds come by the hundred: woken by each, the follower would take time from the publishers.
+        // Commits of other feeds come by the hundred: woken by each, the follower would take time
+        // from the publishers.
         let mut is_urgent = self.0.is_urgent.lock();
         let urged = &self.0.urged;
         urged.wait_while_for(&mut is_urgent, |is_urgent| !*is_urgent, PACE);

@@ -1,8 +1,9 @@
 //! Rates: how many entries each feed got in each minute, hour and day.
 //!
-//! Shell. `counting` follows commits; counts of the hour that has not ended are in memory, and of every other hour in the
-//! tables of `files`. Minutes are kept for a day, hours for a month, days for ever. The entries of a timeline are
-//! counted in the feeds that it follows.
+//! Shell: files. `counting` follows commits; counts of the hour that has not ended are in memory,
+//! and counts of every other hour in the tables of `files`. Minutes are kept for a day, hours for a
+//! month, days for ever. The entries of a timeline are counted in the feeds that the timeline
+//! follows.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,12 +45,14 @@ use table::Row;
 
 use crate::shown::{ShownLog, ShownSeries};
 
-/// Name of the view: of its folder, and in metrics.
+/// Name of the view, of the folder of tables, and of the label in metrics.
 pub const NAME: &str = "rates";
-/// Commits behind which the file of the counts may be, and a server that stops.
+/// Commits by which the file of the counts may be behind.
 const NOTED_COMMITS: u64 = 200_000;
+/// The same for a server that stops, whose next start counts these commits again.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 1 } else { 5_000 };
-/// Pause of an up-to-date follower. A thread that is woken for each commit would take its time from the publisher.
+/// Pause of an up-to-date follower. A thread that is woken for each commit would take time from the
+/// publisher.
 const PACE: Duration = Duration::from_millis(500);
 
 /// View of the rates of feeds.
@@ -79,8 +82,8 @@ pub struct Read {
 }
 
 impl Read {
-    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. It does not depend on
-    /// the newest entry, which may be of a closed feed.
+    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. The
+    /// instant does not depend on the newest entry, which may be of a closed feed.
     pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
         let hour = Unit::Hour.number(now);
         let oldest = oldest_kept(unit, self.hour.unwrap_or(hour).max(hour))?;
@@ -93,9 +96,9 @@ impl Read {
 pub struct Active {
     /// Feed with at least one entry in these hours.
     pub feed: FeedKey,
-    /// Number of its entries.
+    /// Number of entries in these hours.
     pub entries: u64,
-    /// Number of the minute of the newest one; of an hour that has ended, its first.
+    /// Number of the minute of the newest entry; of an hour that has ended, the first minute.
     pub newest: i64,
 }
 
@@ -114,18 +117,19 @@ impl Rates {
         }
     }
 
-    /// Returns the rates of some feeds in the spans of a range, by the numbers of the spans; `None` while the view counts
-    /// what came before the start.
+    /// Returns the rates of some feeds in the spans of a range, by the numbers of the spans; `None`
+    /// while the view counts what came before the start.
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
+    /// [`ViewError::Damaged`] if a table is damaged, or why a table cannot be read.
     pub fn read(
         &self,
         feeds: &[FeedKey],
         unit: Unit,
         spans: Range<i64>,
     ) -> Result<Option<Read>, ViewError> {
+        // Held to the end, so that each hour is either in memory or in tables.
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
             return Ok(None);
@@ -146,12 +150,12 @@ impl Rates {
         }))
     }
 
-    /// Returns the feeds with entries in a range of hours, in no order; none while the view counts what came before the
-    /// start.
+    /// Returns the feeds with entries in a range of hours, in no order; none while the view counts
+    /// what came before the start.
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
+    /// [`ViewError::Damaged`] if a table is damaged, or why a table cannot be read.
     pub fn active(&self, hours: Range<i64>) -> Result<Vec<Active>, ViewError> {
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
@@ -185,9 +189,11 @@ impl Rates {
         Ok(counting)
     }
 
-    /// Takes over a new count: the files that differ, and the state, from which the follower goes on.
+    /// Takes over a new count: the files that differ, and the state, from which the follower goes
+    /// on.
     fn adopt(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let files = &self.counting.files;
+        // Readers wait until the files fit the state again.
         let mut live = self.counting.state.write();
         again.note()?;
         files.create()?;
@@ -205,7 +211,8 @@ impl Rates {
             }
         }
         files.sync()?;
-        // Behind the files that it names, and durable before those go that the one before it names.
+        // The file of the counts comes behind the tables that this file names, and is durable
+        // before the tables go that the older file names.
         if state.applied > CommitNumber(0) {
             let counted = files.folder().join(COUNTED);
             take(&again.files.folder().join(COUNTED), &counted)?;
@@ -216,6 +223,7 @@ impl Rates {
         }
         files.keep_only(&state.present)?;
         if let Some(live) = &mut *live {
+            // The start and the number of files belong to this process, and not to the count.
             (state.start, state.made) = (live.start, live.made);
             *live = state;
         }
@@ -234,6 +242,7 @@ impl View for Rates {
         let _writing = self.folders.writing();
         let found = State::of(files, log)?;
         if let Some(found) = &found {
+            // Tables that the counts do not name are left of work that broke off.
             files.keep_only(&found.present)?;
         } else {
             // Tables of another log, of more than this log still has, or damaged ones.
@@ -250,6 +259,7 @@ impl View for Rates {
 
     fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
         let has_work = self.counting.apply(commit);
+        // The work comes before the next commit, because only one hour that is over can wait.
         Ok(if has_work {
             Applied::Full
         } else {
@@ -311,7 +321,8 @@ impl View for Rates {
                 ));
                 Ok(())
             }
-            // The file comes after its tables, and a power cut may have taken it: the next start counts again.
+            // The file comes after the tables, and a power cut may have taken the file: the next
+            // start counts again.
             None if self.counting.state.read().is_none() => Ok(()),
             None => {
                 let present = self.counting.files.present()?;
@@ -329,9 +340,11 @@ impl View for Rates {
 
     fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let _alone = self.counting_again.lock();
-        // Others write their files meanwhile: this takes as long as the log is.
+        // Without the lock, because a count of the whole log takes long, and other views write
+        // meanwhile.
         let again = self.count_again(log)?;
         let _writing = self.folders.writing();
+        // Only the commits that came meanwhile are counted under the lock.
         again.catch_up(log)?;
         self.adopt(again, rebuilt)
     }
@@ -348,7 +361,7 @@ impl View for Rates {
                 }
                 let read = self.counting.files.table(unit, span);
                 let read = read.and_then(|table| table.rows().try_for_each(|row| row.map(drop)));
-                // One that is gone is no longer kept.
+                // A table that is gone is no longer kept.
                 if let Err(error @ ViewError::Damaged { .. }) = read {
                     scrub::report(&error);
                 }
@@ -374,7 +387,7 @@ impl Rates {
         let present = files.present()?;
         for unit in KEPT {
             let limit = within(Unit::Hour, open.min(hour), unit);
-            // What either has deleted by now is not compared.
+            // Tables that either count may have deleted by now are not compared.
             let oldest = oldest_kept(unit, open.max(hour)).unwrap_or(i64::MIN);
             let spans = present.of(unit).union(state.present.of(unit));
             for &span in spans.filter(|span| **span >= oldest) {
@@ -389,7 +402,7 @@ impl Rates {
                 match ours {
                     Ok(ours) if ours == right => {}
                     Ok(_) => findings.fault(format!("{name} is not what the log says")),
-                    // One that is yet to be made is not missing.
+                    // A table that is yet to be made is not missing.
                     Err(_) if right.is_empty() && !present.of(unit).contains(&span) => {}
                     Err(error) => findings.fault(format!("{name}: {error}")),
                 }

@@ -1,4 +1,4 @@
-//! Reports of upkeep, which each view adds its part to.
+//! Reports of upkeep, to which each view adds faults or files.
 //!
 //! Pure.
 
@@ -17,7 +17,7 @@ pub struct Replayed {
     pub is_complete: bool,
 }
 
-/// Faults that `verify` found, and the number of files that it compared.
+/// Faults that `verify` found, and the number of documents that were compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Archived documents compared with their files.
@@ -32,7 +32,7 @@ impl Findings {
         self.faults.push(fault);
     }
 
-    /// Returns a value, or adds its damage to the faults.
+    /// Returns a value, or adds the damage of the value to the faults.
     ///
     /// # Errors
     ///
@@ -40,10 +40,12 @@ impl Findings {
     pub fn sound<T>(&mut self, value: Result<T, LogError>) -> Result<Option<T>, LogError> {
         match value {
             Ok(value) => Ok(Some(value)),
+            // Damage of one feed does not end the check of the others.
             Err(LogError::Damaged { what }) => {
                 self.faults.push(what);
                 Ok(None)
             }
+            // A lack of file handles or memory says nothing about the log, and ends the check.
             Err(LogError::Storage(error)) if lack_in(&*error).is_none() => {
                 self.faults
                     .push(format!("the storage cannot be read: {error}"));
@@ -66,7 +68,7 @@ pub struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// Counts a document; `name` names it if it was wrong.
+    /// Counts a document; `name` gives the name of a document that was wrong.
     pub fn add(&mut self, remade: Remade, name: impl FnOnce() -> String) {
         match remade {
             Remade::Identical => self.identical += 1,

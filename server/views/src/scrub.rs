@@ -1,7 +1,7 @@
 //! The scrubber: a slow comparison of all files with their digests.
 //!
-//! Shell: a thread. The server never serves a damaged file, because it checks the digest first. A web server that reads
-//! the folder by itself does, so damage is logged early.
+//! Shell: a thread. The server never serves a damaged file, because each read checks the digest
+//! first. A web server that reads the folder alone has no such check, so damage is logged early.
 
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub fn report(error: &ViewError) {
         return;
     }
     let error: &(dyn std::error::Error + 'static) = error;
+    // Without file handles or memory nothing was compared: operators must not look for damage then.
     if lack_in(error).is_some() {
         error!(error, "the archive cannot be compared");
     } else {
@@ -42,8 +43,8 @@ pub fn report(error: &ViewError) {
     }
 }
 
-/// Returns whether an error is damage. A server that has just started still reads the follows of its timelines: the next
-/// round compares their documents.
+/// Returns whether an error is damage. A server that has just started still reads the follows of
+/// its timelines: the next round compares their documents.
 fn is_fault(error: &ViewError) -> bool {
     !matches!(error, ViewError::Log(LogError::Behind))
 }

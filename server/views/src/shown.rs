@@ -1,6 +1,7 @@
 //! The log as readers see it: with timelines among its feeds.
 //!
-//! Pure: the contract. Views ask it for what a log alone cannot know.
+//! Pure: the contract. Views ask these lookups for facts about timelines, which a log alone does
+//! not know.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ pub trait ShownSeries: Series {
         Ok(false)
     }
 
-    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed that is none.
+    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed
+    /// that is none.
     ///
     /// # Errors
     ///
@@ -27,7 +29,8 @@ pub trait ShownSeries: Series {
         Ok(None)
     }
 
-    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
+    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has
+    /// entries of its own.
     ///
     /// # Errors
     ///
@@ -36,8 +39,9 @@ pub trait ShownSeries: Series {
         Ok(None)
     }
 
-    /// Passes the number of each timeline that a commit changes, or that has an entry of the commit, to `add`. Numbers begin
-    /// at 0, in the order of creation. A number may come several times.
+    /// Passes the number of each timeline that a commit changes, or that has an entry of the
+    /// commit, to `add`. Numbers begin at 0, in the order of creation. A number may come several
+    /// times.
     ///
     /// # Errors
     ///
@@ -46,14 +50,14 @@ pub trait ShownSeries: Series {
         Ok(())
     }
 
-    /// Returns the identity of each timeline in a list of numbers from [`concerned`](Self::concerned), in the same order;
-    /// `None` for an unknown number.
+    /// Returns the identity of each timeline in a list of numbers from
+    /// [`concerned`](Self::concerned), in the same order; `None` for an unknown number.
     fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
         vec![None; timelines.len()]
     }
 }
 
-/// An entry log with its timelines. Its holder can read:
+/// An entry log with timelines. The holder can read:
 ///
 /// ```
 /// # use simplefeed_core::commit::Commit;
@@ -94,9 +98,9 @@ impl fmt::Debug for dyn ShownLog {
 pub struct Identity {
     /// Key of the timeline.
     pub timeline: FeedKey,
-    /// Its id in SUP documents.
+    /// Id of the timeline in SUP documents.
     pub sup_id: SupId,
-    /// Whether only those with a right to it may see it.
+    /// Whether a reader needs a right to see the timeline.
     pub is_closed: bool,
 }
 

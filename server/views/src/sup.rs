@@ -1,7 +1,7 @@
 //! Updates of feeds: the view behind SUP documents.
 //!
-//! Shell: the state that follows the log, and the files of archived windows. [`windows`] decides which updates a
-//! document has and when a window ends; [`files`] keeps closed windows.
+//! Shell: the state that follows the log, and the files of archived windows. [`windows`] decides
+//! which updates a document has and when a window ends; [`files`] keeps closed windows.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -33,8 +33,8 @@ pub mod windows;
 use files::{NAME, SupFiles, every_window};
 use windows::{Current, SupWindows, Window, file_name, series_name};
 
-/// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is woken for each commit
-/// would take its time from the publisher.
+/// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is
+/// woken for each commit would take time from the publisher.
 pub const PACE: Duration = Duration::from_millis(50);
 /// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
@@ -64,7 +64,7 @@ struct State {
 /// How far documents reach.
 #[derive(Debug)]
 struct Reach {
-    /// Last commit at the start. No document is made before the view has applied it.
+    /// Last commit at the start. No document is made before the view has applied that commit.
     start: CommitNumber,
     /// Last second that a document has ended with.
     until: i64,
@@ -76,8 +76,9 @@ impl Reach {
         Self { start, until }
     }
 
-    /// Returns the last second of a document, given the last commit that was applied, and its second; `None` while
-    /// commits from before the start are missing, or no second could be published.
+    /// Returns the last second of a document, given the last applied commit and the second of that
+    /// commit; `None` while commits from before the start are missing, or no second could be
+    /// published.
     fn end(
         &mut self,
         log: &dyn Commits,
@@ -86,17 +87,18 @@ impl Reach {
         published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<i64> {
         let head = log.head();
-        // The log was empty at the start, and its first commit is not applied yet.
+        // The log was empty at the start, and the first commit is not applied yet.
         let is_new = applied == CommitNumber(0) && head.number > applied;
         if applied < self.start || is_new {
             return None;
         }
         let published = published(head.last)?;
-        // The head is read after that: a later commit is of a later second.
+        // The head is read behind the published second: a later commit is of a later second.
         self.until = if log.head().number == applied {
             published
         } else {
-            // Commits that are not applied are of the newest applied second or later, and later than any end so far.
+            // Commits that are not applied are of the newest applied second or later, and later
+            // than any end so far.
             published.min(self.until.max(newest.saturating_sub(1)))
         };
         // Of the first commit that this process applies, nothing is known before.
@@ -119,9 +121,10 @@ impl Sup {
         &self.files
     }
 
-    /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
-    /// start. `published` returns the last second that a document may end with (rule SUP-P5), given the instant of the
-    /// newest commit; without one, there is no document either.
+    /// Returns the current window of a document, or `None` while the view has not applied every
+    /// commit from before the start. `published` returns the last second that a document may end
+    /// with (rule SUP-P5), given the instant of the newest commit; without one, there is no
+    /// document either.
     pub fn current(
         &self,
         log: &dyn Commits,
@@ -174,7 +177,8 @@ impl View for Sup {
         let private = beginning(Visibility::Private)?;
         let mut windows = SupWindows::new(public, private, self.longest);
         for (series, beginning) in Visibility::ALL.into_iter().zip([public, private]) {
-            // An idle note skips commits of the cut's last second, too, which the next window repeats.
+            // An idle note skips commits of the cut's last second, too, which the next window
+            // repeats.
             if beginning.cut.is_some() && beginning.idle.is_some() {
                 recall_window(&mut windows, series, beginning.commit, log)?;
             }
@@ -183,6 +187,7 @@ impl View for Sup {
         *self.state() = Some(State {
             windows,
             reach: Reach::new(head.number),
+            // Windows that waited before a panic are cut from the commits again.
             over: VecDeque::new(),
             made: 0,
         });

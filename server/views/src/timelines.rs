@@ -1,11 +1,12 @@
 //! Timelines: feeds made of the entries of other feeds.
 //!
-//! Shell over the log: the graph of follows, which is computed from commits, and the entries that follow from it. Reads
-//! never lag: a reader that finds the graph behind the log applies the missing commits first. So an entry is in every
-//! timeline as soon as its publisher is answered, and there is no queue to lose.
+//! Shell: the log, a file of the graph, and files of gathered entries. The graph of follows is
+//! computed from commits, and the entries of timelines follow from the graph. Reads never lag: a
+//! reader that finds the graph behind the log applies the missing commits first. So an entry is in
+//! every timeline as soon as the publisher is answered, and there is no queue to lose.
 //!
-//! A timeline is a [`Series`](simplefeed_log::Series), and so all that makes documents, archives and indexes of a feed makes
-//! them of a timeline.
+//! A timeline is a [`Series`](simplefeed_log::Series). So the code that makes documents, archives
+//! and indexes of a feed makes those of a timeline, too.
 
 use std::{
     io,
@@ -72,14 +73,15 @@ const SNAPSHOT: &str = "graph";
 /// Commits, and timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
-/// Commits, and timelines, from which on a shutdown writes it, so that the next opening does not read them again.
+/// Commits, and timelines, from which on a shutdown writes the file, so that the next opening does
+/// not read them again.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 5 } else { 5_000 };
 const STOPPED_TIMELINES: usize = 1_000;
 /// Name of the folder of the gathered entries.
 const RUNS: &str = "runs";
-/// Rough bytes in memory for a timeline, besides its entries and documents.
+/// Rough bytes in memory for a timeline, besides entries and documents.
 const KEPT_BYTES: u64 = 1_000;
-/// Feeds of which it is remembered whether they are timelines.
+/// Feeds for which memory keeps whether they are timelines.
 const KINDS_MAX: usize = 100_000;
 /// Feeds that are watched one by one for a timeline.
 const SOURCES_MAX: usize = 500;
@@ -91,16 +93,16 @@ const COMMITS_TOGETHER: usize = 1_000;
 /// The timelines of a log.
 pub struct Timelines {
     log: Arc<dyn EntryLog>,
-    /// File of the graph; without one it is always computed from the first commit on.
+    /// File of the graph; without a file the graph is always computed from the first commit on.
     snapshot: Option<PathBuf>,
-    /// Last commit that the file reaches, and the follows that it has.
+    /// Last commit that the file reaches, and the number of timelines in the file.
     written: Mutex<(CommitNumber, usize)>,
     /// Whether the log has any timeline. Without one, nothing is read.
     exist: AtomicBool,
     graph: RwLock<Graph>,
     /// Recent entries of all feeds, up to the graph's commit. The lock order is graph, then gains.
     gains: Mutex<Gains>,
-    /// Last commit that the graph has, known without its lock.
+    /// Last commit that the graph has, known without the lock of the graph.
     applied: AtomicU64,
     /// Entries of timelines, as far as they are gathered.
     gathering: Gathering,
@@ -114,7 +116,7 @@ pub struct Timelines {
 /// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
 const BEHIND_MAX: u64 = 50_000;
 
-/// State of a timeline in memory, with its bytes as last counted.
+/// State of a timeline in memory, with the bytes as last counted.
 #[derive(Clone, Default)]
 struct Shelf {
     kept: Arc<Mutex<KnownDocuments>>,
@@ -154,7 +156,8 @@ impl std::fmt::Debug for Timelines {
 }
 
 impl Timelines {
-    /// Returns the timelines of a log, with the snapshot and the gathered entries in a folder if there is one.
+    /// Returns the timelines of a log, with the snapshot and the gathered entries in a folder if
+    /// there is one.
     ///
     /// # Errors
     ///
@@ -173,6 +176,7 @@ impl Timelines {
             .and_then(|path| snapshot::read(path));
         let mut graph = Graph::default();
         if let Some((found, chain)) = found {
+            // A file of another log, or of a longer one, is of no use: the graph is computed anew.
             let is_ours =
                 found.applied <= log.head().number && log.chain(found.applied)? == Some(chain);
             if is_ours {
@@ -227,8 +231,9 @@ impl Timelines {
         Ok(Some(items.collect()))
     }
 
-    /// Catches up with the log, writes the graph to its file if much has come since, and gathers entries while `goes_on`
-    /// says so. `stops` returns whether the server shuts down. Returns whether all is done.
+    /// Catches up with the log, writes the graph to its file if much has come since, and gathers
+    /// entries while `goes_on` says so. `stops` returns whether the server shuts down. Returns
+    /// whether all is done.
     ///
     /// # Errors
     ///
@@ -255,12 +260,14 @@ impl Timelines {
             }
             kept?;
         }
-        // The time of a shutdown is over. The graph is written nevertheless, or the next opening takes longer.
+        // The time of a shutdown is over. The graph is written nevertheless, or the next opening
+        // takes longer.
         self.keep_graph(stops())?;
         Ok(false)
     }
 
-    /// Writes the graph to its file if the file is far behind, or behind by less while the server `stops`.
+    /// Writes the graph to its file if the file is far behind, or behind by less while the server
+    /// `stops`.
     fn keep_graph(&self, stops: bool) -> Result<(), ViewError> {
         let graph = self.caught_up()?;
         let Some(path) = &self.snapshot else {
@@ -287,13 +294,15 @@ impl Timelines {
         let folder = path.parent().unwrap_or(path);
         create_folder(folder).map_err(failed("create", folder))?;
         snapshot::write(path, &bytes).map_err(failed("write", path))?;
+        // Behind the write, so that a failed write is tried again.
         *self.written.lock() = now;
         Ok(())
     }
 
     /// Returns the graph after every commit that readers see.
     ///
-    /// Fails as long as a server reads many commits, at the first timeline of a long log: nobody is to wait for minutes.
+    /// Fails as long as a server reads many commits, at the first timeline of a long log: nobody is
+    /// to wait for minutes.
     fn graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
         let has_follower = self.snapshot.is_some();
         if has_follower && !self.is_near() {
@@ -303,6 +312,7 @@ impl Timelines {
     }
 
     fn caught_up(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
+        // Commits that come later are left to later readers, so nobody waits for ever.
         let head = self.log.head().number;
         loop {
             let graph = self.graph.read();
@@ -334,7 +344,8 @@ impl Timelines {
         Ok(())
     }
 
-    /// Returns whether a feed is a timeline. Does without the graph, so that nothing in it can stop the reading of feeds.
+    /// Returns whether a feed is a timeline. Does without the graph, so that no fault of the graph
+    /// can stop the reading of feeds.
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(false);
@@ -384,12 +395,14 @@ impl Timelines {
         let shelf = self
             .kept
             .get_or_insert_with(&timeline, || Ok::<_, LogError>(Shelf::default()))?;
-        // This lock comes before the graph's: a reader with an older graph would otherwise find newer cuts.
+        // This lock comes before the graph's: a reader with an older graph would otherwise find
+        // newer cuts.
         let mut kept = shelf.kept.lock();
         let (outcome, broken) = self.look(timeline, &mut kept, &look, true);
         let outcome = match broken {
             // This reader merges the feeds. Damaged runs are gathered again.
             Some(Failure { error, run }) => {
+                // Other errors, such as a lack of file handles, pass, and the runs stay.
                 if error.kind() == io::ErrorKind::InvalidData {
                     self.gathering.begin_anew_at(&run, &error);
                     self.log.announcements().wake();
@@ -399,6 +412,7 @@ impl Timelines {
             None => outcome,
         };
         let bytes = kept.bytes();
+        // The cache weighs a shelf at the insert, and small changes are not worth another one.
         if bytes > 2 * shelf.bytes || bytes < shelf.bytes / 2 {
             let kept = Arc::clone(&shelf.kept);
             self.kept.insert(timeline, Shelf { kept, bytes });
@@ -406,7 +420,8 @@ impl Timelines {
         outcome
     }
 
-    /// Lets `look` look, and returns why the gathered entries cannot be read, if so: the outcome is none then.
+    /// Lets `look` look, and returns why the gathered entries cannot be read, if so: the outcome is
+    /// void then.
     fn look<T>(
         &self,
         timeline: FeedKey,
@@ -471,6 +486,7 @@ impl Timelines {
         let Some((number, mut seen)) = Seen::of(&graph, timeline) else {
             return Ok(None);
         };
+        // Under the lock of the graph, so that the gains reach as far as the graph.
         let gains = self.gains.lock();
         if with_list && matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
             seen.list = List::of(number, &seen.following, &self.gathering, &gains);
@@ -478,6 +494,7 @@ impl Timelines {
         let newest =
             newest.and_then(|newest| newest.moved_on(graph.applied, &seen.following, &gains));
         drop(gains);
+        // Only a merge needs the ends of the feeds.
         if newest.is_none() && seen.list.is_none() {
             seen.look_at_feeds(&graph);
         }
@@ -550,7 +567,8 @@ impl Timelines {
             let Some(wanted) = end.checked_sub(range.start.0).filter(|wanted| *wanted > 0) else {
                 return Ok(vec![]);
             };
-            // To find the place of a position takes long, so it is done for ends of documents, and remembered there.
+            // A search for the place of a position takes long, so the search is made for ends of
+            // documents, and remembered there.
             let last = Position(end - 1);
             let (behind, anchor) = cuts.end_of(last, course, reading);
             let skipped = behind.min(count) - end;
@@ -578,8 +596,8 @@ impl Timelines {
         Ok(entries.unwrap_or_default())
     }
 
-    /// Returns a page of a timeline. Its entries have no positions: to count what came before would take a look at
-    /// every feed.
+    /// Returns a page of a timeline. The entries have no positions, because a count of all entries
+    /// before would take a look at every feed.
     fn page(
         &self,
         timeline: FeedKey,
@@ -595,6 +613,7 @@ impl Timelines {
             };
             let mut titles = Titles::default();
             let mut filling = Filling::of(limit.unsigned_abs());
+            // A page that is full leaves out the entries that are farthest from the anchor.
             let nearest_first: Box<dyn Iterator<Item = _>> = if limit < 0 {
                 Box::new(found.iter().rev())
             } else {
@@ -626,6 +645,7 @@ impl Timelines {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
+        // The graph must have the commit, and `each_gain` takes the lock anew for each slice.
         drop(self.caught_up()?);
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, first, count } = change {
@@ -653,7 +673,8 @@ impl Timelines {
         Ok(self.graph()?.timeline(timeline).map(|(number, _)| number))
     }
 
-    /// Returns the identities of timelines. Does not catch up: a number from [`concerned`](Self::concerned) is in the graph.
+    /// Returns the identities of timelines. Does not catch up: a number from
+    /// [`concerned`](Self::concerned) is in the graph.
     fn identities(&self, timelines: &[Timeline]) -> Vec<Option<Identity>> {
         let graph = self.graph.read();
         let all = timelines.iter().map(|number| {
@@ -685,7 +706,8 @@ impl Timelines {
     }
 }
 
-/// What is known at once: `None` where the graph lags so far behind that a caller would have to wait.
+/// Lookups that never wait: `None` where the graph lags so far behind that a caller would have to
+/// wait.
 impl Timelines {
     /// Returns the items that a timeline follows.
     pub fn items_at_once(&self, timeline: FeedKey) -> Option<Vec<Item>> {

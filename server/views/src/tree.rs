@@ -1,6 +1,6 @@
 //! A tree of static files, which an export writes and any web server can serve.
 //!
-//! Shell: writes a folder. Links between documents are relative, so the tree works wherever it is put.
+//! Shell: a folder. Links between documents are relative, so the tree works in any place.
 
 use std::{
     collections::HashSet,
@@ -41,7 +41,7 @@ pub enum ExportError {
 #[derive(Debug)]
 pub struct Tree {
     to: PathBuf,
-    /// The folder, opened before anything is written: its sync then fails if any write does.
+    /// The folder, opened before anything is written: the sync then fails if any write did.
     opened: Option<File>,
     /// Whether every entry gets a file of its own, too.
     pub with_entries: bool,
@@ -76,13 +76,14 @@ impl Tree {
         &self.frozen
     }
 
-    /// Calls a file final: only these may be called immutable, because the bytes of all others may change.
+    /// Calls a file final: only these may be called immutable, because the bytes of all others may
+    /// change.
     pub fn freeze(&mut self, path: String) {
         self.frozen.push(path);
     }
 
-    /// Writes a file under a temporary name first: the tree may be served meanwhile. Unchanged files are left alone, so
-    /// that a web server's validators stay.
+    /// Writes a file under a temporary name first: the tree may be served meanwhile. Unchanged
+    /// files are left alone, so that a web server's validators stay.
     ///
     /// # Errors
     ///
@@ -91,10 +92,12 @@ impl Tree {
         let path = self.to.join(name);
         self.files += 1;
         self.written.insert(name.into());
+        // An unchanged file keeps the time of modification, from which web servers make validators.
         if regular::read(&path).is_ok_and(|found| found == bytes) {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
+        // Behind `create_folder` there is a folder to open, and nothing is written yet.
         let created = create_folder(parent).and_then(|()| self.open());
         let written = created.and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
@@ -130,8 +133,8 @@ impl Tree {
         })
     }
 
-    /// Removes the files of a folder that `is_ours` knows and that were not written since the last call: those of an
-    /// earlier export of another history would lead into it.
+    /// Removes the files of a folder that `is_ours` knows and that were not written since the last
+    /// call. Files of an earlier export of another history would lead readers into that history.
     ///
     /// # Errors
     ///
@@ -153,6 +156,7 @@ impl Tree {
         for item in fs::read_dir(&path).map_err(failed(&path))? {
             let path = item.map_err(failed(&path))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // `is_ours` knows names without the ending of a twin.
             let plain = name.strip_suffix(".gz").unwrap_or(&name);
             if is_ours(plain) && !self.written.contains(&format!("{folder}/{name}")) {
                 fs::remove_file(&path).map_err(failed(&path))?;

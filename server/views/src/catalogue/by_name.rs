@@ -1,19 +1,21 @@
 //! Rows by name.
 //!
-//! Pure. A page of a large list reads some long runs of pointers. A `BTreeMap` of rows has a hundred short ones there, which
-//! lie anywhere in the memory, and compares names on the way to each.
+//! Pure. A page of a large list reads a few long runs of pointers. A `BTreeMap` of rows would read
+//! a hundred short nodes for that page, which lie anywhere in the memory, and compare names on the
+//! way to each.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::Row;
 
-/// Most rows of a run. A row is put into the middle of one in less than a microsecond.
+/// Most rows of a run. A row is put into the middle of a run in less than a microsecond.
 const RUN_MAX: usize = 512;
 
 /// Rows, each under its name.
 #[derive(Debug)]
 pub(super) struct ByName {
-    /// Runs of rows in their order, each under a name that is not behind its first. The first run is under the empty name.
+    /// Runs of rows in the order of names. The key of a run is never behind the name of the first
+    /// row. The first run has the empty name as key.
     runs: BTreeMap<Box<str>, Vec<Arc<Row>>>,
 }
 
@@ -40,9 +42,10 @@ impl ByName {
         run.get(place(run, name).ok()?)
     }
 
-    /// Puts a row in, in place of the one with its name.
+    /// Puts a row in, in place of the row with the same name.
     pub(super) fn insert(&mut self, row: Arc<Row>) {
         let name = row.name.as_str();
+        // The run under the empty name stays for ever, so every name has a run.
         let Some((_, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
             return;
         };
@@ -55,6 +58,7 @@ impl ByName {
         };
         run.insert(at, row);
         if run.len() > RUN_MAX {
+            // Both halves take many rows before the next cut.
             let rest = run.split_off(RUN_MAX / 2);
             if let Some(first) = rest.first() {
                 self.runs.insert(first.name.as_str().into(), rest);
@@ -69,13 +73,14 @@ impl ByName {
         };
         let Ok(at) = place(run, name) else { return };
         run.remove(at);
+        // The run under the empty name takes the names before the first other key.
         if run.is_empty() && !key.is_empty() {
             let key = key.clone();
             self.runs.remove(&key);
         }
     }
 
-    /// Returns the rows from a name on, or from behind it on.
+    /// Returns the rows from a name on, or from behind that name on.
     pub(super) fn from<'r>(
         &'r self,
         first: Bound<&str>,
@@ -93,6 +98,7 @@ impl ByName {
             Ok(at) | Err(at) => at,
         };
         let (_, rest) = run.split_at_checked(begin).unwrap_or_default();
+        // The key of a run is never behind the rows, so all rows of these runs are behind `name`.
         let behind = (Bound::Excluded(name), Bound::Unbounded);
         let behind = self.runs.range::<str, _>(behind);
         rest.iter().chain(behind.flat_map(|(_, run)| run))
@@ -103,6 +109,7 @@ impl ByName {
         let runs = self.runs.range::<str, _>(up_to(end)).rev();
         let last = runs.clone().next().map(|(_, run)| run.as_slice());
         let last = last.unwrap_or_default();
+        // The row with the name `end` is left out, whether or not there is one.
         let (Ok(at) | Err(at)) = place(last, end);
         let (rest, _) = last.split_at_checked(at).unwrap_or_default();
         let others = runs.skip(1).flat_map(|(_, run)| run.iter().rev());

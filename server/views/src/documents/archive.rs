@@ -1,8 +1,9 @@
 //! Archived documents as files, which any web server can serve for ever.
 //!
-//! Shell: files below `www`, and sidecars beside it. The order of the writes is the promise: twin, document and
-//! sidecar, synced and then renamed into place; then the manifest. Only a document in the manifest is called immutable.
-//! Documents that are closed at about the same time share the syncs, also those of several feeds.
+//! Shell: files below `www`, and sidecars beside that tree. The order of the writes is the promise:
+//! twin, document and sidecar, synced and then renamed into place; then the manifest. Only a
+//! document in the manifest is called immutable. Documents that are closed at about the same time
+//! share the syncs, also those of several feeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -46,13 +47,14 @@ mod writing;
 pub use salvage::{Evidence, Salvaged};
 use writing::linked_name;
 
-/// Name of the view: of its folder, and in metrics.
+/// Name of the view, of the folder of records, and of the label in metrics.
 pub const NAME: &str = "archive-files";
 
-/// Feeds with work to do, each with its newest closed document; `None` if only its files may have to move.
+/// Feeds with work to do, each with the newest closed document; `None` if only the files of the
+/// feed may have to move.
 pub(super) type Waiting = BTreeMap<FeedKey, Option<DocumentNumber>>;
 
-/// What wakes the follower of the log.
+/// Call that wakes the follower of the log.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// Folders and manifests of the archived documents. Clones share the progress and the lock.
@@ -95,12 +97,13 @@ impl Archive {
         }
     }
 
-    /// Leaves a document to the follower of the log, which archives it and those before it. Timelines are archived only
-    /// where somebody reads them.
+    /// Leaves a document to the follower of the log, which archives all documents up to that one.
+    /// Timelines are archived only where somebody reads them.
     pub(super) fn want(&self, feed: FeedKey, document: DocumentNumber) {
         let mut wanted = self.wanted.lock();
         let newest = wanted.entry(feed).or_insert(None);
         *newest = (*newest).max(Some(document));
+        // The follower takes this lock as soon as the wake comes.
         drop(wanted);
         self.wake();
     }
@@ -114,12 +117,12 @@ impl Archive {
 
     /// Calls `wake` whenever a reader has left work for the follower of the log.
     pub fn when_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
-        // A second one would be another server over the same archive.
+        // Only another server over the same archive would set a second one, so the first stays.
         let _first = self.wake.set(Box::new(wake));
     }
 
-    /// Returns the number of a feed's first documents that belong into files: all that are closed; of a timeline those
-    /// that somebody has asked for.
+    /// Returns the number of a feed's first documents that belong into files: all that are closed;
+    /// of a timeline those that somebody has asked for.
     pub(super) fn documents_due(
         &self,
         name: &FeedName,
@@ -128,6 +131,8 @@ impl Archive {
     ) -> Result<u64, ViewError> {
         let closed = open.get() - 1;
         if settings.is_timeline() {
+            // Records can be lost while the files stay, and web servers show the files: the larger
+            // number counts.
             let asked_for = self.manifests.count(name)?;
             let filed = self.filed_documents(name).last().copied().unwrap_or(0);
             let asked_for = asked_for.max(filed);
@@ -136,8 +141,8 @@ impl Archive {
         Ok(closed)
     }
 
-    /// Returns the numbers of the documents that have a file, recorded or not. Records can be lost, and a web server shows
-    /// what is in the folder.
+    /// Returns the numbers of the documents that have a file, recorded or not. Records can be lost,
+    /// and a web server shows what is in the folder.
     pub(super) fn filed_documents(&self, name: &FeedName) -> BTreeSet<u64> {
         let files = fs::read_dir(self.folder(name))
             .into_iter()
@@ -165,6 +170,7 @@ impl Archive {
         };
         let name = format!("{}{suffix}", archived.name);
         let mut path = self.folder(feed).join(&name);
+        // The record bounds the read, because a damaged file may have any length.
         let mut read = regular::read_at_most(&path, coded.bytes);
         if read.is_err() {
             // The feed may have been opened, and its folder moved, since the path was made.
@@ -172,6 +178,7 @@ impl Archive {
             read = regular::read_at_most(&path, coded.bytes);
         }
         let bytes = match read {
+            // A file that is too long is damaged: empty bytes fail the comparison below.
             Err(error) if regular::is_too_long(&error) => vec![],
             read => read.map_err(failed("read", &path))?,
         };
@@ -182,7 +189,8 @@ impl Archive {
         Err(ViewError::Damaged { path })
     }
 
-    /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
+    /// Returns whether the sidecar of a document is missing, or differs from the one that the log
+    /// gives.
     ///
     /// # Errors
     ///
@@ -208,12 +216,14 @@ impl Archive {
         [&self.folders.www, &self.folders.closed].map(|tree| tree.join("feeds"))
     }
 
-    /// Returns whether a renamed document is missing under the name that its predecessor links to, or is wrong there.
+    /// Returns whether a renamed document is missing under the name in the link of the document
+    /// before, or is wrong there.
     ///
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
     pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
+        // Only a document that a restoration has renamed has a second name.
         let Some(linked) = linked_name(frozen) else {
             return Ok(false);
         };
@@ -263,27 +273,32 @@ impl Archive {
             let chain = ChainHash(Digest::parse(words.next()?)?);
             Some(Seen { commit, chain })
         };
-        // A damaged cursor must not make the log count as replaced. Without a cursor, the follower finds the files.
+        // A damaged cursor must not make the log count as replaced. Without a cursor, the follower
+        // finds the files.
         let cursor = read().filter(|cursor| text == text_of(*cursor));
         cursor.unwrap_or(Seen::NOTHING)
     }
 
-    /// Writes the cursor: everything up to that commit is done. Losing it costs time, nothing else.
+    /// Writes the cursor: the work of all commits up to that one is done. A lost cursor costs time,
+    /// nothing else.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the cursor cannot be written.
     pub fn save_cursor(&self, cursor: Seen) -> Result<(), ViewError> {
         self.create_folders(&[&self.views])?;
         let path = self.views.join("cursor");
         let text = text_of(cursor);
+        // Without a sync, because a lost cursor costs time only.
         replace_unsynced(&path, text.as_bytes()).map_err(failed("write", &path))
     }
 }
 
-/// Returns the text of the cursor's file: the number of a commit, its chain hash, and the CRC-32 of both.
+/// Returns the text of the cursor's file: the number of a commit, its chain hash, and the CRC-32 of
+/// both.
 fn text_of(cursor: Seen) -> String {
     let text = format!("{} {}", cursor.commit, cursor.chain.0);
+    // The sum tells a damaged cursor from the cursor of another log.
     let sum = crc32fast::hash(text.as_bytes());
     format!("{text} {sum:08x}\n")
 }

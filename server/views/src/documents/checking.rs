@@ -1,7 +1,7 @@
 //! Checks of one feed's archived documents against the log.
 //!
-//! Shell: reads files, and writes none. Each document is rendered again and compared with its file, its twin, its
-//! sidecar, its record and its links.
+//! Shell: reads files, and writes none. Each document is rendered again and compared with the file,
+//! the twin, the sidecar, the record and the links.
 
 use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName, Position},
@@ -63,7 +63,8 @@ fn check_documents(
     findings: &mut Findings,
 ) -> Result<(), ViewError> {
     let name = &settings.name;
-    // In this order, because all of them may grow meanwhile.
+    // Closed documents first, then the cursor, then the records: the archive goes on meanwhile, so
+    // records that are counted last are never too few.
     let closed = closed_documents(log, feed, findings)?;
     let is_due = is_due(
         log,
@@ -74,18 +75,22 @@ fn check_documents(
         findings,
     )?;
     let recorded = archive.manifests.count(name)?;
-    // Behind a record of the last write that a power cut has taken, the archive writes all of them again.
+    // Where a power cut has taken a record of the last write, the archive writes that one and all
+    // behind it again.
     let whole = archive.manifests.count_before_hole(name)?;
+    // Counted again, because documents may have been closed since.
     if recorded > closed_documents(log, feed, findings)? {
         findings.fault(format!(
             "feed {name}: {recorded} documents are archived, {closed} are closed"
         ));
     }
+    // Documents behind the cursor still wait for the follower.
     if recorded < closed && !is_due {
         findings.fault(format!(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
     }
+    // Files of a timeline behind the first hole have no record to compare with.
     let recorded = if settings.is_timeline() {
         check_unrecorded(log, archive, settings, feed, whole, findings)?;
         whole
@@ -99,7 +104,9 @@ fn check_documents(
         let archived = match archive.manifests.get(name, number) {
             Ok(Some(archived)) => archived,
             Ok(None) => continue,
+            // The archive is going to write this record again.
             Err(ViewError::DamagedRecord { .. }) if is_due && number.get() > whole => continue,
+            // A lack of file handles or memory is no fault of the archive, and ends the check.
             Err(error) if lack_in(&error).is_some() => return Err(error),
             Err(error) => {
                 findings.fault(error.to_string());
@@ -128,15 +135,17 @@ fn check_documents(
             Some(None) => findings.fault(format!(
                 "feed {name}: document {number} is archived, but not closed"
             )),
+            // `sound` has added the damage of the log to the faults.
             None => {}
         }
     }
     Ok(())
 }
 
-/// Returns whether the archive has yet to look at a feed's newest closed document, hence at all documents before it that
-/// lack a record: the commit that closed it is later than the cursor. A timeline is archived as it is read, whatever the
-/// cursor says.
+/// Returns whether the archive has yet to look at the newest closed document of a feed, and so at
+/// all earlier documents that lack a record. The commit that closed the newest one is later than
+/// the cursor then. A timeline is archived when readers ask for documents, whatever the cursor
+/// says.
 fn is_due(
     log: &dyn EntryLog,
     cursor: CommitNumber,
@@ -152,6 +161,7 @@ fn is_due(
     let Some(open) = DocumentNumber::new(closed + 1) else {
         return Ok(false);
     };
+    // The commit that opened the open document closed the one before.
     let opening = findings.sound(log.opening(feed, open))?.flatten();
     let reached = findings.sound(log.outlines(cursor, 1))?;
     let reached = reached.as_deref().and_then(<[_]>::first);
@@ -160,8 +170,8 @@ fn is_due(
         .is_some_and(|(opening, reached)| opening.opened > reached.instant))
 }
 
-/// Checks files of a timeline that no record names: it is archived as it is read, so that the log does not say which files
-/// it should have.
+/// Checks files of a timeline that no record names. A timeline is archived when readers ask for
+/// documents, so the log does not say which files there should be.
 fn check_unrecorded(
     log: &dyn EntryLog,
     archive: &Archive,
@@ -178,7 +188,8 @@ fn check_unrecorded(
         findings.documents += 1;
         match findings.sound(Frozen::render(log, feed, document))? {
             Some(Some(frozen)) => {
-                // Files come before their records, so a missing record is no fault while the server runs.
+                // Files come before their records, so a missing record is no fault while the server
+                // runs. Without a record, a right file has the digest of the rendered bytes.
                 let archived = frozen.archived_as(Coded::of(&frozen.bytes));
                 if let Err(error) = archive.read(name, &archived, false) {
                     if lack_in(&error).is_some() {
@@ -208,7 +219,7 @@ fn closed_documents(
     Ok(head.map_or(0, |head| head.open.opening.name.number.get() - 1))
 }
 
-/// Checks the index block that a document completes, if it completes one.
+/// Checks the index block that a document completes, if there is one.
 fn check_block(
     archive: &Archive,
     name: &FeedName,
@@ -242,6 +253,7 @@ fn check_document(
 ) -> Result<(), ViewError> {
     let document = archived.name;
     let mut fault = |what: &str| findings.fault(format!("feed {feed}: {document} {what}"));
+    // The facts of the twin are the recorded ones, because another compressor gives another twin.
     if *archived != frozen.archived_as(archived.gzip) {
         fault("is not what the manifest says");
     }
@@ -251,7 +263,7 @@ fn check_document(
         Err(error) if lack_in(&error).is_some() => return Err(error),
         Err(error) => fault(&format!("cannot be used: {error}")),
     }
-    // Another compressor gives another twin, so it is compared decoded.
+    // Another compressor gives another twin, so the twin is compared decoded.
     let twin = archive.read(feed, archived, true);
     match twin.map(|twin| gunzip(&twin, frozen.bytes.len())) {
         Ok(Ok(bytes)) if bytes == *frozen.bytes => {}

@@ -1,6 +1,6 @@
-//! Documents as static files.
+//! Documents as static files, as an export writes them.
 //!
-//! Shell over the documents: writes into a [`Tree`].
+//! Shell: writes into a [`Tree`].
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Export<'_> {
         self.tree.remove_others(&format!("feeds/{feed}"), is_ours)
     }
 
-    /// Writes a document, also under the name that its predecessor links to.
+    /// Writes a document, also under the name to which the document before links.
     fn document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
         let (name, linked) = (opening.name, opening.linked);
         self.resource_at(feed, &name.to_string(), &Address::Document(name))?;
@@ -111,7 +111,7 @@ impl Export<'_> {
         let Some(resource) = self.documents.resource(feed, &Address::Document(name))? else {
             return Ok(());
         };
-        // A server redirects from this name, so its file is never called final.
+        // A server redirects from this name, so the file is never called final.
         self.files_of(&format!("feeds/{feed}/{linked}"), &resource)
     }
 

@@ -1,6 +1,6 @@
-//! The view of archived documents: what a commit closes becomes files.
+//! The view of archived documents: the documents that a commit closes become files.
 //!
-//! Shell over [`Archive`].
+//! Shell: files, by way of an [`Archive`].
 
 use std::{collections::BTreeSet, ops::Bound, path::Path, time::Duration};
 
@@ -29,17 +29,18 @@ use crate::{
     tree::{ExportError, Tree},
 };
 
-/// Pause of an up-to-date follower. Documents that are closed meanwhile share their syncs, each of which holds up the
-/// commits on the same disk. Until then, a closed document is served from the log.
+/// Pause of an up-to-date follower. Documents that are closed meanwhile share their syncs, each of
+/// which holds up the commits on the same disk. Until then, a closed document is served from the
+/// log.
 const PACE: Duration = Duration::from_millis(500);
 /// Documents of a timeline that are archived in one turn.
 const WANTED_TOGETHER: u64 = 256;
 /// Feeds that are archived together, with five open files for each.
 const FEEDS_TOGETHER: usize = 16;
-/// Feeds with work to do at which it is carried out.
+/// Feeds with work to do at which the work is carried out before the next commit.
 const WAITING_MAX: usize = 1_000;
-/// Feeds that the scrubber lists at a time. The place of each open document is looked up for it: of 1,000 timelines every
-/// [pause](Scrub::goes_on) that took 17 % of a core.
+/// Feeds that the scrubber lists at a time. A list looks up the place of each open document: with
+/// 1,000 timelines in every [pause](Scrub::goes_on) that took 17 % of a core.
 const SCRUBBED_FEEDS: usize = 100;
 
 impl View for Archive {
@@ -48,7 +49,7 @@ impl View for Archive {
     }
 
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
-        // The log is as long, or it would not be served.
+        // `check_log` refuses a log that ends before the cursor.
         Ok(self.cursor().commit.min(log.head().number))
     }
 
@@ -61,6 +62,7 @@ impl View for Archive {
             Ok(Some(own)) if own != chain => {
                 format!("its commit {commit} is not the one whose documents are beside it")
             }
+            // A chain hash that cannot be read contradicts nothing.
             _ => return self.check_noted(log),
         };
         Err(LogError::Replaced { what })
@@ -98,6 +100,7 @@ impl View for Archive {
             let next: Vec<_> = next.map(|(feed, newest)| (*feed, *newest)).collect();
             drop(waiting);
             let Some((last, _)) = next.last() else {
+                // Behind the work of all feeds, which readers of long timelines must not hold up.
                 self.archive_wanted(log, grace)?;
                 return failed.map_or(Ok(true), Err);
             };
@@ -132,6 +135,7 @@ impl View for Archive {
                     failed.get_or_insert(error);
                     continue;
                 }
+                // Only behind the files, so that a failure keeps the work.
                 self.waiting.lock().remove(&feed);
             }
         }
@@ -215,6 +219,7 @@ impl View for Archive {
         every_feed(log, |name, feed, settings, open| {
             let due = 1..=self.documents_due(name, settings, open)?;
             for number in due.filter_map(DocumentNumber::new) {
+                // The copy gets the twins of this archive, because readers have them.
                 let made = copy.make(log, feed, name, number, Some(self))?;
                 documents += u64::from(made.is_some());
             }
@@ -242,7 +247,8 @@ fn closed_by(commit: &Outline, log: &dyn Series) -> Result<Waiting, LogError> {
             ChangeOutline::Settings { feed, revision } => {
                 let settings = match log.settings(feed, revision) {
                     Ok(settings) => settings,
-                    // One feed's damage must not hold up the others: `carry_out` reports it.
+                    // One feed's damage must not hold up the others: `carry_out` reports the
+                    // damage.
                     Err(LogError::Damaged { .. }) => None,
                     Err(error) => return Err(error),
                 };
@@ -289,8 +295,9 @@ fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
 }
 
 impl Archive {
-    /// Counts and logs the documents that one feed gained in the archive. Damage of one feed must not hold up the others,
-    /// so it is logged, and the feed's next closed document tries again. Returns whether there was any progress.
+    /// Counts and logs the documents that one feed gained in the archive. Damage of one feed must
+    /// not hold up the others: the damage is logged, and the feed's next closed document tries
+    /// again. Returns whether there was any progress.
     fn report(
         &self,
         log: &dyn Series,
@@ -319,9 +326,10 @@ impl Archive {
         }
     }
 
-    /// Archives some of the documents that readers of timelines have asked for. The rest waits for the next turn: a
-    /// reader who asks for the end of a long timeline must not hold up the feeds.
+    /// Archives some of the documents that readers of timelines have asked for. The rest waits for
+    /// the next turn: a reader who asks for the end of a long timeline must not hold up the feeds.
     fn archive_wanted(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<(), ViewError> {
+        // A copy, because readers add work while files are written.
         let wanted = self.wanted.lock().clone();
         for (feed, newest) in wanted {
             if !grace.lasts() {
@@ -347,6 +355,7 @@ impl Archive {
             }
         }
         if !self.wanted.lock().is_empty() {
+            // Without this wake, the rest would wait for the next commit.
             self.wake();
         }
         Ok(())
@@ -355,7 +364,7 @@ impl Archive {
     /// Compares one feed's files with their digests. Returns whether to go on.
     fn scrub_feed(&self, feed: &FeedName, scrub: &Scrub<'_>) -> bool {
         let archived = self.manifests.count(feed).unwrap_or_else(|error| {
-            // A damaged manifest hides its documents; `rebuild` makes it anew.
+            // A damaged manifest hides the documents; `rebuild` makes a new manifest.
             scrub::report(&error);
             0
         });

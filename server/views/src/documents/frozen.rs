@@ -1,6 +1,6 @@
 //! A closed document, rendered from the log with the same bytes at any time.
 //!
-//! Pure over the log.
+//! Pure, over a log that the caller passes.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -19,20 +19,21 @@ use crate::files::Coded;
 /// An archived document, rendered from the log.
 #[derive(Clone, Debug)]
 pub struct Frozen {
-    /// Opening of the document: its names, first position and revision of settings.
+    /// Opening of the document: names, first position and revision of settings.
     pub opening: Opening,
-    /// Opening of its successor, which closed it.
+    /// Opening of the next document, which closed this one.
     pub successor: Opening,
-    /// Settings that its header is made of.
+    /// Settings that the header is made of.
     pub settings: Settings,
-    /// Its entries, oldest first.
+    /// Entries of the document, oldest first.
     pub entries: Vec<Entry>,
     /// Bytes of the whole document, without a coding.
     pub bytes: Bytes,
 }
 
 impl Frozen {
-    /// Renders document `number`, or returns `None` if it is not closed, or if entries of it were lost.
+    /// Renders document `number`. Returns `None` if the document is not closed, or has lost
+    /// entries.
     ///
     /// # Errors
     ///
@@ -44,7 +45,7 @@ impl Frozen {
     ) -> Result<Option<Self>, LogError> {
         let opening = log.opening(feed, number)?;
         let successor = log.opening(feed, number.next())?;
-        // A document with lost entries is never rendered, because its bytes would be others.
+        // A document with lost entries is never rendered, because the bytes would be others.
         let successor = successor.filter(|successor| !successor.after_loss);
         let Some((opening, successor)) = opening.zip(successor) else {
             return Ok(None);

@@ -1,6 +1,7 @@
 //! Bodies in flight, shared by all readers of the same bytes.
 //!
-//! Pure. Sixty slow readers of one document hold one copy of it, and none when the last has gone.
+//! Shell: locks, and a hasher with a random key. Sixty slow readers of one document hold one copy
+//! of the bytes, and the last reader drops the copy.
 
 use std::{
     collections::HashMap,
@@ -15,7 +16,7 @@ use simplefeed_core::digest::Digest;
 /// The parts of the table, so that documents do not wait for each other.
 const STRIPES: usize = 64;
 
-/// The entries of a part at which those that nobody holds any more are removed.
+/// Entries of a part at which those that nobody holds any more are removed.
 const SWEEP_AT: usize = 64;
 
 type Stripe = HashMap<Digest, Weak<Bytes>>;
@@ -38,8 +39,8 @@ impl Default for InFlight {
     }
 }
 
-/// Owner of a body in flight. A `Weak` keeps its whole allocation, so the bytes lie outside of it: the `Arc`
-/// holds only their handle.
+/// Owner of a body in flight. A `Weak` keeps the whole allocation of the `Arc`, so the `Arc` holds
+/// only a handle, and the bytes lie elsewhere.
 struct BodyOwner(Arc<Bytes>);
 
 impl AsRef<[u8]> for BodyOwner {
@@ -49,8 +50,8 @@ impl AsRef<[u8]> for BodyOwner {
 }
 
 impl InFlight {
-    /// Returns the bytes with this digest, shared if they are in flight, else from `read`. Parallel requests for the
-    /// same bytes read them once.
+    /// Returns the bytes with this digest, shared if they are in flight, else from `read`. Parallel
+    /// requests for the same bytes read them once.
     pub(super) fn get<E>(
         &self,
         digest: Digest,

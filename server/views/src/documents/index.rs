@@ -1,7 +1,9 @@
-//! The archive index: a list of the archived documents, so that a consumer finds them without a walk.
+//! The archive index: a list of the archived documents, so that a consumer finds them without a
+//! walk.
 //!
-//! Pure, but for reading manifests. Closed blocks of 1,000 documents are frozen; the growing block holds the rest. The
-//! index may lag behind the chain of documents and never leads it, because it lists records of the manifest.
+//! Shell: reads manifests. Closed blocks of 1,000 documents are frozen; the growing block holds the
+//! rest. The index lists records of the manifest, so the chain of documents may be ahead of the
+//! index, and is never behind.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -17,15 +19,15 @@ use crate::error::ViewError;
 /// A closed block of the index.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Name of its file within the feed.
+    /// Name of the file within the feed.
     pub name: String,
-    /// Bytes of its JSON, without a coding.
+    /// Bytes of the JSON, without a coding.
     pub bytes: Bytes,
-    /// Timestamp at which the last document in it was closed.
+    /// Timestamp at which the last document in the block was closed.
     pub closed: Timestamp,
 }
 
-/// Returns closed block `block` (1 is the oldest), or `None` while it is not closed.
+/// Returns closed block `block` (1 is the oldest), or `None` while the block is not closed.
 ///
 /// # Errors
 ///
@@ -46,7 +48,7 @@ pub fn closed_block(
     }
 }
 
-/// Returns the block that `last`, which need not be in the manifest yet, completes, if any.
+/// Returns the block that `last` completes, if any. The manifest need not have `last` yet.
 ///
 /// # Errors
 ///
@@ -62,7 +64,7 @@ pub fn block_closed_by(
         return Ok(None);
     }
     let block = number / INDEX_BLOCK_DOCUMENTS;
-    // `last` may be recorded already, or its record be damaged.
+    // `last` is passed and not read, because the record may be missing or damaged.
     let mut documents = documents_of(manifests, feed, block, INDEX_BLOCK_DOCUMENTS - 1)?;
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
@@ -74,7 +76,7 @@ pub fn block_closed_by(
     }))
 }
 
-/// Returns the growing block of a feed with `archived` documents in its manifest.
+/// Returns the growing block of a feed with `archived` documents in the manifest.
 ///
 /// # Errors
 ///
@@ -86,14 +88,14 @@ pub fn growing_block(
     archived: u64,
 ) -> Result<Bytes, ViewError> {
     let closed = archived / INDEX_BLOCK_DOCUMENTS;
-    // The manifest may have grown since it was counted.
+    // No more than counted: the manifest may have grown since.
     let count = archived - closed * INDEX_BLOCK_DOCUMENTS;
     let documents = documents_of(manifests, feed, closed + 1, count)?;
     let prev = name_of_closed(manifests, feed, closed)?;
     Ok(block_json(id, prev, documents))
 }
 
-/// Returns the number of a closed block's name, if it is canonical.
+/// Returns the number in the name of a closed block, if the name is canonical.
 pub fn block_of_name(name: &str) -> Option<Numbered> {
     let numbered = Numbered::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
     (numbered.number > 0).then_some(numbered)

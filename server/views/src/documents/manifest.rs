@@ -1,7 +1,9 @@
-//! The manifest: a record of each archived document that is a durable file, with the digests of its bytes.
+//! The manifest: a record of each archived document that is a durable file, with the digests of its
+//! bytes.
 //!
-//! Shell: one file per feed, a record of fixed size per archived document, in order. A document is *archived* for
-//! readers once it is in the manifest; before, it is served from the log and not called immutable.
+//! Shell: one file per feed, a record of fixed size per archived document, in order. A document is
+//! *archived* for readers once the manifest has a record. Until then the document is served from
+//! the log and not called immutable.
 
 use std::{
     collections::BTreeSet,
@@ -35,38 +37,41 @@ pub(super) const TOGETHER_MAX: usize = 32;
 pub struct Archived {
     /// Number of the document, and the epoch in its name.
     pub name: DocumentName,
-    /// The epoch its successor was opened in, hence the epoch of an index block it closes.
+    /// Epoch in which the next document was opened, hence the epoch of an index block that this
+    /// document closes.
     pub closed_in: Epoch,
-    /// Position of its oldest entry.
+    /// Position of the oldest entry.
     pub first: Position,
-    /// Number of its entries, lost ones included.
+    /// Number of entries, lost ones included.
     pub entries: u64,
-    /// Timestamp of the commit that opened it.
+    /// Timestamp of the commit that opened the document.
     pub opened: Timestamp,
-    /// Timestamp of its newest entry: its feed-level `updated`.
+    /// Timestamp of the newest entry: the feed-level `updated` of the document.
     pub updated: Timestamp,
-    /// Timestamp of the commit that closed it: its bytes are final since then.
+    /// Timestamp of the commit that closed the document: the bytes are final since then.
     pub closed: Timestamp,
     /// The document without a coding: length and digest.
     pub identity: Coded,
-    /// Its gzip twin: length and digest.
+    /// The gzip twin: length and digest.
     pub gzip: Coded,
 }
 
 impl Archived {
     /// Returns the record of a document whose entries were lost, in whole or in part.
     pub fn lost(opening: &Opening, successor: &Opening) -> Self {
-        // Length 0 marks the loss, because no document has it.
+        // Length 0 marks the loss, because no document is empty.
         let nothing = Coded {
             bytes: 0,
             digest: Digest([0; 32]),
         };
         Self {
             name: opening.name,
+            // The epoch at the cut, which no later restoration changes.
             closed_in: successor.linked.epoch,
             first: opening.first,
             entries: successor.first.0 - opening.first.0,
             opened: opening.opened,
+            // The newest entry may be lost, so the opening gives the instant.
             updated: opening.opened,
             closed: successor.opened,
             identity: nothing,
@@ -124,7 +129,8 @@ impl Archived {
             identity: coded()?,
             gzip: coded()?,
         };
-        // Encoded again, the record must be the same: that checks its checksum, too.
+        // Encoded again, the record must be the same: that checks the checksum and the unused
+        // bytes, too.
         (archived.encode() == *record).then_some(archived)
     }
 }
@@ -137,7 +143,7 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Returns the manifests in `folder`, one of a server's.
+    /// Returns the manifests in `folder`, one of a server's folders.
     pub fn new(folders: &Folders, folder: &Path) -> Self {
         Self {
             folder: folder.into(),
@@ -197,14 +203,16 @@ impl Manifests {
         }
     }
 
-    /// Returns the number of a feed's documents before the first that the last write may not have recorded: a power cut
-    /// may have kept only some of its pages. The archive goes on there.
+    /// Returns the number of a feed's documents before the first one that the last write may not
+    /// have recorded: a power cut may have kept only some pages of that write. The archive goes on
+    /// there.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
     pub fn count_before_hole(&self, feed: &FeedName) -> Result<u64, ViewError> {
         let count = self.records(feed)?;
+        // Only the last write can have holes, because each write is synced before the next.
         let before = count.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(count));
         let Some(first) = DocumentNumber::new(before + 1).filter(|_| count > 0) else {
             return Ok(0);
@@ -220,10 +228,11 @@ impl Manifests {
             return Ok(0);
         };
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        // A power cut may have shortened the last record, which counts as none then.
         Ok(length / RECORD_LENGTH)
     }
 
-    /// Returns the facts of an archived document, or `None` if it is not archived yet.
+    /// Returns the facts of an archived document, or `None` if the document is not archived yet.
     ///
     /// # Errors
     ///
@@ -264,7 +273,8 @@ impl Manifests {
         (first.get()..)
             .zip(records)
             .map(|(document, record)| {
-                // A record has its number, so one in the wrong place counts as damaged.
+                // A record has the number of the document, so a record in the wrong place counts as
+                // damaged.
                 let archived =
                     Archived::decode(record).filter(|found| found.name.number.get() == document);
                 archived.ok_or_else(|| ViewError::DamagedRecord {
@@ -275,8 +285,8 @@ impl Manifests {
             .collect()
     }
 
-    /// Records that documents are archived, durably and in one write. They follow each other, and the predecessors of
-    /// the first must be recorded already.
+    /// Records that documents are archived, durably and in one write. The documents follow each
+    /// other, and the predecessors of the first must be recorded already.
     ///
     /// # Errors
     ///
@@ -285,7 +295,8 @@ impl Manifests {
         self.record_all(&[(feed, archived)])
     }
 
-    /// Records documents of several feeds, as [`record`](Self::record) does those of one. They share a sync.
+    /// Records documents of several feeds, as [`record`](Self::record) does those of one. All share
+    /// a sync.
     ///
     /// # Errors
     ///
@@ -297,6 +308,7 @@ impl Manifests {
         };
         let created = self.folders.create(&[&self.folder]);
         created.map_err(|(_, error)| self.io("create", some_feed)(error))?;
+        // Before the first write, so that the sync by this handle misses no failure.
         let folder = regular::open_folder(&self.folder).map_err(self.io("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
         for (feed, archived) in feeds {
@@ -308,7 +320,7 @@ impl Manifests {
             let mut options = OpenOptions::new();
             let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
             let file = file.map_err(self.io("write", feed))?;
-            // At its own place and not at the end, so a torn record is replaced.
+            // At the place of the number and not at the end, so a torn record is replaced.
             let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
             let records: Vec<u8> = archived.iter().flat_map(Archived::encode).collect();
             opened.push((*feed, file, records, offset));
@@ -342,7 +354,8 @@ impl Manifests {
             .map_err(self.io("write", feed))?;
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
         let kept = length.min((first.get() - 1) * RECORD_LENGTH);
-        // Records of another log that came back would make its files pass for this log's.
+        // Durably: records of another log that came back would make files of that log pass for this
+        // log's.
         file.set_len(kept)
             .and_then(|()| file.sync_all())
             .map_err(self.io("shorten", feed))
@@ -395,8 +408,8 @@ mod tests {
         assert_eq!(manifests.count(&feed).unwrap(), 1);
     }
 
-    /// Goal: whichever pages of the last write a power cut keeps, the records before are sound, and the rest is written
-    /// again.
+    /// Goal: whichever pages of the last write a power cut keeps, the records before are sound, and
+    /// the rest is written again.
     #[test]
     fn a_torn_write_counts_up_to_its_first_hole() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Paged documents (RFC 5005, 3): a stretch of a feed by place, for readers who scroll.
 //!
-//! Pure over the series. Pages change as the feed grows, so no cache may keep them for long. Who must not miss an entry
-//! reads the archived documents.
+//! Pure, over a series that the caller passes. Pages change as the feed grows, so no cache may keep
+//! them for long. Who must not miss an entry reads the archived documents.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -20,8 +20,8 @@ use simplefeed_log::{LogError, Series, pages::PlacedEntry};
 /// Page that a reader asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Place that the page is next to: on its older side, or with a negative limit on its newer one. The newest entries
-    /// without it.
+    /// Place that the page is next to: on the older side, or with a negative limit on the newer
+    /// side. Without a place, the page has the newest entries.
     pub anchor: Option<Place>,
     /// Entries of the page, at most; negative for newer ones.
     pub limit: i64,
@@ -54,7 +54,7 @@ struct Page {
     items: Vec<Item>,
 }
 
-/// An event, and its place.
+/// An event, and the place of the entry.
 #[derive(Serialize)]
 struct Item {
     anchor: String,
@@ -62,7 +62,7 @@ struct Item {
     event: Event,
 }
 
-/// Returns a page of a feed that was last `updated` then.
+/// Returns a page of a feed; `updated` is the instant of the feed's last update.
 ///
 /// # Errors
 ///
@@ -76,6 +76,7 @@ pub fn page(
 ) -> Result<Bytes, LogError> {
     let size = wanted.limit.unsigned_abs().min(PAGE_ENTRIES_MAX);
     let entries = stretch(log, feed, wanted, size)?;
+    // Links of a page without entries lead to pages that have some.
     let size = size.max(1);
     let url = |limit: i64, anchor: Option<Place>| {
         let anchor = anchor.map_or(String::new(), |anchor| format!("&anchor={anchor}"));
@@ -107,6 +108,7 @@ pub fn page(
             let newest = entries.first().map(|newest| newest.place.instant());
             // A page without entries is as old as the feed's newest one, or as the feed.
             let updated = newest.unwrap_or(updated);
+            // The newest entry comes first here, and last in the arguments of `feed_document`.
             let fragments = entries.iter().rev().map(|entry| &entry.entry.fragment);
             let header = paged_header(settings, updated, &links);
             Ok(feed_document(&header, &fragments.collect::<Vec<_>>()))
@@ -142,6 +144,7 @@ fn stretch(
 }
 
 fn item(entry: &PlacedEntry) -> Result<Item, LogError> {
+    // The gate has accepted these bytes, so they are damaged if they cannot be read.
     let damaged = |error: &dyn std::fmt::Display| {
         LogError::damaged(format!("entry {}: {error}", entry.entry.id))
     };

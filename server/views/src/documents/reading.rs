@@ -1,7 +1,8 @@
 //! Documents for readers: the resource behind a URL now, and the source of its bytes.
 //!
-//! Shell over the log and the archive, with caches. No snapshot is ever removed for being stale: a counter of the
-//! feed's commits (striped, so that it needs no list of feeds) decides whether a snapshot is current.
+//! Shell: the log and the archive, with caches. No stale snapshot is ever removed: a counter of
+//! commits tells whether a snapshot is current. Feeds whose keys hash alike share a counter, so
+//! there is no list of feeds.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -41,7 +42,8 @@ use crate::{
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
 const STRIPES: usize = 4_096;
-/// Counter of the commits that make feeds or change settings, behind the others. What a timeline has may depend on any.
+/// Counter of the commits that make feeds or change settings, behind the counters of feeds. The
+/// entries of a timeline may depend on any of these commits.
 const SETTINGS_COUNTER: usize = STRIPES;
 /// Counter of all commits.
 const COMMITS_COUNTER: usize = STRIPES + 1;
@@ -71,7 +73,7 @@ pub enum Address {
 #[derive(Debug)]
 pub struct Snapshot {
     generation: Generation,
-    /// End of the feed: its next position, history hash and open document.
+    /// End of the feed: the next position, the history hash and the open document.
     pub head: FeedHead,
     /// Newest settings of the feed; the open document may have older ones.
     pub settings: Settings,
@@ -80,7 +82,8 @@ pub struct Snapshot {
     tags: (String, String),
 }
 
-/// A growing resource with a body in memory. Only the newest body stays, since no reader asks for an older one.
+/// A growing resource with a body in memory. Only the newest body stays, since no reader asks for
+/// an older one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Growing {
     /// The open document of a feed, at its entry point or not.
@@ -146,7 +149,8 @@ impl Documents {
         &self.log
     }
 
-    /// Makes what was read before a commit stale. The log calls this while it shows the commit to readers.
+    /// Makes everything stale that was read before a commit. The log calls this while it shows the
+    /// commit to readers.
     pub fn committed(&self, commit: &Commit) {
         let count = |index: usize| {
             if let Some(counter) = self.stripes.get(index) {
@@ -154,7 +158,8 @@ impl Documents {
             }
         };
         for change in &commit.changes {
-            // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
+            // Snapshots of the feed are stale from here on; others of the same stripe are read
+            // again for nothing.
             if let Some(feed) = change.feed() {
                 count(stripe_of(feed));
             }
@@ -165,7 +170,7 @@ impl Documents {
                 count(SETTINGS_COUNTER);
             }
         }
-        // The last one: a generation that finds it unchanged looks at no other.
+        // The last counter: a generation that finds this one unchanged looks at no other.
         count(COMMITS_COUNTER);
     }
 
@@ -183,6 +188,7 @@ impl Documents {
         };
         // The counters first: the state read after them may be newer than they are, never older.
         let generation = self.generation(head.feed)?;
+        // The head that came with the name may be older than the counters.
         let Some(head) = self.log.feed(head.feed)? else {
             return Ok(None);
         };
@@ -209,9 +215,11 @@ impl Documents {
             let before =
                 Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER], COMMITS_COUNTER);
             let Some(sources) = self.log.sources(feed)? else {
+                // A feed with entries of its own changes only with commits that name the feed.
                 return Ok(Generation::of(&self.stripes, own));
             };
             let Sources::These(sources) = sources else {
+                // Any commit may concern a timeline of so many feeds.
                 return Ok(Generation::of(&self.stripes, COMMITS_COUNTER));
             };
             let mut watched: Vec<usize> = sources.into_iter().map(stripe_of).collect();
@@ -226,7 +234,7 @@ impl Documents {
         }
     }
 
-    /// Returns the resource of an address if memory alone has it.
+    /// Returns the resource of an address, if memory alone has the facts.
     pub fn at_once(self: &Arc<Self>, feed: &FeedName, address: &Address) -> Option<Resource> {
         let form = match address {
             Address::Recent => Form::Recent,
@@ -243,20 +251,21 @@ impl Documents {
         (form == Form::Recent || *address == open).then(|| self.growing_resource(&state, form))
     }
 
-    /// Returns a feed's snapshot from memory, if it is current.
+    /// Returns a feed's snapshot from memory, if that one is current.
     pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
         let snapshot = self.snapshots.get(feed)?;
         snapshot.generation.is_current().then_some(snapshot)
     }
 
-    /// Makes the recent document of a feed, for readers that come in a moment. A failure is theirs to see.
+    /// Makes the recent document of a feed, for readers that come in a moment.
     pub fn prepare(self: &Arc<Self>, feed: &FeedName, coding: Coding) {
         if let Ok(Some(resource)) = self.resource(feed, &Address::Recent) {
+            // A failure is dropped, because each of these readers sees the failure again.
             let _failed = resource.source().read(coding).is_err();
         }
     }
 
-    /// Returns the resource of an address now, or `None` if it names nothing.
+    /// Returns the resource of an address now, or `None` if the address names nothing.
     ///
     /// # Errors
     ///
@@ -272,7 +281,7 @@ impl Documents {
         let Some(state) = self.snapshot(feed)? else {
             return Ok(None);
         };
-        // Records of the open document, or of later ones, are another log's.
+        // Records of the open document, or of later ones, belong to another log.
         let closed = state.head.open.opening.name.number.get() - 1;
         match address {
             Address::Recent => Ok(Some(self.growing_resource(&state, Form::Recent))),
@@ -289,9 +298,11 @@ impl Documents {
                 } else {
                     let block = |archived| index::growing_block(manifests, feed, id, archived);
                     let bytes = match block(archived) {
-                        // A power cut has damaged records of the last write, which the view writes again.
+                        // A power cut has damaged records of the last write, which the view writes
+                        // again.
                         Err(ViewError::DamagedRecord { .. }) => {
                             let whole = manifests.count_before_hole(feed)?.min(closed);
+                            // Not kept: the number in the tag counts the damaged records, too.
                             return Ok(Some(index_resource(block(whole)?)));
                         }
                         bytes => bytes?,
@@ -304,16 +315,19 @@ impl Documents {
             Address::IndexBlock(numbered)
                 if numbered.number.saturating_mul(INDEX_BLOCK_DOCUMENTS) > closed =>
             {
+                // A block with documents that this log has not closed is open, or another log's.
                 Ok(None)
             }
             Address::IndexBlock(numbered) => {
+                // A failed comparison hides no block, and the next request compares again.
                 let _unknown = self
                     .archive
                     .check_records(&*self.log, state.head.feed, feed);
                 let (id, manifests) = (&state.settings.id, &self.archive.manifests);
                 let block = index::closed_block(manifests, feed, id, numbered.number);
                 let block = match block {
-                    // A power cut has damaged records of the last write, which the view writes again.
+                    // A power cut has damaged records of the last write, which the view writes
+                    // again.
                     Err(ViewError::DamagedRecord { document, .. })
                         if manifests.count_before_hole(feed)? < document =>
                     {
@@ -333,7 +347,8 @@ impl Documents {
         }
     }
 
-    /// Returns the bytes of an archived document, plain and with gzip; `None` if it is no file, or lost.
+    /// Returns the sizes in bytes of an archived document, plain and with gzip; `None` if the
+    /// document has no file, or is lost.
     ///
     /// # Errors
     ///
@@ -348,8 +363,8 @@ impl Documents {
         Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
     }
 
-    /// Returns the record of an archived document. A damaged one counts as none: until the view has written it again, the
-    /// log gives the same bytes.
+    /// Returns the record of an archived document. A damaged record counts as none: the log gives
+    /// the same bytes until the view has written the record again.
     fn record(
         &self,
         feed: &FeedName,
@@ -361,7 +376,7 @@ impl Documents {
         }
     }
 
-    /// Returns a body from memory, if it is that of a state.
+    /// Returns a body from memory, if the body is of the state with this tag.
     fn body(&self, of: &Growing, tag: &str) -> Option<Bytes> {
         let body = self.bodies.get(of).filter(|body| body.tag == tag);
         body.map(|body| body.bytes)
@@ -381,11 +396,12 @@ impl Documents {
         if name == state.head.open.opening.name {
             return Ok(Some(self.growing_resource(state, Form::Open)));
         }
-        // The document is not opened yet, or its open one has another epoch.
+        // The document is not opened yet, or is open under the name of another epoch.
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        // A document that cannot be compared has a digest all the same.
+        // A failed comparison hides no document: each read is compared with the digest all the
+        // same.
         let _unknown = self
             .archive
             .check_records(&*self.log, state.head.feed, feed);
@@ -397,7 +413,7 @@ impl Documents {
             self.archived.insert((feed.clone(), name), archived);
             return Ok(Some(self.archived_resource(feed, archived)));
         }
-        // Closed, but not yet a durable file: its bytes are final, but not called immutable.
+        // Closed, but not yet a durable file: the bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
         if frozen.is_some() && state.settings.is_timeline() {
@@ -424,7 +440,8 @@ impl Documents {
             return Ok(None);
         };
         let opening = self.log.opening(state.head.feed, name.number)?;
-        // The predecessor links to the first of these names. Each one before the newest leads to it.
+        // The document before links to the first of these names. Each older name leads to the
+        // newest.
         let opening = opening
             .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
         Ok(opening.map(|opening| opening.name))
@@ -445,7 +462,7 @@ impl Documents {
         let Some(entry) = entry.filter(|entry| entry.document.epoch == numbered.epoch) else {
             return Ok(None);
         };
-        // An entry is frozen with its document, and has the date of the cut then.
+        // An entry is frozen together with the document, and has the date of the cut then.
         let archived = self.record(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
         let modified = archived.map_or(entry.instant, |archived| archived.closed);
@@ -461,8 +478,8 @@ impl Documents {
         )))
     }
 
-    /// Returns the bytes of an archived document: those of its file, or, if that is gone or damaged, those that the log
-    /// gives, as long as they have the recorded digest.
+    /// Returns the bytes of an archived document from the file. If the file is gone or damaged,
+    /// returns the bytes that the log gives, as long as they have the recorded digest.
     fn file_bytes(
         &self,
         feed: &FeedName,
@@ -481,6 +498,7 @@ impl Documents {
         };
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
+            // At the level of archived twins, because other levels give other bytes than recorded.
             Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
         });
         match bytes {
@@ -497,11 +515,12 @@ impl Documents {
             .entries(state.head.feed, opening.first..state.head.next)?;
         let expected = state.head.next.0 - opening.first.0;
         let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        // With other entries than the head counts, the log contradicts itself.
         if found != expected {
             let what = format!("the open document has {found} of {expected} entries");
             return Err(LogError::Damaged { what }.into());
         }
-        // The settings of the opening, because a header never changes while its document grows.
+        // The settings of the opening, because a header never changes while the document grows.
         let header = header(opening, &state.open_settings, form, state.head.updated);
         let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
         Ok(feed_document(&header, &fragments))
@@ -528,7 +547,8 @@ impl Documents {
         };
         let opening = state.head.open.opening;
         let renamed = opening.name.epoch.began();
-        // An empty feed's document may be opened anew with another header, and an epoch changes any.
+        // The document of an empty feed may be opened anew with another header, and an epoch
+        // changes every header.
         let modified = opening.opened.max(renamed).max(state.head.updated);
         let tag = Tag::Shared(tag);
         let source = GrowingBytes {
@@ -577,7 +597,7 @@ impl Source for ArchivedBytes {
             Coding::Identity => archived.identity,
             Coding::Gzip => archived.gzip,
         };
-        // Slow readers of one document share one copy of its bytes.
+        // Slow readers of one document share one copy of the bytes.
         let bytes = documents.in_flight.get(coded.digest, || {
             documents.file_bytes(feed, archived, coding)
         })?;

@@ -1,7 +1,8 @@
 //! The note for the next start that the archive has documents of another log.
 //!
-//! Shell: one small file. Whoever puts an older log in the place of a later one may leave the documents of the
-//! later one. They are immutable, so the older log must not give their URLs other contents.
+//! Shell: one small file. Whoever puts an older log in the place of a later one may leave the
+//! documents of the later one. They are immutable, so the older log must not give their URLs other
+//! contents.
 
 use std::{
     ffi::OsStr,
@@ -50,6 +51,7 @@ impl Archive {
     pub(super) fn note_other_log(&self, log: &dyn EntryLog, document: &Path) {
         let path = self.folder_of_records().join(NAME);
         let note = Note::of(Seen::of(&log.head()), document);
+        // This server takes no entries any more, with or without the note.
         if let Err(error) = note.and_then(|note| note.write(&path)) {
             let path = visible_path(&path);
             warn!(%error, path = %path.display(), "the next start will take the log for the right one");
@@ -62,9 +64,9 @@ impl Archive {
 struct Note {
     /// End of the log. The note is void for a log without this commit.
     end: Seen,
-    /// File of a document of the other log: its folder and its name.
+    /// File of a document of the other log: folder and name.
     file: PathBuf,
-    /// Digest of that document. The note is void where no file and no twin has it.
+    /// Digest of that document. The note is void where no file and no twin has this digest.
     digest: Digest,
 }
 
@@ -76,15 +78,17 @@ impl Note {
     /// Returns why the document cannot be read.
     fn of(end: Seen, document: &Path) -> io::Result<Self> {
         let bytes = regular::read_document(document);
+        // The twin has the same bytes, and may be the only file that can be read.
         let bytes = bytes.or_else(|_| decoded_twin(document, regular::DOCUMENT_BYTES_MAX))?;
         let digest = Digest::of(&bytes);
         let folder = document.parent().and_then(Path::file_name);
         let name = document.file_name();
+        // Without the path of the tree, which may be another one at the next start.
         let file = folder.into_iter().chain(name).collect();
         Ok(Self { end, file, digest })
     }
 
-    /// Returns the note at a path, if it can be read.
+    /// Returns the note at a path, if the note can be read.
     fn read(path: &Path) -> Option<Self> {
         let note = regular::read_at_most(path, BYTES_MAX).ok()?;
         let (facts, file) = unseal(&note)?.split_at_checked(FACTS_BYTES)?;
@@ -98,11 +102,11 @@ impl Note {
         })
     }
 
-    /// Writes it, durably.
+    /// Writes the note, durably.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the note cannot be written.
     #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut note = Writer::default();
@@ -118,8 +122,8 @@ impl Note {
         sync_folder(durable::parent_of(path))
     }
 
-    /// Returns the document of the other log, if the note is about this log, and one of the folders of feeds has the
-    /// document. They may be others than at the last start.
+    /// Returns the document of the other log, if the note is about this log, and one of the folders
+    /// of feeds has the document. The folders may be others than at the last start.
     fn document(&self, log: &(impl Commits + ?Sized), folders: [PathBuf; 2]) -> Option<PathBuf> {
         let chain = log.chain(self.end.commit).ok()??;
         let has_digest = |path: &PathBuf| {

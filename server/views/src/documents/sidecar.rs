@@ -1,7 +1,7 @@
 //! Sidecars: facts that a new log needs, and that the bytes of an archived document lack.
 //!
-//! Pure: a file beside each archived document, out of reach of readers: a line of JSON, and its CRC-32, because the
-//! bytes of the document cannot reveal damage of this file.
+//! Pure: the form of a file beside each archived document, out of reach of readers. The file is a
+//! line of JSON with a CRC-32, because the bytes of the document cannot reveal damage of this file.
 
 use std::borrow::Cow;
 
@@ -19,35 +19,35 @@ pub struct Sidecar<'a> {
     version: u32,
     /// Name of the document.
     pub document: Cow<'a, str>,
-    /// Name by which the predecessor links to it, if that is another one.
+    /// Name by which the document before links to this one, if that is another name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked: Option<Cow<'a, str>>,
-    /// Instant of the commit that opened it.
+    /// Instant of the commit that opened the document.
     pub opened: Cow<'a, str>,
-    /// Instant of the commit that closed it.
+    /// Instant of the commit that closed the document.
     pub closed: Cow<'a, str>,
-    /// Revision of the settings that its header is made of.
+    /// Revision of the settings that the header is made of.
     pub revision: u32,
     /// Settings of that revision, in full.
     pub settings: Cow<'a, Settings>,
-    /// SHA-256 of its bytes, without a coding.
+    /// SHA-256 of the document's bytes, without a coding.
     pub sha256: Digest,
-    /// Its entries, oldest first.
+    /// Entries of the document, oldest first.
     pub entries: Vec<SidecarEntry<'a>>,
 }
 
 /// Facts about one entry of the document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SidecarEntry<'a> {
-    /// Position of the entry in its feed.
+    /// Position of the entry in the feed.
     pub position: u64,
-    /// Number of the commit that appended it.
+    /// Number of the commit that appended the entry.
     pub commit: u64,
     /// Instant of the entry, as the log has it.
     pub instant: Cow<'a, str>,
-    /// Digest of its sent form, which decides about duplicates.
+    /// Digest of the sent form, which decides about duplicates.
     pub sent: Digest,
-    /// Epoch in which it was appended, if that is not the document's.
+    /// Epoch in which the entry was appended, if that is not the document's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
 }

@@ -17,9 +17,10 @@ use crate::files::decoded_twin;
 /// A document of this log that is to have a place.
 pub(super) struct Own<'a> {
     pub(super) feed: &'a FeedName,
-    /// Its name, which its own link has. The file's name is an older one, where a restoration has renamed the document.
+    /// Name in the document's own link. Where a restoration has renamed the document, the file may
+    /// have an older name.
     pub(super) name: DocumentName,
-    /// Its bytes, or, where these may be damaged, each copy of them.
+    /// Bytes of the document, or, where these may be damaged, each copy of them.
     pub(super) copies: Vec<&'a [u8]>,
 }
 
@@ -36,11 +37,13 @@ impl<'a> Own<'a> {
         bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
     }
 
-    /// Returns the evidence that bytes in this one's place are a document of another log that belongs there, by its name or
-    /// by the one before a restoration. A copy of another document does not belong there.
+    /// Returns the evidence that bytes in the place of this document are a document of another log
+    /// that belongs there, by the present name or by the one before a restoration. A copy of
+    /// another document does not belong there.
     fn displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> Option<Stranger> {
         let found = bytes.and_then(|bytes| name_in(bytes, self.feed))?;
         let is_of_place = found.number == place.number;
+        // This log gave the place no name of a later epoch, so another log has.
         if is_of_place && found.epoch > place.epoch && found != self.name {
             return Some(Stranger::Proven);
         }
@@ -53,16 +56,16 @@ impl<'a> Own<'a> {
 pub(super) enum Stranger {
     /// No rot: a compressed twin, which has a checksum, or a name that only another log has given.
     Proven,
-    /// A file of the right name. It might be the own one with rot.
+    /// A file of the right name, which might be the own one with rot.
     Likely,
 }
 
-/// Looks for a document of another log in a file or its twin. If either has the own bytes, the other one is damaged: rot
-/// changes only one of them.
+/// Looks for a document of another log in a file or its twin. If either has the own bytes, the
+/// other one is damaged: rot changes only one of them.
 ///
 /// # Errors
 ///
-/// Returns why a file that is there cannot be read: it may be another log's.
+/// Returns why a file that is there cannot be read: the file may be another log's.
 pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<Option<Stranger>> {
     let place = path.file_name().and_then(OsStr::to_str);
     let Some(place) = place.and_then(DocumentName::of_file) else {
@@ -76,13 +79,15 @@ pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<
     if own.has(twin.as_ref()) {
         return Ok(None);
     }
+    // A twin that decodes has a right checksum, so rot does not explain other bytes.
     if own.displaced_by(twin.as_ref(), place).is_some() {
         return Ok(Some(Stranger::Proven));
     }
     Ok(own.displaced_by(file.as_ref(), place))
 }
 
-/// Returns what was read, or `None` if it is no document: there is nothing, no regular file, or rot.
+/// Returns the bytes that were read, or `None` if they are no document: there is nothing, no
+/// regular file, or rot.
 fn there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
     use io::ErrorKind::{
         InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof,
@@ -111,7 +116,8 @@ pub(super) fn name_in(bytes: &[u8], feed: &FeedName) -> Option<DocumentName> {
 mod tests {
     use super::*;
 
-    /// Goal: a document that is there and cannot be read is not taken for none, so it is not overwritten.
+    /// Goal: a document that is there and cannot be read is not taken for none, so it is not
+    /// overwritten.
     #[test]
     fn what_cannot_be_read_is_there() {
         let folder = tempfile::tempdir().unwrap();

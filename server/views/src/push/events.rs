@@ -1,7 +1,7 @@
 //! Entries as events of a stream.
 //!
-//! Pure over the log. An event's id proves the history up to its entry, so a stream that begins in the middle takes the
-//! history hash from the entry's document.
+//! Pure, over a log that the caller passes. The id of an event proves the history up to the entry,
+//! so a stream that begins in the middle takes the history hash from the document of the entry.
 
 use std::{ops::Range, sync::Arc};
 
@@ -21,9 +21,10 @@ use super::News;
 
 use crate::shown::ShownSeries;
 
-/// Entries of a stretch: it ends before the next multiple of this number.
+/// Entries of a stretch, which ends before the next multiple of this number.
 const STRETCH_ENTRIES: u64 = 64;
-/// Bytes of events with which a stretch ends in any case: few, since each slow reader holds a stretch.
+/// Bytes of events with which a stretch ends in any case: few, since each slow reader holds a
+/// stretch.
 const STRETCH_BYTES: usize = 16 * 1024;
 /// New entries beyond which a hub makes no events of them.
 const NEWEST_MAX: u64 = 512;
@@ -64,16 +65,16 @@ pub struct Stretch {
     pub next: Position,
     /// Base of the marks behind them.
     pub end: Begin,
-    /// Whether it ends where each stretch does, and not because the feed does.
+    /// Whether the stretch ends where every such stretch does, and not because the feed ends.
     pub(super) is_whole: bool,
 }
 
 /// Entries before the end of a feed.
 #[derive(Debug)]
 pub enum Past {
-    /// Events of the next of them.
+    /// Events of the next entries.
     Stretch(Arc<Stretch>),
-    /// The log lacks the next one.
+    /// The log lacks the next entry.
     Gap,
 }
 
@@ -113,7 +114,8 @@ impl Course {
     }
 }
 
-/// Returns the events of a feed's newest entries, from a position on; `None` if they are many, or not all there.
+/// Returns the events of a feed's newest entries, from a position on; `None` if they are many, or
+/// not all there.
 pub(super) fn newest(
     log: &dyn ShownSeries,
     course: &Course,
@@ -122,6 +124,7 @@ pub(super) fn newest(
     bytes_max: usize,
 ) -> Result<Option<Vec<Bytes>>, LogError> {
     let next = course.head.next;
+    // Readers take so many entries from the past, whose stretches are shared.
     if next.0 - from.0 > NEWEST_MAX {
         return Ok(None);
     }
@@ -147,6 +150,7 @@ pub(super) fn read_on(
     let Some(course) = Course::of(feed, log)? else {
         return Ok(Past::Gap);
     };
+    // Ends at multiples are the same for all readers, so readers share stretches.
     let whole = Position((from.0 / STRETCH_ENTRIES + 1) * STRETCH_ENTRIES);
     let range = from..whole.min(course.head.next);
     let (mut end, mut bytes) = (*begin, BytesMut::new());
@@ -156,6 +160,7 @@ pub(super) fn read_on(
         bytes.extend_from_slice(&writer.event(&entry, end.mark())?);
         Ok(bytes.len() < STRETCH_BYTES)
     })?;
+    // The range is not empty, so the log lacks the first entry.
     if next == from {
         return Ok(Past::Gap);
     }
@@ -179,7 +184,8 @@ pub(super) fn beginning(log: &dyn ShownSeries, feed: FeedKey) -> Result<Option<B
     Ok(Some(Begin::History(HistoryHash::start(&id))))
 }
 
-/// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
+/// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of the
+/// document.
 pub(super) fn behind(
     log: &dyn ShownSeries,
     feed: FeedKey,
@@ -192,6 +198,7 @@ pub(super) fn behind(
         let entry = log.entries(feed, position..position.next())?.pop();
         return Ok(entry.map(|_| course.end));
     }
+    // The head has the hash behind the newest entry, so no document is read.
     if position.next() == course.head.next {
         return Ok(Some(course.end));
     }
@@ -201,6 +208,8 @@ pub(super) fn behind(
     let Some(opening) = log.opening(feed, entry.document.number)? else {
         return Ok(None);
     };
+    // The opening has the hash before the first entry, and the entries up to the position give the
+    // rest.
     let mut begin = Begin::History(opening.before);
     let read = each(log, feed, opening.first..position.next(), |entry| {
         begin = begin.after(&entry);
@@ -209,8 +218,8 @@ pub(super) fn behind(
     Ok((read == position.next()).then_some(begin))
 }
 
-/// Passes entries to `take` until it has enough. Returns the position behind the last one taken, which is before the
-/// end of the range also if an entry is missing.
+/// Passes entries to `take` until `take` has enough. Returns the position behind the last entry
+/// taken, which is before the end of the range also if an entry is missing.
 fn each(
     log: &dyn ShownSeries,
     feed: FeedKey,
@@ -249,7 +258,7 @@ struct Writer<'a> {
     log: &'a dyn ShownSeries,
     feed: FeedKey,
     settings: Settings,
-    /// Document of the last entry, and its URL.
+    /// Document of the last entry, with the URL.
     document: Option<(DocumentName, String)>,
 }
 
@@ -264,14 +273,15 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Returns the event of an entry: as `replay --format ndjson` prints it.
+    /// Returns the event of an entry, as `replay --format ndjson` prints the entry.
     fn event(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
         let text = std::str::from_utf8(&entry.fragment).unwrap_or_default();
         let document = self.document_url(entry)?;
         let at = Some(entry.at);
+        // Common entries have a faster way, and all others are parsed.
         let common = Event::line_of_common(text, Some(&document), None, at);
         let line = common.unwrap_or_else(|| {
-            // An event that would be many times as long as its entry has the id alone.
+            // An event that would be many times as long as the entry has the id alone.
             let told = Event::from_entry(text).unwrap_or_else(|_| Event {
                 id: Some(entry.id.as_str().to_owned()),
                 ..Event::default()

@@ -47,7 +47,8 @@ impl Newest {
         }
     }
 
-    /// Returns events from a position on, about `bytes` of them; none unless all up to the newest are here.
+    /// Returns events from a position on, about `bytes` of them; none unless all up to the newest
+    /// are here.
     pub(super) fn from(&self, from: Position, bytes: usize) -> Vec<Bytes> {
         let wanted = self.next.0.checked_sub(from.0);
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
@@ -57,6 +58,7 @@ impl Newest {
         };
         let mut taken = 0;
         let events = self.events.iter().skip(skipped).take_while(|event| {
+            // One event comes in any case, so a reader goes on behind an event of any size.
             let is_enough = taken >= bytes;
             taken += event.len();
             !is_enough

@@ -1,4 +1,4 @@
-//! Counting: the state that follows commits, and the work that follows from it.
+//! Counting of entries: the state that follows commits, and the work that follows from that state.
 //!
 //! Shell: files. Counts of the hour that has not ended are in memory, or in runs if they are many.
 
@@ -47,8 +47,8 @@ pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
 pub(super) struct Counting {
     /// Folder with the tables and runs.
     pub(super) files: Files,
-    /// `None` until the view has begun to follow. Readers hold it while they read, so that an hour is either in memory or
-    /// in its tables.
+    /// `None` until the view has begun to follow. Readers hold the lock while they read, so that an
+    /// hour is either in memory or in tables.
     pub(super) state: RwLock<Option<State>>,
 }
 
@@ -58,14 +58,14 @@ pub(super) struct State {
     pub(super) applied: CommitNumber,
     /// Instant of that commit.
     pub(super) through: Option<Timestamp>,
-    /// Last commit at the start. Before the view has applied it, there is nothing to read.
+    /// Last commit at the start. Before the view has applied this commit, there is nothing to read.
     pub(super) start: CommitNumber,
     /// Hour that entries are counted in.
     pub(super) hour: Option<i64>,
-    /// Its counts, by feed and minute of the hour, besides those in its runs.
+    /// Counts of that hour, by feed and minute of the hour, besides those in runs.
     pub(super) counted: Minutes,
     pub(super) runs: u32,
-    /// Hour that is over, and its counts besides those in runs, until its tables are in place.
+    /// Hour that is over, with the counts that are in no run, until the tables are in place.
     pub(super) over: Option<(Over, Minutes)>,
     pub(super) present: Present,
     /// Last commit that the file of the counts reaches.
@@ -77,7 +77,7 @@ impl State {
     /// Counts a commit. Returns whether there is [`work`](Counting::work) now.
     fn apply(&mut self, commit: &Outline) -> bool {
         if commit.number <= self.applied {
-            // A rebuild has counted it.
+            // A rebuild has counted this commit.
             return self.over.is_some() || self.is_full();
         }
         let minute = Unit::Minute.number(commit.instant);
@@ -105,7 +105,7 @@ impl State {
         self.over.is_some() || self.is_full()
     }
 
-    /// Returns the oldest hour that is not in its tables.
+    /// Returns the oldest hour that is not in tables.
     pub(super) fn open_hour(&self) -> Option<i64> {
         let over = self.over.as_ref().map(|(over, _)| over.hour);
         over.or(self.hour)
@@ -174,7 +174,7 @@ impl Counting {
         if !ended && !is_full {
             return Ok(());
         }
-        // Durable before anything is deleted: the file of before needs it.
+        // Durable before anything is deleted, because the older file names the tables that go.
         self.note_durably()?;
         if let (true, Some(hour), Some(state)) = (ended, hour, &*self.state.read()) {
             self.files.keep_only(&state.present)?;
@@ -183,7 +183,8 @@ impl Counting {
         Ok(())
     }
 
-    /// Puts the tables of an hour that is over in place. A read lock is held while they are written: readers go on.
+    /// Puts the tables of an hour that is over in place. A read lock is held while they are
+    /// written: readers go on.
     pub(super) fn end_hour(&self) -> Result<(), ViewError> {
         let ready = match &*self.state.read() {
             Some(State {
@@ -194,6 +195,8 @@ impl Counting {
             _ => return Ok(()),
         };
         if let Some(state) = &mut *self.state.write() {
+            // Under the lock of readers, so that the hour leaves the memory as the tables get their
+            // names.
             self.files.put(&ready, &mut state.present)?;
             if let Some((over, _)) = state.over.take() {
                 state.present.expire(over.next);
@@ -203,7 +206,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Makes room in memory: its counts become a run.
+    /// Makes room in memory: the counts become a run.
     fn spill(&self) -> Result<(), ViewError> {
         if let Some(state) = &*self.state.read()
             && let Some(hour) = state.hour
@@ -230,6 +233,7 @@ impl Counting {
     /// Writes the counts in memory to their file.
     pub(super) fn note(&self) -> Result<(), ViewError> {
         let (bytes, applied) = match &*self.state.read() {
+            // The file has no place for an hour that is over, whose counts belong into tables.
             Some(state) if state.over.is_none() => (state.encode(), state.applied),
             _ => return Ok(()),
         };
@@ -270,7 +274,7 @@ impl State {
         seal(out.0)
     }
 
-    /// Returns the counts of a file; `None` if it is not sound.
+    /// Returns the counts of a file; `None` if the file is not sound.
     fn decode(file: &[u8]) -> Option<Self> {
         let mut from = Reader(unseal(file)?.strip_prefix(MAGIC)?);
         let applied = CommitNumber(from.long()?);
@@ -307,7 +311,8 @@ impl State {
         }
     }
 
-    /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power cut.
+    /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power
+    /// cut.
     pub(super) fn read(files: &Files) -> Option<Self> {
         Self::decode(&regular::read(files.folder().join(COUNTED)).ok()?)
     }
@@ -317,7 +322,7 @@ impl State {
         if self.applied > log.head().number {
             return Ok(false);
         }
-        // Another log may have such a commit, but of another microsecond.
+        // Another log may have a commit of this number, but of another microsecond.
         let outlines = log.outlines(self.applied, 1)?;
         let instant = outlines.first().map(|outline| outline.instant);
         Ok(instant == self.through && self.has_files(files))

@@ -1,8 +1,8 @@
 //! Files of the rates: tables of minutes, hours and days, and how one is made of the others.
 //!
-//! Shell: files. When an hour is over, its minutes become a table, their sum becomes a slot in the table of the day, and at
-//! the end of a day its sum becomes a slot in the table of the month. A slot is set, not added to, so doing it twice is as
-//! good as once.
+//! Shell: files. When an hour is over, the minutes become a table, and their sum becomes a slot in
+//! the table of the day. At the end of a day, the sum of the day becomes a slot in the table of the
+//! month. A slot is set, not added to, so work that is done twice gives the same tables.
 
 use std::{
     collections::BTreeSet,
@@ -41,12 +41,12 @@ pub(super) fn span_of(unit: Unit) -> Unit {
     unit.longer().unwrap_or(Unit::Month)
 }
 
-/// Returns the number, in another unit, of the span in which one begins.
+/// Returns the number of the span of another unit in which a span begins.
 pub(super) fn within(unit: Unit, number: i64, other: Unit) -> i64 {
     other.number(unit.start(number))
 }
 
-/// Returns the slot of a span in its table.
+/// Returns the slot of a span in a table.
 pub(super) fn slot(unit: Unit, number: i64) -> u8 {
     let span = span_of(unit);
     let first = within(span, within(unit, number, span), unit);
@@ -102,7 +102,7 @@ pub(super) struct Over {
     pub(super) hour: i64,
     /// The later hour that has begun.
     pub(super) next: i64,
-    /// Number of its runs.
+    /// Number of runs of that hour.
     pub(super) runs: u32,
 }
 
@@ -178,7 +178,7 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes all of them.
+    /// Deletes all tables and runs.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the run cannot be written.
     #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
     pub(super) fn write_run(
         &self,
@@ -230,14 +230,16 @@ impl Files {
             run.row(feed, &counts)?;
         }
         let file = run.finish()?;
+        // The bytes before the name, so that a run that is there is whole.
         file.sync_data().map_err(failed("sync", &path))?;
         fs::rename(temporary_of(&path), &path).map_err(failed("write", &path))?;
         let folder = self.runs();
         sync_folder(&folder).map_err(failed("sync", &folder))
     }
 
-    /// Writes the tables that follow from the end of an hour: its minutes, the hours of its day, and the days of its month
-    /// if the day is over. `rows` are the counts that no run has. They are durable on return, under temporary names.
+    /// Writes the tables that follow from the end of an hour: the minutes of the hour, the hours of
+    /// the day, and the days of the month if the day is over. `rows` are the counts that no run
+    /// has. The tables are durable on return, under temporary names.
     ///
     /// # Errors
     ///
@@ -260,6 +262,7 @@ impl Files {
         ready.add(Unit::Minute, over.hour, minutes.finish()?);
         let day = within(Unit::Hour, over.hour, Unit::Day);
         self.fold((Unit::Minute, over.hour), Unit::Hour, present, &mut ready)?;
+        // The next entry is of a later day, so this day gets no more counts.
         if within(Unit::Hour, over.next, Unit::Day) != day {
             self.fold((Unit::Hour, day), Unit::Day, present, &mut ready)?;
         }
@@ -278,7 +281,8 @@ impl Files {
         Making::new(temporary_of(&self.path(unit, span)), (unit, span))
     }
 
-    /// Writes the table above one that is ready: the older counts, and the sums of this one in its slot.
+    /// Writes the table above a table that is ready: the older counts, and in one slot the sums of
+    /// the ready table.
     fn fold(
         &self,
         (unit, span): (Unit, i64),
@@ -288,6 +292,7 @@ impl Files {
     ) -> Result<(), ViewError> {
         // A table spans one slot of the table above.
         let (slot, to) = (slot(above, span), within(above, span, span_of(above)));
+        // Under the temporary name, because `put` has yet to rename the table.
         let lower = Table::open(&temporary_of(&self.path(unit, span)), (unit, span))?;
         let older = if present.of(above).contains(&to) {
             Some(self.table(above, to)?)
@@ -297,6 +302,7 @@ impl Files {
         let mut table = self.begin(above, to)?;
         let older = older.iter().flat_map(Table::rows).map(|row| {
             let (feed, mut counts) = row?;
+            // The slot is set and not added to, so an hour that is ended twice counts once.
             counts.retain(|(found, _)| *found != slot);
             Ok((feed, counts))
         });
@@ -396,13 +402,15 @@ fn source<'r>(rows: impl Iterator<Item = Result<Row, ViewError>> + 'r) -> Rows<'
     rows.peekable()
 }
 
-/// Returns the next feed of several lists that are in the order of feeds, with its counts in all of them.
+/// Returns the next feed of several lists that are in the order of feeds, with the counts in all of
+/// them.
 fn next_of(sources: &mut [Rows<'_>]) -> Result<Option<Row>, ViewError> {
     let mut next = None;
     for source in &mut *sources {
         match source.peek() {
             Some(Ok((feed, _))) if next.is_none_or(|next| *feed < next) => next = Some(*feed),
             Some(Err(_)) => {
+                // Taken out, because `peek` only lends the error.
                 let failed = source.next().and_then(Result::err);
                 return failed.map_or(Ok(None), Err);
             }
@@ -420,7 +428,7 @@ fn next_of(sources: &mut [Rows<'_>]) -> Result<Option<Row>, ViewError> {
     Ok(Some((feed, all)))
 }
 
-/// Returns the name of a table: the hour, day or month that it spans.
+/// Returns the name of a table: the hour, day or month that the table spans.
 fn name(unit: Unit, span: i64) -> String {
     let start = span_text(span_of(unit).start(span));
     start[..name_length(unit)].into()
@@ -439,11 +447,13 @@ fn span_named(unit: Unit, text: &str) -> Option<i64> {
     let rest = "0000-01-01T00:00:00Z".get(name_length(unit)..)?;
     let start = Timestamp::parse(&format!("{text}{rest}"))?;
     let span = span_of(unit).number(start);
+    // Other texts may have the same instant, and are no names of tables.
     (name(unit, span) == text).then_some(span)
 }
 
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let listing = match fs::read_dir(folder) {
+        // The folders are made with the first work, so a new server has none.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         listing => listing?,
     };

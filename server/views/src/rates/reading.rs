@@ -1,4 +1,4 @@
-//! Reading: counts of some feeds, or of all, from tables and from memory.
+//! Reading of rates: counts of some feeds, or of all, from tables and from memory.
 //!
 //! Shell: files.
 
@@ -38,7 +38,7 @@ impl Reading<'_> {
             Unit::Hour => self.tables(Unit::Hour, open)?,
             Unit::Day | Unit::Month => {
                 self.tables(Unit::Day, open)?;
-                // The hours of a day that is not over are not in the table of its month.
+                // The table of a month lacks the hours of a day that is not over.
                 let day = within(Unit::Hour, open, Unit::Day);
                 if self.state.present.of(Unit::Hour).contains(&day) {
                     self.table(Unit::Hour, day, open)?;
@@ -67,8 +67,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Adds a table, up to a span of its unit. What is in it from then on, a server that was killed has put there, and is
-    /// in memory, too.
+    /// Adds a table, up to a span of the unit. A server that was killed may have left later counts
+    /// in the table, which are in memory, too.
     fn table(&mut self, unit: Unit, span: i64, limit: i64) -> Result<(), ViewError> {
         let table = self.files.table(unit, span)?;
         let first = within(span_of(unit), span, unit);
@@ -108,14 +108,14 @@ impl Reading<'_> {
     }
 }
 
-/// Adds a count to its span, if that is wanted.
+/// Adds a count to a span, if the reader wants that span.
 fn add(found: &mut FeedRates, spans: &Range<i64>, number: i64, count: u64) {
     if spans.contains(&number) {
         *found.entry(number).or_default() += count;
     }
 }
 
-/// Returns the hours that are not in tables: each with its runs, and its other counts.
+/// Returns the hours that are not in tables: each with the number of runs, and the other counts.
 fn hours_in_memory(state: &State) -> impl Iterator<Item = (i64, u32, &Minutes)> {
     let ended = state.over.iter();
     let ended = ended.map(|(over, counted)| (over.hour, over.runs, counted));
@@ -123,8 +123,9 @@ fn hours_in_memory(state: &State) -> impl Iterator<Item = (i64, u32, &Minutes)> 
     ended.chain(current)
 }
 
-/// Passes each feed with entries in a range of hours to `add`, with the number of a minute and that of its entries; a feed
-/// may come several times. Of an hour that has ended, the minute is the first.
+/// Passes each feed with entries in a range of hours to `add`, with the number of a minute and the
+/// number of entries; a feed may come several times. Of an hour that has ended, the minute is the
+/// first.
 ///
 /// # Errors
 ///
@@ -144,6 +145,7 @@ pub(super) fn each_of(
             let (feed, counts) = row?;
             for (slot, count) in counts {
                 let hour = first + i64::from(slot);
+                // Counts from the open hour on are in memory, too, where a server was killed.
                 if hours.contains(&hour) && hour < open {
                     add(feed, within(Unit::Hour, hour, Unit::Minute), count);
                 }

@@ -1,8 +1,8 @@
 //! Tables of counts: one file for each hour, day or month, sorted by feed.
 //!
-//! Shell: files. A row is a feed and its counts by slot, such as the minutes of an hour. Rows are packed into blocks with a
-//! checksum each, and an index of the blocks is at the end, so a lookup reads the index and one block. Each table is
-//! written once and replaced as a whole.
+//! Shell: files. A row is a feed with counts by slot, such as the minutes of an hour. Rows are
+//! packed into blocks with a checksum each, and an index of the blocks is at the end, so a lookup
+//! reads the index and one block. Each table is written once and replaced as a whole.
 
 use std::{
     fs::File,
@@ -21,16 +21,16 @@ use crate::{error::ViewError, files::failed};
 const MAGIC: &[u8; 20] = b"simplefeed rates 1\n\n";
 /// Bytes of rows from which on a block ends.
 const BLOCK_BYTES: usize = 8 * 1024;
-/// Bytes behind the index: its length, and the magic.
+/// Bytes behind the index: the length of the index, and the magic.
 const FOOTER_BYTES: i64 = 28;
 
 /// Counts of a feed, by slot, in the order of the slots.
 pub(super) type Counts = Vec<(u8, u64)>;
 
-/// Feed with its counts.
+/// Feed with the counts of a table.
 pub(super) type Row = (FeedKey, Counts);
 
-/// Writes the rows of a feed into a block.
+/// Writes the row of a feed into a block.
 pub(super) fn encode_row(feed: FeedKey, counts: &[(u8, u64)], out: &mut Writer) {
     out.feed(feed);
     out.length(counts.len());
@@ -40,11 +40,12 @@ pub(super) fn encode_row(feed: FeedKey, counts: &[(u8, u64)], out: &mut Writer) 
     }
 }
 
-/// Reads a row; `None` if it is damaged.
+/// Reads a row; `None` if the row is damaged.
 pub(super) fn decode_row(from: &mut Reader<'_>) -> Option<Row> {
     let feed = from.feed()?;
     let length = from.length()?;
-    // A slot and its count take two bytes or more.
+    // A slot with a count takes two bytes or more, so a damaged length reserves no more than the
+    // block can hold.
     let mut counts = Vec::with_capacity(length.min(from.0.len() / 2));
     for _ in 0..length {
         counts.push((u8::try_from(from.number()?).ok()?, from.number()?));
@@ -70,15 +71,15 @@ pub(super) struct Making {
     block: Writer,
     /// First feed of the block.
     first: Option<FeedKey>,
-    /// First feed of each block before it, and where the block begins.
+    /// First feed of each earlier block, and where that block begins.
     index: Vec<(FeedKey, u64)>,
     at: u64,
     path: PathBuf,
     name: Name,
 }
 
-/// What a table is of: a unit, and the number of the time that it spans. It stands in the table, so that none is taken for
-/// another one.
+/// Name of a table: a unit, and the number of the time that the table spans. The name stands in the
+/// table, so that no table is taken for another one.
 pub(super) type Name = (Unit, i64);
 
 impl Making {
@@ -129,7 +130,7 @@ impl Making {
         written.map_err(failed("write", &self.path))
     }
 
-    /// Ends the table. Returns its file, whose bytes are not durable yet.
+    /// Ends the table. Returns the file, whose bytes are not durable yet.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if it is not whole, or why it cannot be read.
+    /// [`ViewError::Damaged`] if the table is not whole, or why the file cannot be read.
     pub(super) fn open(path: &Path, name: Name) -> Result<Self, ViewError> {
         let mut file = regular::open(path).map_err(failed("open", path))?;
         let found = index_of(&mut file, name).map_err(failed("read", path))?;
@@ -189,12 +190,13 @@ impl Table {
         })
     }
 
-    /// Returns the counts of a feed; none if it has no row.
+    /// Returns the counts of a feed; none if the feed has no row.
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if its block is damaged, or why it cannot be read.
+    /// [`ViewError::Damaged`] if the block of the feed is damaged, or why the block cannot be read.
     pub(super) fn find(&self, feed: FeedKey) -> Result<Counts, ViewError> {
+        // Blocks are in the order of their first feeds, so only one block may have the row.
         let behind = self.index.partition_point(|(first, _)| *first <= feed);
         let Some(block) = behind.checked_sub(1) else {
             return Ok(vec![]);
@@ -242,16 +244,18 @@ fn write_name((unit, span): Name, out: &mut Writer) {
 /// Blocks of a table, and the end of the last one.
 type Index = (Vec<(FeedKey, u64)>, u64);
 
-/// Returns the index of a file; `None` if it has none.
+/// Returns the index of a file; `None` if the file has no sound one.
 fn index_of(file: &mut File, name: Name) -> io::Result<Option<Index>> {
     let length = file.metadata()?.len();
     if file.seek(SeekFrom::End(-FOOTER_BYTES)).is_err() {
+        // A file that is shorter than the footer is no table.
         return Ok(None);
     }
     let mut footer = [0; 28];
     file.read_exact(&mut footer)?;
     let mut footer = Reader(&footer);
     let index_bytes = footer.long().filter(|_| footer.0 == MAGIC);
+    // The seek has shown that the file is no shorter than the footer.
     let room = length - footer_length();
     let Some(begin) = index_bytes.and_then(|bytes| room.checked_sub(bytes)) else {
         return Ok(None);

@@ -1,7 +1,8 @@
 //! Archived SUP documents as files, and the records of the durable ones.
 //!
-//! Shell: files. Public documents are below `www`, where any web server can serve them for ever. For closed feeds the
-//! updates are kept, from which each reader's document is made. A window is linked to once its record is on the disk.
+//! Shell: files. Public documents are below `www`, where any web server can serve them for ever.
+//! For closed feeds the updates are kept, from which each reader's document is made. Documents link
+//! to a window once the record of that window is on the disk.
 
 use std::{fs::OpenOptions, io, os::unix::fs::FileExt as _, path::PathBuf};
 
@@ -34,8 +35,9 @@ const COMMITS_TOGETHER: usize = 1_000;
 const RECORD_BYTES: usize = 88;
 const RECORD_LENGTH: u64 = 88;
 const UPDATE_BYTES: usize = 32;
-/// The level at which twins are compressed. While many feeds change, windows close each second; [`SMALLEST`] makes them
-/// 5 % smaller, and takes three times as long. Levels 4 to 6 make them hardly smaller.
+/// The level at which twins are compressed. While many feeds change, windows close each second;
+/// [`SMALLEST`] makes them 5 % smaller, and takes three times as long. Levels 4 to 6 make them
+/// hardly smaller.
 ///
 /// [`SMALLEST`]: simplefeed_resource::gzip::SMALLEST
 const LEVEL: Compression = Compression::new(3);
@@ -51,7 +53,7 @@ pub struct Record {
     pub until: i64,
     /// Last commit before the last second.
     pub commit: CommitNumber,
-    /// Length and digest of its file, without a coding.
+    /// Length and digest of the file, without a coding.
     pub file: Coded,
 }
 
@@ -95,12 +97,12 @@ impl Record {
             commit,
             file: Coded { bytes, digest },
         };
-        // Encoded again, the record must be the same: that checks its checksum, too.
+        // Encoded again, the record must be the same: that checks the checksum, too.
         (found.encode() == *record).then_some(found)
     }
 }
 
-/// Name of the view: of its folder, and in metrics.
+/// Name of the view, of the folder of records, and of the label in metrics.
 pub const NAME: &str = "sup";
 
 /// Files of the archived SUP documents.
@@ -111,8 +113,8 @@ pub struct SupFiles {
 }
 
 impl SupFiles {
-    /// Returns the files in some folders: public documents below `www`, updates of closed feeds below `closed`, and the
-    /// records in the view's own folder.
+    /// Returns the files in some folders: public documents below `www`, updates of closed feeds
+    /// below `closed`, and the records in the view's own folder.
     pub fn new(folders: &Folders) -> Self {
         Self {
             folders: folders.clone(),
@@ -140,7 +142,7 @@ impl SupFiles {
             .join(format!("{}.windows", series_name(visibility)))
     }
 
-    /// Returns the record of window `number`, if it is durable.
+    /// Returns the record of window `number`, if there is a durable one.
     ///
     /// # Errors
     ///
@@ -157,10 +159,11 @@ impl SupFiles {
             .and_then(|before| before.checked_mul(RECORD_LENGTH));
         let mut record = [0; RECORD_BYTES];
         let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
-        // A damaged or torn record counts as none: the next start writes it again.
+        // A damaged or torn record counts as none: the next start writes the record again.
         let found = read
             .and_then(Result::ok)
             .and_then(|()| Record::decode(&record));
+        // A record has the number of the window, so a record in the wrong place counts as damaged.
         Ok(found.filter(|found| found.name.number == number))
     }
 
@@ -181,9 +184,9 @@ impl SupFiles {
         Ok(decoded.collect())
     }
 
-    /// Returns the point at which a series goes on, so that everything from second `oldest` on is known: behind the
-    /// newest window that ends before it. `newest` is the last commit of the log; records of later ones belong to
-    /// another log.
+    /// Returns the point at which a series goes on, so that everything from second `oldest` on is
+    /// known: behind the newest window that ends before that second. `newest` is the last commit of
+    /// the log; records of later commits belong to another log.
     ///
     /// # Errors
     ///
@@ -199,7 +202,7 @@ impl SupFiles {
         let last = records.iter().rev().find(fits);
         let count = last.map_or(0, |record| record.name.number);
         let idle = self.idle_note(visibility).filter(|(cuts, commit)| {
-            // The note holds only if it counted the windows that have records now.
+            // The note holds only if the windows that have records now were counted in the note.
             let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
             *cuts == count && all && *commit <= newest
         });
@@ -214,18 +217,20 @@ impl SupFiles {
         self.views.join(format!("{}.idle", series_name(visibility)))
     }
 
-    /// Returns the note of a series: a number of windows, and the commit up to which no update followed them.
+    /// Returns the note of a series: a number of windows, and the commit up to which no update
+    /// followed them.
     fn idle_note(&self, visibility: Visibility) -> Option<(u64, CommitNumber)> {
         let text = regular::read_text(self.idle_path(visibility)).ok()?;
         let (cuts, commit) = text.trim().split_once(' ')?;
         Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
     }
 
-    /// Notes that no update followed so many windows, up to a commit. Losing the note costs time, nothing else.
+    /// Notes that no update followed so many windows, up to a commit. Losing the note costs time,
+    /// nothing else.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the note cannot be written.
     pub fn note_idle(
         &self,
         visibility: Visibility,
@@ -235,6 +240,7 @@ impl SupFiles {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.idle_path(visibility);
         let note = format!("{cuts} {commit}\n");
+        // Without a sync, because a lost note costs time only.
         replace_unsynced(&path, note.as_bytes()).map_err(failed("write", &path))
     }
 
@@ -242,8 +248,9 @@ impl SupFiles {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why the window cannot be written.
     pub fn write(&self, visibility: Visibility, window: &Window) -> Result<Remade, ViewError> {
+        // Not beside a rebuild, which writes the same files.
         let _writing = self.folders.writing();
         let path = self.path(visibility, window.name);
         let folder = path.parent().unwrap_or(&path);
@@ -272,7 +279,7 @@ impl SupFiles {
             return Ok(remade);
         }
         files.put_in_place()?;
-        // The record comes last: it promises durable files.
+        // The record comes last, because a record promises durable files.
         self.note(visibility, &record)?;
         Ok(remade)
     }
@@ -288,13 +295,13 @@ impl SupFiles {
         file.and_then(|file| {
             file.write_all_at(&record.encode(), offset)?;
             file.sync_data()?;
-            // The file may be new, and its name must be durable as well.
+            // The file may be new, and a new name must be durable as well.
             sync_folder(&self.views)
         })
         .map_err(failed("write", &path))
     }
 
-    /// Compares the stored bytes of a window with its record.
+    /// Compares the stored bytes of a window with the record.
     ///
     /// # Errors
     ///
@@ -306,7 +313,8 @@ impl SupFiles {
         }
     }
 
-    /// Returns the fault of an archived window, if it has one. A window without a record is not archived yet.
+    /// Returns the fault of an archived window, if there is one. A window without a record is not
+    /// archived yet.
     ///
     /// # Errors
     ///
@@ -324,6 +332,7 @@ impl SupFiles {
             return Ok(Some(format!("{series}/{file} is not what the log says")));
         }
         match self.look_at(visibility, &record) {
+            // A lack of file handles or memory is no fault of the window.
             Err(error) if lack_in(&error).is_some() => Err(error),
             looked => Ok(looked.err().map(|error| error.to_string())),
         }
@@ -340,7 +349,7 @@ impl SupFiles {
         let twin_path = twin_of(&path);
         let twin = regular::read(&twin_path).map_err(failed("read", &twin_path))?;
         let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
-        // The record has no digest of the twin, so its decoded bytes are compared.
+        // The record has no digest of the twin, so the decoded bytes are compared.
         if is_right(&bytes) && gunzip(&twin, bytes.len()).is_ok_and(|bytes| is_right(&bytes)) {
             return Ok((bytes.into(), twin.into()));
         }
@@ -414,7 +423,7 @@ fn bytes_of(visibility: Visibility, window: &Window) -> Vec<u8> {
     }
 }
 
-/// Encodes each update as the feed's key (16 bytes), its SUP-ID (8) and the second (8).
+/// Encodes each update as the key of the feed (16 bytes), the SUP-ID (8) and the second (8).
 fn encode_updates(window: &Window) -> Vec<u8> {
     let mut out = Vec::with_capacity(window.updates.len() * UPDATE_BYTES);
     for (feed, id, second) in &window.updates {
@@ -434,6 +443,7 @@ fn decode_updates(bytes: &[u8]) -> Vec<Update> {
         let second = i64::from_be_bytes(*second.first_chunk::<8>()?);
         Some((FeedKey(Uuid::from_bytes(*feed)), id, second))
     };
+    // The caller has compared the digest, so every update can be decoded.
     updates.iter().filter_map(decode).collect()
 }
 

@@ -1,7 +1,8 @@
 //! Updates of timelines, as far back as a document reaches.
 //!
-//! Pure. There is no archive of them: one entry of a popular feed is an update of each of its followers, and would be so
-//! many pairs on the disk. Whoever was away for longer polls each timeline once.
+//! Pure. Updates of timelines have no archive: one entry of a popular feed is an update of each
+//! follower, and would be as many pairs on the disk. Whoever was away for longer polls each
+//! timeline once.
 
 use simplefeed_core::limits::SUP_OVERLAP_SECONDS;
 
@@ -10,7 +11,8 @@ use super::windows::Seconds;
 /// The last updates of timelines.
 #[derive(Debug)]
 pub(super) struct Recent {
-    /// By the numbers of the timelines. Seconds only: one entry may be an update of a million timelines, 16 bytes each.
+    /// By the numbers of the timelines. Seconds only: one entry may be an update of a million
+    /// timelines, 16 bytes each.
     timelines: Vec<Seconds>,
     /// First second of which every update is known.
     since: i64,
@@ -23,7 +25,7 @@ pub(super) struct RecentWindow {
     pub(super) since: i64,
     /// Last second of the window, included.
     pub(super) until: i64,
-    /// Numbers of the timelines with an update in it, in their order.
+    /// Numbers of the timelines with an update in the window, in ascending order.
     pub(super) timelines: Vec<u32>,
     /// Second of the last update of each timeline.
     pub(super) seconds: Vec<i64>,
@@ -40,6 +42,7 @@ impl Recent {
     pub(super) fn add(&mut self, second: i64, timeline: u32) {
         let number = usize::try_from(timeline).unwrap_or(usize::MAX);
         if self.timelines.len() <= number {
+            // Numbers of timelines have no holes, so the list has one element for each at most.
             self.timelines.resize(number + 1, Seconds::NONE);
         }
         if let Some(seconds) = self.timelines.get_mut(number) {
@@ -47,8 +50,8 @@ impl Recent {
         }
     }
 
-    /// Returns the window that ends with second `until`, with its updates or without them; `None` if the list begins after
-    /// that second. The second is over.
+    /// Returns the window that ends with second `until`, with its updates or without them; `None`
+    /// if the list begins after that second. The second is over.
     pub(super) fn window(
         &self,
         has_updates: bool,
@@ -79,8 +82,8 @@ impl Recent {
 mod tests {
     use super::*;
 
-    /// Goal: a document has the last update of each timeline in its window, and none of the others; a second of which
-    /// updates may be missing is in no document.
+    /// Goal: a document has the last update of each timeline in its window, and none of the others;
+    /// a second of which updates may be missing is in no document.
     #[test]
     fn a_document_has_what_its_window_has() {
         let mut recent = Recent::new(100);

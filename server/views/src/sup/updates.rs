@@ -1,7 +1,7 @@
 //! The view of the updates of timelines, which has no files.
 //!
-//! Shell over the log. It has a follower of its own, so that a crowd of followers, or a graph that cannot be read, holds
-//! up no document about feeds.
+//! Shell: the log, and a lock. The view has a follower of its own, so that a crowd of followers, or
+//! a graph that cannot be read, holds up no document about feeds.
 
 use parking_lot::Mutex;
 use simplefeed_core::{
@@ -52,8 +52,9 @@ impl TimelineUpdates {
         Self { longest, state }
     }
 
-    /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
-    /// start. `published` is as for documents about feeds. Without `has_updates` the window is told, and no update.
+    /// Returns the current window of a document, or `None` while the view has not applied every
+    /// commit from before the start. `published` is as for documents about feeds. Without
+    /// `has_updates` the window is told, and no update.
     pub fn current(
         &self,
         log: &dyn ShownLog,
@@ -102,6 +103,7 @@ impl TimelineUpdates {
 /// Returns the first commit of a second or later.
 fn first_since(second: i64, log: &dyn EntryLog) -> Result<CommitNumber, LogError> {
     let (mut first, mut behind) = (1, log.head().number.0 + 1);
+    // Each commit is later than the one before, so half of the rest is left out by one look.
     while first < behind {
         let middle = first + (behind - first) / 2;
         let outlines = log.outlines(CommitNumber(middle), 1)?;
@@ -120,11 +122,13 @@ impl View for TimelineUpdates {
         "sup-timelines"
     }
 
-    /// Begins where the longest document may begin, which may end one second before the newest commit.
+    /// Begins where the longest document may begin, which may end one second before the newest
+    /// commit.
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head();
         let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
         let applied = CommitNumber(first_since(oldest, log)?.0 - 1);
+        // From the first commit on, every update ever is known.
         let since = if applied == CommitNumber(0) {
             i64::MIN
         } else {
@@ -143,6 +147,7 @@ impl View for TimelineUpdates {
         let mut timelines = vec![];
         match log.concerned(commit, &mut |timeline| timelines.push(timeline)) {
             Ok(()) => {}
+            // Damage of one timeline must not hold up the updates of the others.
             Err(error @ LogError::Damaged { .. }) => {
                 error!(%error, "updates of timelines are left out");
             }

@@ -1,13 +1,14 @@
-//! Updates of feeds: the view behind SUP documents.
+//! Windows of updates: which updates a SUP document has, and when a window ends.
 //!
-//! Pure, but for a line in the operator's log about damage. It keeps the last update of each feed, as far back as a document reaches, and cuts the updates into
-//! *windows* that are archived. A window ends with a second, so every document does: after the second in which
-//! it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after its first update,
-//! whichever comes first. The next window begins at that second. Windows follow from commits alone, so the
-//! archived documents come out the same on any machine.
+//! Pure, but for a line in the operator's log about damage. The last update of each feed is kept,
+//! as far back as a document reaches, and the updates are cut into *windows* that are archived. A
+//! window ends with a second, so every document does: after the second in which the window has
+//! [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after the first
+//! update, whichever comes first. The next window begins at that second. Windows follow from
+//! commits alone, so the archived documents come out the same on any machine.
 //!
-//! There are two series: feeds that everybody may see, and feeds that are or were closed, whose documents are made
-//! for each reader.
+//! There are two series: feeds that everybody may see, and feeds that are or were closed, whose
+//! documents are made for each reader.
 
 use std::collections::HashMap;
 
@@ -41,10 +42,11 @@ pub fn document_name(subject: Subject, visibility: Visibility) -> &'static str {
     }
 }
 
-/// Returns the name of the series of a visibility: that of its documents without an extension, and of their folder.
+/// Returns the name of the series of a visibility, which documents have without an extension, and
+/// their folder.
 ///
-/// The public series has the feeds that were never closed, in documents for everybody. The private one has those that
-/// are or were closed, in documents for each reader.
+/// The public series has the feeds that were never closed, in documents for everybody. The private
+/// one has those that are or were closed, in documents for each reader.
 pub fn series_name(visibility: Visibility) -> &'static str {
     match visibility {
         Visibility::Public => SUP,
@@ -52,13 +54,13 @@ pub fn series_name(visibility: Visibility) -> &'static str {
     }
 }
 
-/// Update of a feed: its key, its SUP-ID, and the second.
+/// Update of a feed: key, SUP-ID and second.
 pub type Update = (FeedKey, SupId, i64);
 
 /// Closed window of updates, to be archived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its number, and the epoch in which it was cut.
+    /// Number of the window, and the epoch of the cut.
     pub name: Numbered,
     /// Name of the window before; `None` for the first one.
     pub previous: Option<Numbered>,
@@ -68,7 +70,8 @@ pub struct Window {
     pub until: i64,
     /// Last commit before the last second. The next window repeats that second.
     pub commit: CommitNumber,
-    /// Last update of each feed in it, by the last digit of its update id, time, and id.
+    /// Last update of each feed in the window, by the last digit of the update id, by time, and by
+    /// id.
     pub updates: Vec<Update>,
 }
 
@@ -97,7 +100,7 @@ pub fn file_name(window: Numbered) -> String {
 /// Point at which a series goes on after a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beginning {
-    /// Window behind which the series goes on, and its last second.
+    /// Window behind which the series goes on, with the last second.
     pub cut: Option<(Numbered, i64)>,
     /// Last commit before that second.
     pub commit: CommitNumber,
@@ -127,7 +130,7 @@ pub(super) struct Seconds {
 }
 
 impl Seconds {
-    /// Those of a feed without updates.
+    /// Seconds of a feed without updates.
     pub(super) const NONE: Self = Self {
         last: i64::MIN,
         before: i64::MIN,
@@ -152,8 +155,8 @@ impl Seconds {
     }
 }
 
-/// Sorts updates for a document. Their order is a promise, because archived windows are final; it was chosen because it
-/// compresses well.
+/// Sorts updates for a document. The order is a promise, because archived windows are final.
+/// Updates in this order compress well.
 pub(super) fn sort_updates(updates: &mut [Update]) {
     updates.sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
 }
@@ -175,9 +178,9 @@ fn updates_of(feeds: &HashMap<FeedKey, LastUpdates>, since: i64, until: i64) -> 
 struct WindowSeries {
     feeds: HashMap<FeedKey, LastUpdates>,
     begins_after: CommitNumber,
-    /// Window that was cut last, and its last second.
+    /// Window that was cut last, with the last second.
     cut: Option<(Numbered, i64)>,
-    /// Second of the open window's first update; `None` while it has none.
+    /// Second of the open window's first update; `None` while there is none.
     first: Option<i64>,
     /// Number of feeds in the open window.
     count: usize,
@@ -187,7 +190,7 @@ struct WindowSeries {
     before_newest: CommitNumber,
     /// Second before the first update ever, as long as no window was cut.
     began: Option<i64>,
-    /// Newest window whose document is durable, and its last second.
+    /// Newest window whose document is durable, with the last second.
     durable: Option<(Numbered, i64)>,
     epoch: Epoch,
 }
@@ -213,6 +216,7 @@ impl WindowSeries {
         // A window ends with a whole second, so nothing is cut within one.
         let first = self.first.filter(|_| second > self.newest)?;
         let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
+        // Where nothing was cut yet, the window begins before the first update ever.
         let begins = self.cut.map(|(_, until)| until).or(self.began);
         let since = begins.filter(|_| is_full)?;
         let name = Numbered {
@@ -262,7 +266,8 @@ impl WindowSeries {
         let Some((_, durable)) = self.durable else {
             return;
         };
-        // A document reaches back to the newest durable window or over the longest period, whichever is older.
+        // A document reaches back to the newest durable window or over the longest period,
+        // whichever is older.
         let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
         self.feeds.retain(|_, told| told.seconds.last >= oldest);
     }
@@ -277,7 +282,8 @@ pub struct Current {
     pub until: i64,
     /// Archived document that ends where this window begins, or later.
     pub previous: Option<Numbered>,
-    /// Last update of each feed in it, by the last digit of its update id, time, and id.
+    /// Last update of each feed in the window, by the last digit of the update id, by time, and by
+    /// id.
     pub updates: Vec<Update>,
 }
 
@@ -294,10 +300,12 @@ pub struct SupWindows {
 }
 
 impl SupWindows {
-    /// Begins behind windows that were cut before; `longest` is the longest period offered, in seconds.
+    /// Begins behind windows that were cut before; `longest` is the longest period offered, in
+    /// seconds.
     pub fn new(public: Beginning, private: Beginning, longest: u32) -> Self {
         Self {
-            // The series that is further behind decides; the other one passes over the commits between.
+            // The series that is further behind decides; the other one passes over the commits
+            // between.
             applied: public.begins_after().min(private.begins_after()),
             public: WindowSeries::new(public),
             private: WindowSeries::new(private),
@@ -330,8 +338,8 @@ impl SupWindows {
         }
     }
 
-    /// Applies a commit of the last second before a cut, which a beginning passes over. Returns false, and applies
-    /// nothing, if the commit is later.
+    /// Applies a commit of the last second before a cut, which a beginning passes over. Returns
+    /// false, and applies nothing, if the commit is later.
     ///
     /// # Errors
     ///
@@ -361,8 +369,8 @@ impl SupWindows {
         Ok(true)
     }
 
-    /// Returns the number of windows that were cut, if the series had no update since the last cut: commits up to here
-    /// need not be read again.
+    /// Returns the number of windows that were cut, if the series had no update since the last cut:
+    /// commits up to here need not be read again.
     pub fn idle_after(&self, visibility: Visibility) -> Option<u64> {
         let series = self.series(visibility);
         let cut = series.cut.map_or(0, |(cut, _)| cut.number);
@@ -374,8 +382,9 @@ impl SupWindows {
         self.series_mut(visibility).durable = Some((window.name, window.until));
     }
 
-    /// Returns the window that ends with second `until`, which is over and not before `newest() - 1`. It covers at
-    /// least `period` seconds and the overlap, and everything since the newest archived document.
+    /// Returns the window that ends with second `until`, which is over and not before
+    /// `newest() - 1`. The window covers at least `period` seconds and the overlap, and everything
+    /// since the newest archived document.
     pub fn current(&self, visibility: Visibility, period: u32, until: i64) -> Current {
         let series = self.series(visibility);
         let reaches = match series.durable {
@@ -393,7 +402,7 @@ impl SupWindows {
         }
     }
 
-    /// Applies a commit. Returns the windows that it closes.
+    /// Applies a commit. Returns the windows that the commit closes.
     ///
     /// # Errors
     ///
@@ -405,7 +414,7 @@ impl SupWindows {
     ) -> Result<Vec<(Visibility, Window)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
-        // A commit that both series pass over needs no look at its feeds.
+        // A commit that both series pass over needs no look at the feeds.
         if number > self.public.begins_after.min(self.private.begins_after) {
             for feed in &outline.feeds() {
                 let place = self.place_of(*feed, log)?;
@@ -440,13 +449,13 @@ impl SupWindows {
         feed: FeedKey,
         log: &dyn ShownSeries,
     ) -> Result<Option<(Visibility, SupId)>, LogError> {
-        // A feed never changes its series, so the first lookup is good for ever.
+        // A feed never changes to the other series, so the first lookup is good for ever.
         for visibility in Visibility::ALL {
             if let Some(told) = self.series(visibility).feeds.get(&feed) {
                 return Ok(Some((visibility, told.id)));
             }
         }
-        // The updates of timelines are apart.
+        // Updates of timelines have documents of their own.
         if log.is_timeline(feed)? {
             return Ok(None);
         }

@@ -1,7 +1,8 @@
-//! Entries of feeds as timelines read them: a few neighbours at a time, kept in memory for the next page.
+//! Entries of feeds as timelines read them: a few neighbours at a time, kept in memory for the next
+//! page.
 //!
-//! Shell over the log. Entries never change, so nothing is ever stale; a block at the end of its feed is read again once
-//! it lacks an entry.
+//! Shell: the log. Entries never change, so nothing is ever stale. A block at the end of a feed is
+//! read again for an entry that the block lacks.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ const ENTRY_BYTES: usize = 200;
 #[derive(Debug)]
 struct Block {
     instants: Vec<(Position, Timestamp)>,
-    /// None if they are too large to be kept.
+    /// Empty if the entries are too large to be kept.
     entries: Vec<Entry>,
     bytes: usize,
 }
@@ -61,7 +62,7 @@ impl EntryCache {
     ///
     /// # Errors
     ///
-    /// Returns why the log cannot be read, or that it has no such entry.
+    /// Returns why the log cannot be read, or that the log has no such entry.
     pub(super) fn instant(
         &self,
         feed: FeedKey,
@@ -79,7 +80,7 @@ impl EntryCache {
     ///
     /// # Errors
     ///
-    /// Returns why the log cannot be read, or that it has no such entry.
+    /// Returns why the log cannot be read, or that the log has no such entry.
     pub(super) fn entry(
         &self,
         feed: FeedKey,
@@ -90,12 +91,14 @@ impl EntryCache {
         if let Some(entry) = block.entries.iter().find(|entry| entry.at == at) {
             return Ok(entry.clone());
         }
+        // A block of large entries keeps only the instants.
         let entry = log.entries(feed, at..at.next())?.pop();
         entry.ok_or_else(|| missing(feed, at))
     }
 
     fn block(&self, feed: FeedKey, at: Position, log: &dyn Series) -> Result<Arc<Block>, LogError> {
         let number = at.0 / BLOCK_ENTRIES;
+        // A block that was read at the end of the feed may lack newer entries.
         if let Some(block) = self.0.get(&(feed, number))
             && block
                 .instants

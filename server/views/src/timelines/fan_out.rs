@@ -1,4 +1,5 @@
-//! Choice of the server's operator: how timelines are kept for readers. It changes costs, and no byte of a document.
+//! Choice of the server's operator: how timelines are kept for readers. The choice changes costs,
+//! and no byte of a document.
 //!
 //! Pure.
 
@@ -20,7 +21,7 @@ pub enum FanOut {
     Cache,
 }
 
-/// What a server keeps of its timelines for their readers.
+/// How a server keeps timelines for readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keeping {
     /// When entries are found.

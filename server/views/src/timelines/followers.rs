@@ -1,6 +1,7 @@
 //! Timelines that take, or took, the entries of a feed.
 //!
-//! Pure. Most feeds have few followers, and some a million: a sorted list is smallest for few, a bitmap for many.
+//! Pure. Most feeds have few followers, and some a million: a sorted list is smallest for few, a
+//! bitmap for many.
 
 use roaring::RoaringBitmap;
 
@@ -28,7 +29,7 @@ impl Followers {
     /// Puts a timeline into the set, or takes it out.
     pub(super) fn set(&mut self, timeline: Timeline, is_in: bool) {
         match self {
-            // An opening adds them in their order.
+            // An opening adds timelines in their order.
             Self::Few(all)
                 if is_in
                     && all.len() < FEW_MAX
@@ -83,8 +84,8 @@ impl Followers {
         }
     }
 
-    /// Returns at most `max` timelines from a number on, sorted, that are in none of some sets: without a look at each that
-    /// is.
+    /// Returns at most `max` timelines from a number on, sorted, that are in none of some sets. Of
+    /// a large set, not each timeline is looked at.
     pub(super) fn outside(
         &self,
         without: [&Self; 2],
@@ -118,7 +119,7 @@ impl Followers {
 
 impl PartialEq for Followers {
     fn eq(&self, other: &Self) -> bool {
-        // A set that has shrunk keeps its form.
+        // A set that has shrunk keeps the form of a large one.
         self.len() == other.len() && self.from(0, usize::MAX) == other.from(0, usize::MAX)
     }
 }
@@ -131,7 +132,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: the set has what was put into it, in both of its forms, on the way from one to the other and back.
+    /// Goal: the set has what was put into it, in both of its forms, on the way from one to the
+    /// other and back.
     #[test]
     fn has_what_was_put_in() {
         let (mut set, mut expected) = (Followers::default(), BTreeSet::new());

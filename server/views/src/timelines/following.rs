@@ -1,6 +1,6 @@
 //! The view of timelines: the graph follows the log, so that readers find it nearly up to date.
 //!
-//! Shell over [`Timelines`].
+//! Shell: a lock and files, by way of [`Timelines`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
 const PACE: Duration = Duration::from_millis(50);
-/// Name of the view: of its folder, and in metrics.
+/// Name of the view, of the folder of runs, and of the label in metrics.
 pub const NAME: &str = "timelines";
 
 /// The view of a server's timelines.
@@ -30,12 +30,13 @@ impl View for Following {
     }
 
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
-        // The graph and the lists have cursors of their own. The newest commit comes again, so that the work begins
-        // without waiting for another one.
+        // The graph and the lists have cursors of their own. The newest commit comes again, so that
+        // the work begins without waiting for another one.
         Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 
     fn apply(&self, _: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
+        // `keep` applies the commits to the graph, as readers do.
         Ok(Applied::More)
     }
 

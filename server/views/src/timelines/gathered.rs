@@ -1,15 +1,16 @@
 //! Entries of timelines, gathered as their feeds gain them: lists in sorted runs beside the log.
 //!
-//! Shell: files below the view's folder, and a thread that merges them. Nobody waits for the gathering: a reader adds
-//! what the feeds have gained since. So a crash, or a full disk, costs time and no entry.
+//! Shell: files below the view's folder, and a thread that merges them. Nobody waits for the
+//! gathering: a reader adds what the feeds have gained since. So a crash, or a full disk, costs
+//! time and no entry.
 //!
 //! ```text
 //! commits ──► pairs (timeline, entry) ──► runs in memory ──► runs in files, merged by and by
 //! ```
 //!
-//! A run covers a stretch of the log, and the next one begins where it ends. A run is at least about as large as all
-//! newer ones together, so that there are few. Files that do not fit the log, or are damaged, are removed, and the
-//! stretch is gathered again from the commits.
+//! A run covers a stretch of the log, and the next run begins where that stretch ends. A run is at
+//! least about as large as all newer ones together, so that there are few. Files that do not fit
+//! the log, or are damaged, are removed, and the stretch is gathered again from the commits.
 
 use std::{
     collections::BTreeMap,
@@ -51,7 +52,7 @@ const PAIRS_MAX: usize = if cfg!(test) { 2 } else { 1_000_000 };
 const COMMITS_TOGETHER: usize = if cfg!(test) { 3 } else { 1_000 };
 /// Bytes of runs in memory from which on they go into a file.
 const MEMORY_MAX: u64 = if cfg!(test) { 200 } else { 8 * 1024 * 1024 };
-/// Commits after which they do, however small they are.
+/// Commits after which runs in memory go into a file, however small they are.
 const MEMORY_COMMITS: u64 = if cfg!(test) { 50 } else { 200_000 };
 /// Followers above which a feed is merged by readers, where that is chosen for each feed.
 const FOLLOWERS_MAX: u64 = if cfg!(test) { 1 } else { 10_000 };
@@ -72,7 +73,7 @@ pub(super) struct Gathering {
     pub(super) files: Mutex<Files>,
 }
 
-/// Files that are being written, and when it may be tried again after one that failed.
+/// Files that are being written, and the time before which nothing is tried after a failure.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     merging: Vec<Merging>,
@@ -172,13 +173,15 @@ impl Gathering {
         let mut runs = self.runs.write();
         let found = runs.all.iter().position(|run| Arc::ptr_eq(run, damaged));
         let Some(place) = found else {
-            // Others have noticed it.
+            // Another reader has noticed the damage.
             return;
         };
         warn!(%error, "some of the lists of timelines are gathered again");
         let mut all = runs.all.clone();
+        // Later runs go as well, because runs follow one another without a hole.
         let given_up = all.split_off(place);
         *runs = Runs::of(all);
+        // Readers need not wait for the disk.
         drop(runs);
         remove_files(&given_up);
     }
@@ -199,17 +202,18 @@ impl Gathering {
         };
         self.take_merged();
         let before = self.runs();
-        // Files that cannot be written must not fill the memory.
         let applied = graph.read().applied;
         let next = before.reached.commit.next();
         if next > applied {
             return Ok(Step::Done);
         }
+        // Files that cannot be written must not fill the memory.
         if in_memory(&before.all) > 4 * MEMORY_MAX {
             self.merge(folder, log)?;
             return Ok(Step::Waits);
         }
         let mut outlines = log.announcements().outlines(next, COMMITS_TOGETHER, log)?;
+        // The log may be ahead of the graph, which knows who has an entry.
         outlines.retain(|outline| outline.number <= applied);
         let mut stretch = Stretch::default();
         let (mut to, mut last) = (before.reached, next);
@@ -276,7 +280,7 @@ impl Gathering {
         }
     }
 
-    /// Puts a run in the place of those that it is made of.
+    /// Puts a run in the place of the runs that were merged into this one.
     fn replace(&self, run: Run) {
         let mut runs = self.runs.write();
         let begin = runs
@@ -289,18 +293,19 @@ impl Gathering {
         let run = Arc::new(run);
         let replaced: Vec<_> = match place {
             Some((begin, end)) => all.splice(begin..=end, [run]).collect(),
-            // Some began anew.
+            // Some of the inputs were gathered anew, so the merged run fits nowhere.
             None => vec![run],
         };
         if place.is_some() {
             *runs = Runs::of(all);
         }
         drop(runs);
-        // The inputs go last: their run is durable by now. Readers that have them open still can read them.
+        // The inputs go last: their run is durable by now. Readers that have them open still can
+        // read them.
         remove_files(&replaced);
     }
 
-    /// Merges the newest runs if they call for it: small ones at once, others by a thread.
+    /// Merges the newest runs where that is due: small ones at once, others by a thread.
     fn merge(&self, folder: &Path, log: &dyn EntryLog) -> Result<(), ViewError> {
         let runs = self.runs();
         let mut files = self.files.lock();
@@ -330,6 +335,7 @@ impl Gathering {
             self.replace(run.map_err(failed("merge lists of", folder))?);
             return Ok(());
         }
+        // The log needs the rest of a disk that is nearly full.
         if !may_write || !log.room_for(bytes)?.is_enough() {
             return Ok(());
         }
@@ -363,7 +369,8 @@ impl Gathering {
     }
 }
 
-/// Returns the number of followers above which a feed's entries are not gathered; `None` if no feed's are.
+/// Returns the number of followers above which a feed's entries are not gathered; `None` if no
+/// feed's are.
 fn followers_max(fan_out: FanOut) -> Option<u64> {
     match fan_out {
         FanOut::Write => Some(u64::MAX),
@@ -372,7 +379,8 @@ fn followers_max(fan_out: FanOut) -> Option<u64> {
     }
 }
 
-/// Opens the runs of a folder which follow one another from the beginning of the log on, and removes all other files.
+/// Opens the runs of a folder which follow one another from the beginning of the log on, and
+/// removes all other files.
 #[expect(
     clippy::disallowed_methods,
     reason = "the next opening removes a run that comes back"
@@ -388,13 +396,14 @@ fn open_runs(
         match Run::open(&path) {
             Ok(run) => found.push((run, path)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => rest.push(path),
-            // It may be whole.
+            // The file may be whole, and stays for the next start.
             Err(error) => {
                 warn!(%error, path = %visible_path(&path).display(), "lists of timelines cannot be read");
             }
         }
     }
-    // A crash during a merge can leave the inputs beside the output. Of runs with the same beginning, the longest counts.
+    // A crash during a merge can leave the inputs beside the output. Of runs with the same
+    // beginning, the longest counts.
     found.sort_by_key(|(run, _)| (run.span.from, std::cmp::Reverse(run.span.to.instant)));
     let (mut all, mut reached) = (vec![], GatheredEnd::NOTHING);
     for (run, path) in found {
@@ -414,8 +423,8 @@ fn open_runs(
     Ok(all)
 }
 
-/// Returns the newest runs that become one: each one not larger than all newer ones together, and those in memory once
-/// they are to go into a file.
+/// Returns the newest runs that become one: each one not larger than all newer ones together, and
+/// those in memory once they are to go into a file.
 fn wanted_merge(free: &[Arc<Run>], goes_out: bool) -> &[Arc<Run>] {
     let (mut bytes, mut entries) = (0, 0);
     let count = free.iter().rev().take_while(|run| {
@@ -461,6 +470,7 @@ fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, R
         // The partial file would take room that the log may need.
         let _gone = fs::remove_file(run::partial(folder, &span));
         let is_damage = error.kind() == io::ErrorKind::InvalidData;
+        // A failed merge names no run, so the inputs are read once more.
         let mut damaged = inputs
             .iter()
             .filter(|run| is_damage && run.check().is_err());
@@ -476,7 +486,7 @@ fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, R
 fn remove_files(runs: &[Arc<Run>]) {
     for path in runs.iter().filter_map(|run| run.path()) {
         if let Err(error) = fs::remove_file(path) {
-            // The next start removes it.
+            // The next start removes the file.
             warn!(%error, path = %visible_path(path).display(), "lists of timelines cannot be removed");
         }
     }
@@ -518,7 +528,8 @@ impl Stretch {
         }
     }
 
-    /// Gathers entries of a feed. Returns the instant of the first one that is left, if the stretch has enough.
+    /// Gathers entries of a feed. Returns the instant of the first one that is left, if the stretch
+    /// has enough.
     fn gather_feed(
         &mut self,
         source: Source,
@@ -536,7 +547,8 @@ impl Stretch {
         if count == 0 || range.is_empty() {
             return None;
         }
-        // A feed that was apart stays so while it is large, or one at the threshold would change with every follow.
+        // A feed that was apart stays so while it is large, or one at the threshold would change
+        // with every follow.
         let stays_apart = before.apart.contains_key(&source) && count > followers_max / 2;
         if count > followers_max || stays_apart {
             self.apart.push((source, range));
@@ -587,6 +599,7 @@ impl Stretch {
 
     fn into_run(mut self, span: Span) -> io::Result<Run> {
         let mut out = Writing::begin(vec![], self.entries.into_iter().map(Ok))?;
+        // Lists are written timeline by timeline, and the pairs came feed by feed.
         self.pairs.sort_unstable();
         for (timeline, index) in self.pairs {
             out.add(timeline, index)?;
@@ -595,7 +608,7 @@ impl Stretch {
     }
 }
 
-/// Returns the time from one instant to a later one, in microseconds; 0 if it is not later.
+/// Returns the time from one instant to a later one, in microseconds; 0 if the other is not later.
 fn micros_between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(i128::from(to.micros()) - i128::from(from.micros())).unwrap_or(0)
 }

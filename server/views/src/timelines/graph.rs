@@ -1,7 +1,8 @@
 //! Graph of follows, computed from commits.
 //!
-//! Pure over the log. Feeds and timelines have small keys here, in the order of their creation, since a server has
-//! millions of follows. An entry of a feed changes two numbers of the feed, whatever the number of its followers.
+//! Pure, over a log that the caller passes, but for the lock that [`each_gain`] takes. Feeds and
+//! timelines have small keys here, in the order of their creation, since a server has millions of
+//! follows. An entry of a feed changes two numbers of the feed, whatever the number of followers.
 
 use std::{
     cell::RefCell,
@@ -40,13 +41,13 @@ pub(super) struct FeedState {
     pub(super) key: FeedKey,
     pub(super) name: FeedName,
     pub(super) is_closed: bool,
-    /// Position that its next entry gets.
+    /// Position that the next entry gets.
     pub(super) next: Position,
-    /// Instant of its newest entry.
+    /// Instant of the newest entry.
     pub(super) newest: Timestamp,
 }
 
-/// A timeline, with the feeds that it follows.
+/// A timeline, with the followed feeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TimelineState {
     pub(super) key: FeedKey,
@@ -54,7 +55,7 @@ pub(super) struct TimelineState {
     pub(super) sup_id: SupId,
     pub(super) is_closed: bool,
     pub(super) owner: Option<Source>,
-    /// Shared with readers, who look through it without a lock.
+    /// Shared with readers, who look through the follows without a lock.
     pub(super) following: Arc<Following<Source>>,
 }
 
@@ -101,41 +102,43 @@ pub(super) struct Sources {
 pub(super) struct FollowersOf {
     /// Timelines that have entries of the feed which came as the feed gained them.
     pub(super) all: Followers,
-    /// Parts of them, which most feeds have not.
+    /// Parts of these followers, which most feeds lack.
     parts: Option<Box<Parts>>,
-    /// Position of the feed's next entry when a timeline began or ended to take its entries, or later. From there on each
-    /// entry is in all timelines that have not ended, and none needs to be looked at.
+    /// Position of the feed's next entry when a timeline began or ended to take its entries, or
+    /// later. From there on each entry is in all timelines that have not ended, and none needs to
+    /// be looked at.
     changed: Position,
 }
 
 /// Parts of a feed's followers. No timeline is in both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Parts {
-    /// Those that take no more.
+    /// Timelines that take no more entries.
     ended: Followers,
-    /// Those that take more, and are closed.
+    /// Timelines that take more entries, and are closed.
     closed: Followers,
 }
 
 static NONE: Followers = Followers::Few(Vec::new());
 
 impl FollowersOf {
-    /// Returns those that take no more.
+    /// Returns the timelines that take no more entries.
     pub(super) fn ended(&self) -> &Followers {
         self.parts.as_ref().map_or(&NONE, |parts| &parts.ended)
     }
 
-    /// Returns the closed timelines among those that take more.
+    /// Returns the closed timelines among those that take more entries.
     pub(super) fn closed(&self) -> &Followers {
         self.parts.as_ref().map_or(&NONE, |parts| &parts.closed)
     }
 
-    /// Returns how many take more.
+    /// Returns the number of timelines that take more entries.
     pub(super) fn taking(&self) -> u64 {
         self.all.len() - self.ended().len()
     }
 
-    /// Returns at most `max` of those that take more from a timeline on, sorted: all, or the open ones.
+    /// Returns at most `max` timelines that take more entries, from a timeline on, sorted: all, or
+    /// the open ones.
     pub(super) fn taking_from(
         &self,
         first: Timeline,
@@ -200,7 +203,7 @@ impl Sources {
         source
     }
 
-    /// Notes whether a feed is closed. Returns whether it was.
+    /// Notes whether a feed is closed. Returns whether the feed was closed before.
     fn close(&mut self, source: Source, is_closed: bool) -> bool {
         if is_closed {
             self.closed.insert(source);
@@ -236,10 +239,11 @@ impl Sources {
 /// Followers that are looked at under one lock.
 const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
 
-/// Tells of every timeline that has entries of a range which came as the feed gained them, and which of them.
+/// Passes every timeline to `tell` that has entries of a range which came as the feed gained them,
+/// with the part of the range.
 ///
-/// Commits are applied between the slices: a follow from then on takes none of these entries, and an unfollow leaves
-/// them.
+/// Commits are applied between the slices: a follow from then on takes none of these entries, and
+/// an unfollow leaves them.
 pub(super) fn each_gain(
     graph: &RwLock<Graph>,
     source: Source,
@@ -259,7 +263,8 @@ pub(super) fn each_gain(
                 continue;
             };
             if have_all {
-                // The follows of a timeline are elsewhere in memory: to look at them would cost most of a delivery.
+                // The follows of a timeline are elsewhere in memory: to look at them would cost
+                // most of a delivery.
                 if !followers.ended().has(*timeline) {
                     tell(*timeline, state, range.clone());
                 }
@@ -288,7 +293,7 @@ fn key_of(index: usize) -> u32 {
 }
 
 impl Graph {
-    /// Returns a timeline, and its key here, by the key it has in the log.
+    /// Returns a timeline and the key in the graph, by the key in the log.
     pub(super) fn timeline(&self, feed: FeedKey) -> Option<(Timeline, &TimelineState)> {
         match self.nodes.get(&feed)? {
             Node::Timeline(timeline) => Some((*timeline, self.at(*timeline)?)),
@@ -296,12 +301,12 @@ impl Graph {
         }
     }
 
-    /// Returns a timeline by its key here.
+    /// Returns a timeline by the key in the graph.
     pub(super) fn at(&self, timeline: Timeline) -> Option<&TimelineState> {
         self.timelines.get(usize::try_from(timeline).ok()?)
     }
 
-    /// Returns a feed by the key it has in the log.
+    /// Returns the key of a feed in the graph, by the key in the log.
     pub(super) fn source(&self, feed: FeedKey) -> Option<Source> {
         match self.nodes.get(&feed)? {
             Node::Feed(source) => Some(*source),
@@ -319,7 +324,7 @@ impl Graph {
         self.later.get(&feed).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the instant at which a timeline began anew, if it ever did.
+    /// Returns the instant at which a timeline began anew, if there is one.
     pub(super) fn restarted(&self, timeline: FeedKey) -> Option<Timestamp> {
         self.restarted.get(&timeline).copied()
     }
@@ -343,9 +348,11 @@ impl Graph {
         applied
     }
 
-    /// Undoes what a second look at the same commit would do otherwise than the first one: a follow brings along what its
-    /// feed has at that instant. All else may happen twice.
+    /// Undoes the changes that make a second look at the same commit differ from the first one: a
+    /// follow brings along the entries that the feed has at that instant. All other changes may
+    /// happen twice.
     fn put_back(&mut self, before: Before) {
+        // Backwards, so that the oldest state of a feed that changed twice comes last.
         for (source, next, newest) in before.feeds.into_iter().rev() {
             if let Some(state) = self.feeds.get_mut(source) {
                 state.next = next;
@@ -415,6 +422,7 @@ impl Graph {
                 ChangeOutline::Opened { .. } => {}
             }
         }
+        // Last, so that a commit that failed comes again.
         self.applied = commit.number;
         Ok(())
     }
@@ -426,6 +434,7 @@ impl Graph {
         };
         let range = std::mem::replace(&mut state.next, next)..next;
         if range.is_empty() {
+            // The loss was noted by an earlier look at the same commit.
             return;
         }
         self.feeds
@@ -471,7 +480,8 @@ impl Graph {
             (Some(Node::Feed(source)), _) => {
                 let was_closed = self.feeds.close(source, settings.is_closed());
                 before.closed.push((source, was_closed));
-                // A feed is created again only with a commit that is applied again, which may have put back a timeline.
+                // A feed is created again only with a commit that is applied again, which may have
+                // put back a timeline.
                 let appears = was_closed || revision == Revision::FIRST;
                 if appears && !settings.is_closed() {
                     self.appeared(source);
@@ -505,7 +515,7 @@ impl Graph {
         self.index_feeds(timeline, owner);
     }
 
-    /// Makes it known whether a timeline has entries of feeds.
+    /// Notes for feeds whether a timeline has their entries.
     fn index_feeds(&mut self, timeline: Timeline, feeds: impl IntoIterator<Item = Source>) {
         let Some(state) = self.at(timeline) else {
             return;
@@ -551,6 +561,7 @@ impl Graph {
                 changed.push((timeline, Arc::clone(&state.following)));
             }
         }
+        // Behind the loop, because `now` reads the feeds until then.
         for (timeline, following) in changed {
             self.feeds.set_follower(source, timeline, &following);
         }
@@ -582,6 +593,7 @@ impl Graph {
         if let Some(state) = self.timelines.get_mut(index) {
             let before = Arc::clone(&state.following);
             concerned = Arc::make_mut(&mut state.following).change(&change, instant, &now);
+            // The whole follow is undone, because the commit comes again.
             if let Some(error) = now.failed.into_inner() {
                 state.following = before;
                 return Err(error);
@@ -677,6 +689,7 @@ impl Entries<Source> for Now<'_> {
 
     fn instant(&self, feed: Source, at: Position) -> Timestamp {
         let (Some(feed), Some((entries, log))) = (self.feeds.get(feed), self.entries) else {
+            // Nothing is brought along without entries, so no instant counts.
             return Timestamp::MIN;
         };
         entries.instant(feed.key, at, log).unwrap_or_else(|error| {

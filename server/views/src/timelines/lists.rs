@@ -1,6 +1,8 @@
-//! Lists of followed feeds and of followers, a part at a time, in the order in which the log got them.
+//! Lists of followed feeds and of followers, a part at a time, in the order in which the log got
+//! them.
 //!
-//! Pure over the graph. A part costs as much as it has feeds, however long the list is.
+//! Shell: the graph, behind a lock. The cost of a part grows with the feeds of that part, and not
+//! with the list.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -21,7 +23,7 @@ const CLOSED_TOGETHER: usize = 4_096;
 /// Part of a list of feeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Its feeds, in their order.
+    /// Feeds of the part, in the order of the list.
     pub feeds: Vec<FeedKey>,
     /// Number of feeds in the whole list.
     pub count: u64,
@@ -32,7 +34,7 @@ pub struct Part {
 /// Stretch of a list that a reader wants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stretch {
-    /// Feed behind which it begins; at the beginning of the list without one.
+    /// Feed behind which the stretch begins; `None` for the beginning of the list.
     pub after: Option<FeedKey>,
     /// Feeds of the stretch, at most.
     pub max: usize,
@@ -59,20 +61,22 @@ impl std::fmt::Debug for SeenClosed<'_> {
     }
 }
 
-/// Closed feeds of a timeline, and the patterns that it follows.
+/// Closed feeds of a timeline, and the followed patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedSources {
-    /// Names of the closed feeds that it follows, or has, or may get, entries of.
+    /// Names of the closed feeds that the timeline follows, or of which the timeline has, or may
+    /// get, entries.
     pub feeds: Vec<FeedName>,
-    /// Patterns that it follows, which may match closed feeds.
+    /// Patterns that the timeline follows, which may match closed feeds.
     pub patterns: Vec<FeedPattern>,
 }
 
 impl Timelines {
-    /// Returns a part of the feeds that a timeline follows by their names; `None` if there is no such timeline.
+    /// Returns a part of the feeds that a timeline follows by their names; `None` if there is no
+    /// such timeline.
     ///
-    /// Each of them is shown to all readers of the timeline: an open timeline follows no closed feed, and a closed one needs
-    /// the right to all that it follows.
+    /// All readers of the timeline see each of these feeds: an open timeline follows no closed
+    /// feed, and a reader of a closed timeline needs the right to all followed feeds.
     ///
     /// # Errors
     ///
@@ -108,7 +112,8 @@ impl Timelines {
         Ok(found.map_or_else(Vec::new, |(_, state)| state.following.patterns().to_vec()))
     }
 
-    /// Returns the feeds that a reader of a closed timeline needs a right to; `None` if there is no such timeline.
+    /// Returns the feeds that a reader of a closed timeline needs a right to; `None` if there is no
+    /// such timeline.
     ///
     /// # Errors
     ///
@@ -121,7 +126,8 @@ impl Timelines {
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
-        // One server has few closed feeds and timelines of a hundred thousand sources, and another one the opposite.
+        // One server has few closed feeds and timelines of a hundred thousand sources, and another
+        // one the opposite.
         let (following, closed) = (&state.following, graph.feeds.closed());
         let name_of = |source: Source| Some(graph.feeds.get(source)?.name.clone());
         let sources = following.sources().len() + following.named().len();
@@ -139,8 +145,8 @@ impl Timelines {
         }))
     }
 
-    /// Returns a part of the timelines that take the entries of a feed now, without the closed ones that the reader may
-    /// not see.
+    /// Returns a part of the timelines that take the entries of a feed now, without the closed ones
+    /// that the reader may not see.
     ///
     /// A reader of some closed timelines costs a look at every closed one among them.
     ///
@@ -154,6 +160,7 @@ impl Timelines {
         seen: SeenClosed<'_>,
     ) -> Result<Part, LogError> {
         let seen_closed = match seen {
+            // First and in slices, because rights are asked without the lock of the graph.
             SeenClosed::Some(is_seen) => self.seen_followers(feed, is_seen)?,
             SeenClosed::None | SeenClosed::All => vec![],
         };
@@ -166,6 +173,7 @@ impl Timelines {
             Some((behind, _)) => behind.saturating_add(1),
             None => 0,
         };
+        // One more than wanted tells whether the list goes on.
         let (sees_all, one_more) = (
             matches!(seen, SeenClosed::All),
             wanted.max.saturating_add(1),
@@ -190,7 +198,7 @@ impl Timelines {
         })
     }
 
-    /// Returns the closed timelines among those that take a feed's entries which a reader may see, sorted.
+    /// Returns the closed timelines that take a feed's entries and that a reader may see, sorted.
     fn seen_followers(
         &self,
         feed: FeedKey,
@@ -223,10 +231,12 @@ impl Timelines {
         }
     }
 
-    /// Returns at most `max` of the feeds that are followed by the timelines whose owners a timeline follows, without those
-    /// that it follows itself and its owner's: most followed first, each with the number of these timelines. `None` if
-    /// there is no such timeline. Left out are closed feeds that fail `shows`, and follows of timelines that fail `is_seen`:
-    /// the counts would reveal them. Of very many follows, some are counted.
+    /// Returns at most `max` feeds that the friends of a timeline follow, most followed first, each
+    /// with the number of these friends; `None` if there is no such timeline.
+    ///
+    /// Friends are the timelines whose owners the timeline follows. Left out are the feeds that the
+    /// timeline follows, the owner's feed, closed feeds that fail `shows`, and follows of friends
+    /// that fail `is_seen`: the counts would reveal them. Of very many follows, some are counted.
     ///
     /// # Errors
     ///
@@ -238,7 +248,7 @@ impl Timelines {
         is_seen: impl Fn(FeedKey) -> Result<bool, LogError>,
         shows: impl Fn(&FeedName) -> bool,
     ) -> Result<Option<Vec<(FeedKey, usize)>>, LogError> {
-        // Counting takes long for friends of thousands, so it is done without the lock.
+        // A count takes long for friends of thousands, so the count is made without the lock.
         let (state, friends) = {
             let graph = self.graph()?;
             let Some((_, state)) = graph.timeline(timeline) else {
@@ -274,6 +284,7 @@ impl Timelines {
         });
         let mut found: Vec<(Source, usize)> = counts.into_iter().collect();
         let order = |(feed, count): &(Source, usize)| (std::cmp::Reverse(*count), *feed);
+        // Few feeds are wanted of many, and only the wanted ones are sorted.
         if let Some(last) = max.checked_sub(1).filter(|last| *last < found.len()) {
             found.select_nth_unstable_by_key(last, order);
             found.truncate(max);

@@ -1,6 +1,6 @@
-//! The log with its timelines: a log to all who read.
+//! The log with timelines: a log to all who read.
 //!
-//! Pure. Timelines are computed; all else is the log's own.
+//! Shell: the log, which answers every lookup that is not about a timeline.
 
 use std::{
     collections::HashMap,
@@ -34,14 +34,15 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Returns the log of some timelines, with them.
+    /// Returns the log of some timelines, in which these look like feeds.
     pub fn new(timelines: Arc<Timelines>) -> Self {
         let log = Arc::clone(&timelines.log);
         Self { log, timelines }
     }
 
-    /// Returns the end of a feed, given the one that the log has.
+    /// Returns the end of a feed, given the end that the log has.
     fn shown(&self, head: Option<FeedHead>) -> Result<Option<FeedHead>, LogError> {
+        // The log knows a timeline as empty, because deliveries are no changes of a commit.
         match head {
             Some(head) if self.timelines.is_timeline(head.feed)? => self.timelines.head(head.feed),
             head => Ok(head),
@@ -49,7 +50,7 @@ impl Merged {
     }
 }
 
-/// Returns a log with its timelines, for one task.
+/// Returns a log with timelines, for one task.
 ///
 /// # Errors
 ///

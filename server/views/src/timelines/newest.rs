@@ -1,7 +1,8 @@
 //! Newest entries of recently read timelines, kept current with the new entries of their feeds.
 //!
-//! Pure. A merge asks each followed feed for its newest entry. Of a timeline of a hundred thousand feeds this takes
-//! milliseconds after each commit. The new entries since the last read are a short list, however many feeds there are.
+//! Pure. A merge asks each followed feed for its newest entry. Of a timeline of a hundred thousand
+//! feeds this takes milliseconds after each commit. The new entries since the last read are a short
+//! list, however many feeds there are.
 
 use std::collections::VecDeque;
 
@@ -81,16 +82,19 @@ impl Gains {
                     instant,
                 });
             }
+            // Entries of a commit follow each other in steps of 1 µs, over all feeds of the commit.
             instant = instant.plus_micros(*count);
         }
         while self.all.len() > GAINS_MAX
             && let Some(oldest) = self.all.pop_front()
         {
+            // Other gains of this commit may be gone, too, so the list begins behind the commit.
             self.after = oldest.commit;
         }
     }
 
-    /// Returns the gains after a commit; `None` if the list begins later, or has more than `max` of them.
+    /// Returns the gains after a commit; `None` if the list begins later, or has more than `max` of
+    /// them.
     pub(super) fn since(
         &self,
         commit: CommitNumber,
@@ -132,9 +136,11 @@ impl Newest {
         }
     }
 
-    /// Returns the newest entries as of a later commit; `None` if a merge is cheaper. `following` is the state at that commit.
+    /// Returns the newest entries as of a later commit; `None` if a merge is cheaper. `following`
+    /// is the state at that commit.
     ///
-    /// Follows between the two commits need no replay: the ranges of positions in `following` record each of them.
+    /// Follows between the two commits need no replay: the ranges of positions in `following`
+    /// record each of them.
     pub(super) fn moved_on(
         mut self,
         applied: CommitNumber,
@@ -142,6 +148,7 @@ impl Newest {
         gains: &Gains,
     ) -> Option<Self> {
         let mut new: Vec<Delivery<Source>> = following.brought(self.requests).collect();
+        // With more gains than feeds, a merge is cheaper, which asks each feed once.
         for gain in gains.since(self.applied, following.sources().len())? {
             new.extend(gain.deliveries(following));
         }
@@ -165,8 +172,8 @@ impl Newest {
         self.list.back().map(|delivery| delivery.place)
     }
 
-    /// Returns the entries older than a place that are in the list, newest first, and the place behind which a merge has
-    /// to go on if `limit` is not reached.
+    /// Returns the entries older than a place that are in the list, newest first, and the place
+    /// behind which a merge has to go on if `limit` is not reached.
     pub(super) fn older(
         &self,
         anchor: Option<Place>,
@@ -194,6 +201,7 @@ impl Newest {
     ) -> Option<Vec<Delivery<Source>>> {
         let oldest = self.list.front().map(|delivery| delivery.place);
         if !self.is_whole() && anchor < oldest {
+            // Entries between the anchor and the list are not known.
             return None;
         }
         let begin = anchor.map_or(0, |anchor| {
@@ -209,6 +217,7 @@ impl Newest {
         let before = self
             .list
             .partition_point(|delivery| delivery.place.instant() < instant);
+        // Only an earlier entry in the list shows that no unlisted one is as late.
         let tells = before > 0 || self.is_whole();
         let behind = u64::try_from(self.list.len() - before).unwrap_or(u64::MAX);
         tells.then(|| self.count - behind)
@@ -217,6 +226,7 @@ impl Newest {
     /// Returns the place of an entry; `None` if the list does not have it.
     pub(super) fn place(&self, at: Position) -> Option<Place> {
         let listed = u64::try_from(self.list.len()).unwrap_or(u64::MAX);
+        // Positions count from the oldest entry, and the list has the newest ones.
         let index = at.0.checked_sub(self.count - listed)?;
         let delivery = self.list.get(usize::try_from(index).ok()?)?;
         Some(delivery.place)

@@ -1,6 +1,8 @@
-//! A timeline as one reader sees it: its entries, in its order, and the documents that they are in.
+//! Reading of a timeline by one reader: the entries in their order, and the documents that they are
+//! in.
 //!
-//! Shell over the log. A reader copies a part of the graph under its lock, and merges entries without the lock.
+//! Shell: the log, and the graph behind a lock. A reader copies a part of the graph under the lock,
+//! and merges entries without the lock.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -66,7 +68,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns a timeline as it is in a graph, and its key there.
+    /// Returns a timeline as a graph has the timeline, and the key in that graph.
     pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<(Timeline, Self)> {
         let (number, timeline) = graph.timeline(feed)?;
         let seen = Self {
@@ -84,14 +86,14 @@ impl Seen {
         Some((number, seen))
     }
 
-    /// Returns a number that grows whenever the timeline's settings change.
+    /// Returns numbers, one of which grows whenever the timeline's settings change.
     pub(super) fn changes(&self) -> (usize, usize, usize) {
         (self.later.len(), self.defaults.len(), self.epochs.len())
     }
 
-    /// Copies the ends of the feeds for a merge: of all, or of those that are apart from the gathered entries. Without any
-    /// list, the copy and the timeline must come from the same lock; with one, a later copy does, because older entries
-    /// never change.
+    /// Copies the ends of the feeds for a merge: of all, or of those that are apart from the
+    /// gathered entries. Without any list, the copy and the timeline must come from the same lock.
+    /// With a list, a later copy serves as well, because older entries never change.
     pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
         self.feeds.get_or_init(|| {
             let sources: Vec<Source> = match &self.list {
@@ -117,7 +119,7 @@ impl Seen {
     ///
     /// Returns why the log cannot be read.
     pub(super) fn course(&self, log: &dyn Series) -> Result<Course, LogError> {
-        // In force are the newest settings and the newest defaults, each at its time.
+        // The newest settings and the newest defaults are in force, each from an instant on.
         let own = [(self.created, Revision::FIRST)]
             .into_iter()
             .chain(self.later.iter().copied());
@@ -137,7 +139,7 @@ impl Seen {
                     defaults = Some(Arc::new(log.defaults(revision)?.ok_or_else(missing)?));
                     match newest {
                         Some(newest) => Settings::clone(newest),
-                        // Of the time before the timeline.
+                        // These defaults are older than the timeline.
                         None => continue,
                     }
                 }
@@ -146,6 +148,7 @@ impl Seen {
                 settings.defaults = Arc::clone(defaults);
             }
             let is_default = matches!(fact, Fact::Defaults(_));
+            // Defaults that shape no document otherwise open no new one.
             if is_default && newest.is_some_and(|newest| newest.shapes_like(&settings)) {
                 continue;
             }
@@ -269,7 +272,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// Returns an entry as the timeline shows it, at its position and in its document.
+    /// Returns an entry as the timeline shows the entry, at a position and in a document.
     ///
     /// # Errors
     ///
@@ -287,6 +290,7 @@ impl<'r> Reading<'r> {
         let entry = self.entries.entry(feed.key, delivery.at, self.log)?;
         let instant = delivery.place.instant();
         let settings = course.settings_at(instant).ok_or_else(missing)?;
+        // The title of the feed is the one that was in force when the entry came.
         let behind = feed.later.partition_point(|(since, _)| *since <= instant);
         let revision = behind.checked_sub(1).and_then(|at| feed.later.get(at));
         let revision = revision.map_or(Revision::FIRST, |(_, revision)| *revision);
@@ -326,13 +330,14 @@ impl Entries<Source> for Reading<'_> {
         let Some(feed) = self.feed(feed) else {
             return Timestamp::MIN;
         };
-        // A merge begins with the newest entry of each feed, so its instant needs no read.
+        // A merge begins with the newest entry of each feed, whose instant needs no read.
         if at.next() == feed.next {
             return feed.newest;
         }
         let instant = self.entries.instant(feed.key, at, self.log);
         instant.unwrap_or_else(|error| {
             self.failed.borrow_mut().get_or_insert(error);
+            // The caller discards the outcome of a failure, so any instant serves.
             Timestamp::MIN
         })
     }
@@ -357,6 +362,7 @@ impl Sequence for Reading<'_> {
     fn place(&self, at: Position) -> Option<Place> {
         let newest = self.newest.as_ref();
         if newest.is_some_and(|newest| at.0 >= newest.count()) {
+            // The feeds may have gained more since the newest entries were taken.
             return None;
         }
         let place = newest.and_then(|newest| newest.place(at));

@@ -1,7 +1,8 @@
 //! The graph of follows in a file, so that an opening does not replay all follows.
 //!
-//! Shell: one file, replaced as a whole. It names the commit that it reaches and the chain hash after it: a file of another
-//! log, or a damaged one, is no file, and the graph is computed from the first commit on.
+//! Shell: one file, replaced as a whole. The file names the last commit and the chain hash after
+//! that commit. A file of another log, or a damaged one, counts as no file, and the graph is
+//! computed from the first commit on.
 
 use std::{io, path::Path};
 
@@ -20,10 +21,10 @@ use simplefeed_process::regular;
 use super::graph::{FeedState, Graph, Revisions, Source, TimelineState};
 use crate::files::replace_unsynced;
 
-/// First bytes of the file; they hold the version of its layout.
+/// First bytes of the file; they hold the version of the layout.
 const MAGIC: &[u8] = b"simplefeed graph 4\n";
 
-/// Writes the bytes of a graph to its file.
+/// Writes the bytes of a graph to a file.
 ///
 /// # Errors
 ///
@@ -73,7 +74,8 @@ pub(super) fn bytes_of(graph: &Graph, chain: ChainHash) -> Vec<u8> {
     seal(out.0)
 }
 
-/// Returns the graph of a file, and the chain hash after the commit that it reaches; `None` if there is no sound file.
+/// Returns the graph of a file, and the chain hash after the last commit of the graph; `None` if
+/// there is no sound file.
 pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
     let file = regular::read_snapshot(path).ok()?;
     let mut from = Reader(unseal(&file)?.strip_prefix(MAGIC)?);
@@ -84,6 +86,7 @@ pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
         graph.epochs.push((from.instant()?, Epoch(from.small()?)));
     }
     graph.defaults = read_revisions(&mut from)?;
+    // Feeds before timelines, because follows are indexed at the feeds.
     for _ in 0..from.length()? {
         let feed = read_feed(&mut from)?;
         graph.restore_feed(feed);
@@ -261,7 +264,7 @@ fn write_optional(number: Option<u64>, out: &mut Writer) {
     out.number(number.map_or(0, |number| number.saturating_add(1)));
 }
 
-/// Returns the key of a feed, of a number that stands for none if it is 0.
+/// Returns the key of a feed from a number, of which 0 stands for none.
 fn source_of(number: u64) -> Option<Source> {
     Source::try_from(number.checked_sub(1)?).ok()
 }

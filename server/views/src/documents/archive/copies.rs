@@ -1,4 +1,4 @@
-//! Copies of a document: its file in one of the trees, and the twin beside it.
+//! Copies of a document: the file in one of the trees, and the twin beside the file.
 //!
 //! Shell: reads files.
 
@@ -22,6 +22,7 @@ pub(super) struct Copies {
 impl Copies {
     /// Reads the copies that can be read.
     pub(super) fn read(path: &Path) -> Self {
+        // For `recover`, a copy that cannot be read is as good as none.
         Self {
             file: regular::read_document(path).ok(),
             twin: decoded_twin(path, regular::DOCUMENT_BYTES_MAX).ok(),
@@ -31,8 +32,10 @@ impl Copies {
     ///
     /// # Errors
     ///
-    /// Returns the missing resource for which one cannot be read.
+    /// Returns the lack of a resource, such as file handles, that keeps a copy from being read.
     pub(super) fn found(path: &Path) -> Result<Self, ViewError> {
+        // A lack of file handles must not count as a missing copy: `may_move` would write over a
+        // right one.
         let file = unless_lacking(regular::read_document(path));
         let twin = unless_lacking(decoded_twin(path, regular::DOCUMENT_BYTES_MAX));
         Ok(Self {

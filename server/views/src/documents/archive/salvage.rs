@@ -18,28 +18,28 @@ use super::{Archive, copies::Copies, trees::folder_in};
 /// Evidence for a document's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
-    /// Nothing: they may be damaged.
+    /// Nothing: the bytes may be damaged.
     Nothing,
-    /// They are as some log wrote them: a twin has a checksum.
+    /// The bytes are as some log wrote them: a twin has a checksum.
     Intact,
-    /// They are those of this place: by a digest, or by a file and a twin that agree.
+    /// The bytes are those of this place: by a digest, or by a file and a twin that agree.
     Proven,
 }
 
 /// Remains of an archived document, for `recover`.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// Bytes of its file, or of its decoded twin.
+    /// Bytes of the file, or of the decoded twin.
     pub bytes: Option<Bytes>,
     /// Evidence for the bytes. Nothing contradicts bytes without one.
     pub evidence: Evidence,
-    /// Its sidecar, unless that is missing or damaged.
+    /// The sidecar, unless that is missing or damaged.
     pub sidecar: Option<Sidecar<'static>>,
-    /// Its record in the manifest, unless that is missing, damaged, or of another document.
+    /// The record in the manifest, unless that is missing, damaged, or of another document.
     pub record: Option<Archived>,
-    /// Whether one of the trees has other bytes only under this name.
+    /// Whether one of the trees has only other bytes under this name.
     pub is_elsewhere: bool,
-    /// Whether the tree that a web server may serve has a file of this name, or its twin.
+    /// Whether the tree that a web server may serve has a file of this name, or a twin.
     pub is_shown: bool,
 }
 
@@ -60,6 +60,7 @@ impl Archive {
         let files = folders.flat_map(|folder| names_in(folder.join(feed.as_str())));
         let files: Vec<String> = files.collect();
         let sidecars = names_in(self.folders.sidecars.join(feed.as_str()));
+        // Any one of file, twin and sidecar may be all that is left of a document.
         let stems = files.iter().chain(&sidecars).filter_map(|name| {
             let name = name.strip_suffix(".gz").unwrap_or(name);
             name.strip_suffix(".atom").or(name.strip_suffix(".json"))
@@ -69,13 +70,14 @@ impl Archive {
             .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
             .map(|record| record.name);
         let names: BTreeSet<DocumentName> = stems.filter_map(DocumentName::of_stem).collect();
-        // A renamed document has a file under its older name, too. Its record has the newer one; without a record, its own
-        // link.
+        // A restoration that renames a document leaves a file under the older name, too. The record
+        // has the newer name; without a record, the link in the document has that name.
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
             if let Some(record) = record {
                 let digest = record.identity.digest;
                 let is_copy = |bytes: &Vec<u8>| Digest::of(bytes) == digest;
+                // Files that cannot be read contradict no record.
                 return name.epoch < record.name.epoch
                     && self.has_copies(feed, *name, is_copy) != Some(false);
             }
@@ -86,6 +88,7 @@ impl Archive {
                 let linked = name_in(bytes, feed);
                 linked.is_some_and(|linked| newer.contains(&&linked))
             };
+            // Without a record, only a copy that can be read proves a second name.
             !newer.is_empty() && self.has_copies(feed, *name, is_copy) == Some(true)
         };
         let found = names.iter().filter(|name| !is_second_name(name));
@@ -99,7 +102,8 @@ impl Archive {
             .map(|folder| Copies::read(&folder.join(&file)))
     }
 
-    /// Whether each tree that has files of this name has a copy of a document among them; `None` if no file can be read.
+    /// Whether each tree that has files of this name has a copy of a document among them; `None` if
+    /// no file can be read.
     pub(super) fn has_copies(
         &self,
         feed: &FeedName,
@@ -112,7 +116,8 @@ impl Archive {
             .filter(|tree| tree.all().next().is_some())
             .peekable();
         trees.peek()?;
-        // A copy in one tree does not excuse another document in the other one, which may have been shown.
+        // A copy in one tree does not excuse another document in the other one, which may have been
+        // shown.
         Some(trees.all(|tree| tree.all().any(&is_copy)))
     }
 
@@ -125,7 +130,8 @@ impl Archive {
             .collect()
     }
 
-    /// Returns the bytes of a closed index block, if it is there. Readers know the shown one.
+    /// Returns the bytes of a closed index block, if there is one. The tree for web servers comes
+    /// first, because readers know the block that was shown.
     pub fn block(&self, feed: &FeedName, name: &str) -> Option<Vec<u8>> {
         let mut folders = self.folders_of_feeds().into_iter();
         folders
@@ -139,6 +145,7 @@ impl Archive {
         let sidecar = regular::read_document(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
         let record = self.manifests.get(feed, document.number).ok().flatten();
+        // The record of another epoch, or of a lost document, tells nothing about these bytes.
         let record = record.filter(|record| record.name == document && !record.is_lost());
         let expected = [
             sidecar.as_ref().map(|sidecar| sidecar.sha256),
@@ -147,7 +154,8 @@ impl Archive {
         let is_expected = |bytes: &&Vec<u8>| expected.contains(&Some(Digest::of(bytes)));
         let found = || shown.all().chain(closed.all());
         let agreed = |copies: &'_ Copies| copies.file.clone().filter(|_| copies.agree());
-        // A feed that is closed here may have been shown by another log: readers know what was shown.
+        // A feed that is closed here may have been shown by another log: readers know what was
+        // shown.
         let is_closed = folder_in(&self.folders.closed, feed).is_dir();
         let nothing_tells = expected == [None, None];
         let sound = agreed(shown).filter(|_| is_closed);
@@ -158,7 +166,7 @@ impl Archive {
             agreeing.filter(|_| nothing_tells)
         });
         let proven = sound.is_some();
-        // A twin has a checksum, so it is as it was written, by whichever log.
+        // A twin has a checksum, so the bytes are as some log wrote them.
         let is_named = |bytes: &&Vec<u8>| name_in(bytes, feed) == Some(document);
         let twins = || [&shown.twin, &closed.twin].into_iter().flatten();
         let intact = twins().find(is_named).filter(|_| nothing_tells && !proven);
@@ -177,7 +185,8 @@ impl Archive {
         let is_elsewhere = if bytes.is_some() {
             trees.iter().any(has_other)
         } else {
-            // No rot: a twin, which has a checksum, or a name that only another log has given.
+            // Rot explains neither a twin, which has a checksum, nor a name that only another log
+            // has given.
             let named = |bytes: &Option<Vec<u8>>| bytes.as_ref().and_then(|it| name_in(it, feed));
             let has_document = |copies: &Copies| {
                 let file = named(&copies.file);
@@ -186,7 +195,7 @@ impl Archive {
             };
             trees.iter().any(has_document)
         };
-        // What tells of other bytes is of another log's document.
+        // A digest of other bytes belongs to the document of another log.
         let is_own = |told: Digest| !proven || Some(told) == digest;
         Salvaged {
             evidence,

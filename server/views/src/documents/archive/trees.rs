@@ -1,4 +1,5 @@
-//! Trees of archived files: which of them has the files of a feed, and how these move when the feed is closed or opened.
+//! Trees of archived files: which of them has the files of a feed, and how these move when the feed
+//! is closed or opened.
 //!
 //! Shell: folders below the two trees.
 
@@ -45,8 +46,9 @@ impl Archive {
         folder_in(&self.folders.www, feed).exists()
     }
 
-    /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened. The feed is in the
-    /// closed tree as long as it has a folder there, so a move that was broken off is begun again.
+    /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened.
+    /// A folder in the closed tree decides that the feed is there, so a move that was broken off is
+    /// begun again.
     #[expect(
         clippy::disallowed_methods,
         reason = "the next move of the feed removes what comes back"
@@ -77,9 +79,10 @@ impl Archive {
             }
             paths.push(path);
         }
-        // An interrupted write left such a file; it is no frozen file.
+        // An interrupted write left such a file, which is not frozen.
         paths.retain(|path| !path.to_string_lossy().ends_with(TEMPORARY));
-        // Before anything is copied.
+        // All files are looked at before the first one is copied, so a refusal leaves both trees as
+        // they are.
         let mut moving = vec![];
         for path in paths {
             let is_copied = self.may_move(&path, &open, feed)?;
@@ -93,7 +96,7 @@ impl Archive {
                 if *is_copied {
                     files.copy(path, &to)?;
                 } else {
-                    // A move that was cut off may have put it there without a sync.
+                    // A move that was cut off may have put the file there without a sync.
                     files.leave(&to)?;
                 }
             }
@@ -105,14 +108,16 @@ impl Archive {
         let _leftover = fs::remove_dir_all(&gone);
         // Before the files go: a folder that comes back decides the tree, and must be whole.
         durable::rename(&closed, &gone).map_err(failed("remove", &closed))?;
+        // Nothing reads this folder behind the rename, so a removal that is cut off does no harm.
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
-    /// Returns whether a file is to be copied to the open tree: not over a right one, nor over another log's second name.
+    /// Returns whether a file is to be copied to the open tree: not over a right one, nor over
+    /// another log's second name.
     ///
     /// # Errors
     ///
-    /// [`ViewError::Replaced`] if another log's document is there, or why it cannot be read.
+    /// [`ViewError::Replaced`] if another log's document is there, or why a file cannot be read.
     pub(super) fn may_move(
         &self,
         from: &Path,
@@ -147,12 +152,14 @@ impl Archive {
         }
         let other = document_of_another_log(&path, &own).map_err(failed("read", &path))?;
         match other {
-            // Both trees may have the document, where a move was cut off. Those there are not worse.
+            // Both trees may have the document, where a move was cut off. The copies there are not
+            // worse.
             None => {
                 let is_it = |bytes: &Vec<u8>| name_in(bytes, feed) == Some(own.name);
                 Ok(!(there.agree() && there.all().any(is_it)))
             }
             Some(_) if place != own.name => {
+                // The document is moved under the newer name as well, so nothing is lost.
                 warn!(path = %visible_path(&path).display(), "another document has this name, and is left alone");
                 Ok(false)
             }
@@ -160,9 +167,10 @@ impl Archive {
         }
     }
 
-    /// Returns the digests of a document's bytes in its record and in its sidecar.
+    /// Returns the digests of a document's bytes that the record and the sidecar tell.
     pub(super) fn told_digests(&self, feed: &FeedName, name: DocumentName) -> [Option<Digest>; 2] {
         let record = self.manifests.get(feed, name.number).ok().flatten();
+        // The record of this number may be of a document of another epoch.
         let record = record.filter(|record| record.name == name);
         let sidecar = regular::read_document(self.sidecar_path(feed, name)).ok();
         let sidecar = sidecar.and_then(|bytes| Sidecar::of_bytes(&bytes));

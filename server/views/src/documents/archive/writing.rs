@@ -34,13 +34,15 @@ use crate::{
 
 use super::Archive;
 
-/// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
+/// Bytes of rendered documents after which a batch is written, though the batch has fewer than
+/// `TOGETHER_MAX` documents.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl Archive {
-    /// Archives all documents of a feed up to `newest`, in the tree where the feed's files belong now; without `newest`
-    /// the files are only moved there, if need be. Documents in the manifest are left alone. Returns the number of
-    /// documents that it archived: not all of them, if `grace` is over.
+    /// Archives all documents of a feed up to `newest`, in the tree where the feed's files belong
+    /// now; without `newest` the files are only moved there, if need be. Documents in the manifest
+    /// are left alone. Returns the number of archived documents: not all are archived if `grace` is
+    /// over.
     ///
     /// # Errors
     ///
@@ -72,7 +74,7 @@ impl Archive {
                 continue;
             };
             let frozen = Frozen::render(log, feed, number)?;
-            // A document that completes an index block needs the records before its own.
+            // A document that completes an index block needs the records of the documents before.
             let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
             let bytes: usize = together
                 .iter()
@@ -93,8 +95,9 @@ impl Archive {
         Ok(made)
     }
 
-    /// Compares the newest record of a closed document with the log, once a feed, and forgets records of documents that the log
-    /// has not: who copies an older folder over a later one may leave them. Those of timelines are not compared, which would
+    /// Compares the newest record of a closed document with the log, once for each feed and start,
+    /// and forgets records of documents that the log lacks. Such records stay where somebody copies
+    /// an older folder over a later one. Records of timelines are not compared, because that would
     /// take long.
     ///
     /// # Errors
@@ -122,17 +125,18 @@ impl Archive {
             && let Some(number) = DocumentNumber::new(own)
             && let Some(record) = self.manifests.get(name, number)?
         {
-            // By its bytes: two logs that part may give the same instants.
+            // Compared by the bytes, because two logs that part may give the same instants.
             let is_own = match Frozen::render(log, feed, number) {
                 Ok(Some(frozen)) => record.identity.digest == Digest::of(&frozen.bytes),
                 Ok(None) => record.is_lost(),
-                // The log cannot contradict the document.
+                // A damaged log cannot contradict the document.
                 Err(LogError::Damaged { .. }) => true,
                 Err(error) => return Err(error.into()),
             };
             if is_own {
                 break;
             }
+            // The logs may have parted earlier: the search goes back to the last common document.
             own -= 1;
         }
         if let Some(first) = DocumentNumber::new(own + 1).filter(|first| first.get() <= count) {
@@ -143,8 +147,9 @@ impl Archive {
         Ok(())
     }
 
-    /// Archives the feeds of a list that have a single document to archive. They share their syncs, of which each would
-    /// need nine. Returns those feeds; [`archive`](Self::archive) is for the others.
+    /// Archives the feeds of a list that have a single document to archive. The documents share the
+    /// syncs; each alone would need nine. Returns those feeds; [`archive`](Self::archive) is for
+    /// the others.
     ///
     /// # Errors
     ///
@@ -177,8 +182,8 @@ impl Archive {
         Ok(singles.into_iter().map(|(feed, ..)| feed).collect())
     }
 
-    /// Returns a feed's document `newest` and the feed's name, if all documents before it are archived. A document that
-    /// completes an index block is left to `archive`.
+    /// Returns a feed's document `newest` and the feed's name, if all documents before it are
+    /// archived. A document that completes an index block is left to `archive`.
     pub(super) fn single(
         &self,
         log: &dyn Series,
@@ -194,6 +199,7 @@ impl Archive {
         if newest.get() != before + 1 || newest.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
             return Ok(None);
         }
+        // The lock ends here, because `archive_singles` takes the lock once for all documents.
         {
             let _writing = self.folders.writing();
             self.choose_tree(&settings)?;
@@ -215,8 +221,9 @@ impl Archive {
         Ok(u64::try_from(documents.len()).unwrap_or(u64::MAX))
     }
 
-    /// Makes the files of document `number`, unless the document is open or lost. Takes the compressed twin from the
-    /// archive `like`, where that twin fits. Returns the document's name, and whether the files were there already.
+    /// Makes the files of document `number`, unless the document is open or lost. Takes the
+    /// compressed twin from the archive `like`, where that twin fits. Returns the document's name,
+    /// and whether the files were there already.
     ///
     /// # Errors
     ///
@@ -236,13 +243,15 @@ impl Archive {
         }
         if let Some(frozen) = Frozen::render(log, feed, number)? {
             if let Some(like) = like {
+                // The copy gets the twin that readers of the original have.
                 self.adopt_twin(like, name, &frozen)?;
             }
             let document = frozen.opening.name;
             let remade = self.write(name, &[frozen])?;
             return Ok(Some((document, remade)));
         }
-        // A closed document that cannot be rendered has lost entries. Its record keeps the manifest without holes.
+        // A closed document that cannot be rendered has lost entries. The record of the loss keeps
+        // the manifest without holes.
         let opening = log.opening(feed, number)?;
         if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
             let lost = Archived::lost(&opening, &successor);
@@ -251,13 +260,14 @@ impl Archive {
             let mut files = FrozenFiles::of(&self.folders);
             // A lost document completes an index block, too.
             self.close_index_block(&mut files, name, &settings, &lost)?;
+            // As in `write_all`, the files are durable before the record.
             files.put_in_place()?;
             self.manifests.record(name, &[lost])?;
         }
         Ok(None)
     }
 
-    /// Forgets the records from the open document on: they belong to another log.
+    /// Forgets the records from the open document on: these records belong to another log.
     ///
     /// # Errors
     ///
@@ -275,8 +285,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Copies the compressed twin of a document from another archive, because another compressor would give other
-    /// bytes. A twin with other content is not copied.
+    /// Copies the compressed twin of a document from another archive, because another compressor
+    /// would give other bytes. A twin with other content is not copied.
     pub(super) fn adopt_twin(
         &self,
         from: &Self,
@@ -290,6 +300,7 @@ impl Archive {
         let length = frozen.bytes.len();
         let decodes =
             |twin: &Vec<u8>| gunzip(twin, length).is_ok_and(|bytes| bytes == *frozen.bytes);
+        // A twin that is missing or decodes to other bytes is made anew by the next write.
         let Some(twin) = twins.find_map(|twin| twin.ok().filter(decodes)) else {
             return Ok(());
         };
@@ -306,13 +317,15 @@ impl Archive {
         created.map_err(|(folder, error)| failed("create", folder)(error))
     }
 
-    /// Writes archived documents of a feed and records them. Returns the worst outcome among their files.
+    /// Writes archived documents of a feed and records them. Returns the worst outcome among their
+    /// files.
     pub(super) fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ViewError> {
         self.write_all(&[(feed, documents)])
     }
 
     /// Writes archived documents of several feeds, which share their syncs.
     pub(super) fn write_all(&self, feeds: &[(&FeedName, &[Frozen])]) -> Result<Remade, ViewError> {
+        // All places are checked before the first write, so a refusal leaves nothing behind.
         for (feed, documents) in feeds {
             for frozen in *documents {
                 self.check_place(feed, frozen)?;
@@ -325,6 +338,7 @@ impl Archive {
         let folders: Vec<PathBuf> = folders.collect();
         let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
         self.create_folders(&paths)?;
+        // The tree may have been made anew since the start, and the new one is not locked.
         self.folders.keep_locked().map_err(|error| {
             let source = io::Error::new(io::ErrorKind::ResourceBusy, error);
             failed("lock", &self.folders.www)(source)
@@ -339,7 +353,8 @@ impl Archive {
             first.is_some_and(|frozen| frozen.opening.name.number == DocumentNumber::OLDEST)
         };
         if feeds.iter().any(|(_, documents)| begins(documents)) {
-            // A process may have been killed before it synced the names of new folders.
+            // An earlier process may have been killed before the names of these folders were
+            // durable.
             for folder in folders.iter().filter_map(|folder| folder.parent()) {
                 files.open_folder(folder)?;
             }
@@ -357,8 +372,8 @@ impl Archive {
         Ok(worst)
     }
 
-    /// Checks that a document does not take the place of another log's, in either tree: the other log may have shown a feed
-    /// that this one has closed.
+    /// Checks that a document does not take the place of a document of another log, in either tree:
+    /// the other log may have shown a feed that this one has closed.
     pub(super) fn check_place(&self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
         let name = frozen.opening.name;
         for folder in self.folders_of_feeds() {
@@ -367,9 +382,9 @@ impl Archive {
             let Some(other) = other.map_err(failed("read", &path))? else {
                 continue;
             };
-            // Where the record has these very bytes, this log is the one that was served, and the file was put there, or is
-            // damaged. The sidecar tells that only where the file may be this log's own with rot: it may have been made
-            // beside another folder.
+            // Where the record has these very bytes, this log is the one that was served, and the
+            // file was put there, or is damaged. A sidecar may have been made beside another
+            // folder, so the sidecar counts only where the file may be this log's own with rot.
             let [recorded, sidecar] = self.told_digests(feed, name);
             let sidecar = sidecar.filter(|_| other == Stranger::Likely);
             let own = Digest::of(&frozen.bytes);
@@ -392,13 +407,15 @@ impl Archive {
         for frozen in documents {
             let mtime = frozen.successor.opened;
             let path = folder.join(frozen.opening.name.to_string());
-            // Readers may have the recorded twin, so only that one is kept. Without a record, any right one is.
+            // Readers may have the recorded twin, so only that one is kept. Without a record, any
+            // right one is.
             let recorded = self.manifests.get(feed, frozen.opening.name.number);
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
             if let Some(linked) = linked_name(frozen) {
-                // The predecessor links to this name for ever, and a web server without us cannot redirect.
+                // The predecessor links to this name for ever, and a web server without us cannot
+                // redirect.
                 let path = folder.join(linked.to_string());
                 let other = document_of_another_log(&path, &Own::of(frozen));
                 if other.map_err(failed("read", &path))?.is_some() {
@@ -415,7 +432,8 @@ impl Archive {
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
             let archived = frozen.archived_as(Coded::of(&gzip));
-            // Before the record, because the growing index links to the block as soon as the record is there.
+            // Before the record, because the growing index links to the block as soon as the record
+            // is there.
             let block = self.close_index_block(files, feed, &frozen.settings, &archived)?;
             records.push(archived);
             worst = [twin, document, sidecar, block]
@@ -425,7 +443,7 @@ impl Archive {
         Ok((records, worst))
     }
 
-    /// Writes the index block that a document completes, if it completes one.
+    /// Writes the index block that a document completes, if there is one.
     pub(super) fn close_index_block(
         &self,
         files: &mut FrozenFiles,
@@ -438,12 +456,14 @@ impl Archive {
             return Ok(Remade::Identical);
         };
         let path = self.folder(feed).join(&block.name);
+        // No record names the twin of a block, so any right twin is kept.
         let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, SMALLEST, None)?;
         Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
     }
 }
 
-/// Returns the name by which the predecessor links to a document, if a restoration has renamed the document.
+/// Returns the name by which the predecessor links to a document, if a restoration has renamed the
+/// document.
 pub(super) fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
     let opening = &frozen.opening;
     (opening.linked != opening.name).then_some(opening.linked)

@@ -1,6 +1,7 @@
 //! The gathered entries of one timeline, as a reader sees them.
 //!
-//! Shell over the runs. What the feeds gained after the runs is added from memory, so no reader waits for the gathering.
+//! Shell: the runs. Entries that the feeds gained after the runs are added from memory, so no
+//! reader waits for the gathering.
 
 use std::{cell::RefCell, collections::HashMap, io, ops::Range, sync::Arc};
 
@@ -28,7 +29,7 @@ pub(in super::super) struct List {
     /// Entries after the runs.
     tail: Vec<Delivery<Source>>,
     apart: Vec<(Source, Range<Position>)>,
-    /// Number of entries up to the end of each run, and the parts that were read, by run and first entry.
+    /// Number of entries up to the end of each run, and of each run the part that was read last.
     read: RefCell<Read>,
 }
 
@@ -47,8 +48,8 @@ pub(in super::super) struct Failure {
 }
 
 impl List {
-    /// Returns the list of a timeline as of the graph's commit, whose lock the caller has; `None` if the gathering is too
-    /// far behind.
+    /// Returns the list of a timeline as of the graph's commit, whose lock the caller has; `None`
+    /// if the gathering is too far behind.
     pub(in super::super) fn of(
         timeline: Timeline,
         following: &Following<Source>,
@@ -70,7 +71,7 @@ impl List {
             }
         }
         let mut apart = vec![];
-        // In the order of the feeds.
+        // In the order of the feeds, by which `Reading` searches.
         for (source, ranges) in &runs.apart {
             if following.is_source(*source) {
                 for range in ranges {
@@ -112,6 +113,7 @@ impl List {
         if self.read.borrow().ends.is_none() {
             let mut end = 0;
             let counts = self.runs.all.iter().map(|run| {
+                // A failure counts as no entry, because the reader discards the outcome.
                 let count = self.fail(run, run.count(self.timeline));
                 end += u64::from(count.unwrap_or(0));
                 end
@@ -126,7 +128,7 @@ impl List {
         self.with_ends(|ends| ends.last().copied().unwrap_or(0))
     }
 
-    /// Returns an entry of the runs; `None` if it cannot be read.
+    /// Returns an entry of the runs; `None` if the entry cannot be read.
     fn gained(&self, index: u64) -> Option<GainedEntry> {
         let (run_at, before) = self.with_ends(|ends| {
             let run_at = ends.partition_point(|end| *end <= index);
@@ -146,7 +148,8 @@ impl List {
         } else {
             let part = Arc::new(self.fail(run, run.part(self.timeline, at))?);
             let index = in_part(&part)?;
-            // Of each run the last part counts: a merge goes through them in their order.
+            // Only the last part of each run is kept, because a merge goes through the parts in
+            // order.
             self.read.borrow_mut().part.insert(run_at, part);
             index
         };
@@ -160,6 +163,7 @@ impl Gathered<Source> for List {
     }
 
     fn delivery(&self, index: u64) -> Delivery<Source> {
+        // Stands in for an entry that cannot be read: the reader discards the outcome.
         let nothing = Delivery {
             place: Place::of_entry(Timestamp::MIN),
             feed: 0,

@@ -1,6 +1,6 @@
-//! A run: for each timeline, which entries its feeds gained in a stretch of the log.
+//! A run: for each timeline, the entries that the followed feeds gained in a stretch of the log.
 //!
-//! Shell over bytes in memory or in a file. A run never changes, and every block has its checksum.
+//! Shell: a file, or bytes in memory. A run never changes, and every block has a checksum.
 //!
 //! ```text
 //! entries    blocks of 128: feed, position, time since the entry before, in the order of the log
@@ -9,8 +9,8 @@
 //! end        offset of the directory u64 | "SFT1" | CRC-32
 //! ```
 //!
-//! A list has indexes into the entries, mostly a byte or two each, and so a delivery costs few bytes whatever the
-//! number of followers.
+//! A list has indexes into the entries, mostly a byte or two each, and so a delivery costs few
+//! bytes whatever the number of followers.
 
 use std::{
     fs::File,
@@ -78,7 +78,8 @@ impl GatheredEnd {
 pub(super) struct Span {
     pub(super) from: Timestamp,
     pub(super) to: GatheredEnd,
-    /// Last commit of which the run has anything, and the chain hash after it: a run of another log is none.
+    /// Last commit of which the run has anything, and the chain hash after that commit: a run of
+    /// another log counts as none.
     pub(super) last: CommitNumber,
     pub(super) chain: ChainHash,
 }
@@ -89,7 +90,8 @@ pub(super) type Apart = Vec<(Source, Range<Position>)>;
 /// Directory entry of one block of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockAt {
-    /// First timeline that has a part there, and the number of its entries in earlier blocks.
+    /// First timeline that has a part there, and the number of that timeline's entries in earlier
+    /// blocks.
     timeline: Timeline,
     before: u32,
     offset: u64,
@@ -168,6 +170,7 @@ impl<W: Write> Writing<W> {
             }
             if in_block == 0 {
                 entry_blocks.push(offset);
+                // Each block begins with a whole instant, so that a block can be read alone.
                 before = 0;
             }
             block.number(u64::from(entry.source));
@@ -194,7 +197,8 @@ impl<W: Write> Writing<W> {
         })
     }
 
-    /// Adds an entry, by its index, to the list of a timeline. Timelines come in order, and the entries of each, too.
+    /// Adds an entry, by its index, to the list of a timeline. Timelines come in order, and the
+    /// entries of each, too.
     pub(super) fn add(&mut self, timeline: Timeline, index: u32) -> io::Result<()> {
         if timeline != self.timeline || self.part.len() == PART_ENTRIES {
             self.end_part()?;
@@ -215,6 +219,7 @@ impl<W: Write> Writing<W> {
             self.offset += put(&mut self.out, &mut self.block)?;
         }
         if self.block.0.is_empty() {
+            // A search begins in the last block whose first part is not behind the wanted one.
             self.directory.push(BlockAt {
                 timeline: self.timeline,
                 before: self.before,
@@ -236,7 +241,7 @@ impl<W: Write> Writing<W> {
         Ok(())
     }
 
-    /// Ends the lists. Returns the output, and the run without its body.
+    /// Ends the lists. Returns the output, and the run without a body.
     fn finish(mut self, span: Span, apart: Apart) -> io::Result<(W, Run)> {
         self.end_part()?;
         if !self.block.0.is_empty() {
@@ -266,12 +271,13 @@ impl Writing<Vec<u8>> {
 }
 
 impl Writing<BufWriter<File>> {
-    /// Returns the run in its file, which is durable under its name then.
+    /// Returns the run in a file, which is durable under the final name then.
     pub(super) fn into_file(self, folder: &Path, span: Span, apart: Apart) -> io::Result<Run> {
         let (mut out, run) = self.finish(span, apart)?;
         out.write_all(&seal(run.directory_bytes()))?;
         out.write_all(&seal([&run.end.to_be_bytes()[..], MAGIC].concat()))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        // The bytes before the name, so that a file with a name is whole.
         file.sync_all()?;
         let path = folder.join(name_of(&span));
         durable::rename(&partial(folder, &span), &path)?;
@@ -292,7 +298,7 @@ impl Writing<BufWriter<File>> {
     }
 }
 
-/// Returns the path of a run's file until it is whole.
+/// Returns the path of a run's file until the file is whole.
 pub(super) fn partial(folder: &Path, span: &Span) -> PathBuf {
     folder.join(name_of(span) + ".partial")
 }
@@ -305,7 +311,7 @@ fn name_of(span: &Span) -> String {
     }
 }
 
-/// Writes a block with its checksum. Returns its length.
+/// Writes a block with a checksum. Returns the length.
 fn put(out: &mut impl Write, block: &mut Writer) -> io::Result<u64> {
     let sealed = seal(std::mem::take(&mut block.0));
     out.write_all(&sealed)?;
@@ -328,7 +334,7 @@ fn damaged() -> io::Error {
 /// Part of a timeline's list.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Part {
-    /// Entries of the list before it.
+    /// Entries of the list before this part.
     pub(in super::super) before: u32,
     /// Indexes of entries of the run.
     pub(in super::super) indexes: Vec<u32>,
@@ -429,7 +435,7 @@ impl Run {
         })
     }
 
-    /// Returns the path of the run's file, if it is in one.
+    /// Returns the path of the run's file, if the run is in a file.
     pub(super) fn path(&self) -> Option<&Path> {
         match &self.body {
             Body::File(_, path) => Some(path),
@@ -446,7 +452,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns why the run cannot be read, or that it is damaged.
+    /// Returns why the run cannot be read, or that the run is damaged.
     pub(in super::super) fn count(&self, timeline: Timeline) -> io::Result<u32> {
         let behind = self
             .directory
@@ -459,7 +465,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns why the run cannot be read, or that it is damaged.
+    /// Returns why the run cannot be read, or that the run is damaged.
     pub(in super::super) fn part(&self, timeline: Timeline, at: u32) -> io::Result<Part> {
         let behind = self
             .directory
@@ -469,12 +475,14 @@ impl Run {
             .ok_or_else(damaged)
     }
 
-    /// Returns what the block before `behind` has of a timeline's list.
+    /// Returns the part of a timeline's list in the block before `behind`; `None` if the block has
+    /// no entry of the list.
     fn part_in(&self, behind: usize, timeline: Timeline) -> io::Result<Option<Part>> {
         let Some(index) = behind.checked_sub(1) else {
             return Ok(None);
         };
         let block = self.directory.get(index).ok_or_else(damaged)?;
+        // The lists of all other timelines of a block begin in that block.
         let before = if block.timeline == timeline {
             block.before
         } else {
@@ -486,6 +494,7 @@ impl Run {
         while !from.0.is_empty() {
             let of = from.small().ok_or_else(damaged)?;
             if of > timeline {
+                // Parts are in the order of timelines, so the rest belongs to other lists.
                 break;
             }
             let mut read = || {
@@ -517,7 +526,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns why the run cannot be read, or that it is damaged.
+    /// Returns why the run cannot be read, or that the run is damaged.
     pub(in super::super) fn entry(
         &self,
         index: u32,
@@ -536,6 +545,7 @@ impl Run {
 
     fn block_of_entries(&self, number: usize) -> io::Result<Vec<GainedEntry>> {
         let begin = *self.entry_blocks.get(number).ok_or_else(damaged)?;
+        // The last block of entries ends where the lists begin.
         let lists = self
             .directory
             .first()
@@ -573,6 +583,7 @@ impl Run {
                 Ok(bytes.get(begin..end).ok_or_else(damaged)?.to_vec())
             }
             Body::File(file, _) => {
+                // Before the buffer is made: a damaged offset must not take the memory.
                 if offset.saturating_add(u64::try_from(length).unwrap_or(u64::MAX)) > self.end {
                     return Err(damaged());
                 }
@@ -668,6 +679,8 @@ pub(super) fn merge<W: Write>(
     let mut first = 0_u32;
     let mut inputs = vec![];
     for run in runs {
+        // The entries of all runs become one list, so the indexes of a later run move behind those
+        // of the earlier ones.
         inputs.push((first, run.all_parts().peekable()));
         first = first.checked_add(run.entries).ok_or_else(too_many)?;
     }
@@ -696,6 +709,7 @@ fn head(
 /// Returns the ranges of runs that follow one another, with neighbours joined.
 pub(super) fn apart_of(runs: &[Arc<Run>]) -> Apart {
     let mut all: Apart = runs.iter().flat_map(|run| run.apart.clone()).collect();
+    // Sorted by feed, the ranges of successive runs are neighbours.
     all.sort_by_key(|(source, range)| (*source, range.start));
     let mut joined: Apart = vec![];
     for (source, range) in all {
