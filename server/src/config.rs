@@ -1,8 +1,9 @@
 //! Settings of the server: flag over environment over file over default.
 //!
-//! Pure, except for reading files. [`ServeArgs`] names each setting once: clap makes the flags and variables of it, and
-//! serde the keys of the file. One pass checks everything and reports all problems together, before anything is
-//! opened. Settings that shape bytes are only proposals here: they reach the feeds as commits.
+//! Shell: files. [`ServeArgs`] names each setting once: clap makes the flags and variables, and
+//! serde the keys of the file. One pass checks everything and reports all problems together, before
+//! anything is opened. Settings that shape bytes are only proposals here: they reach the feeds as
+//! commits.
 
 use std::{
     collections::BTreeSet,
@@ -73,8 +74,8 @@ pub struct ServeArgs {
         default_value_t = 1
     )]
     pub recent_max_age: u32,
-    /// Periods for which /sup.json tells which feeds changed, the usual one first, or none for no such
-    /// documents
+    /// Periods for which /sup.json tells which feeds changed, the usual one first, or none for no
+    /// such documents
     #[arg(
         long,
         env = "SIMPLEFEED_SUP_PERIODS",
@@ -110,8 +111,8 @@ pub struct ServeArgs {
     /// Most connections at the same time
     #[arg(long, env = "SIMPLEFEED_CONNECTIONS", value_name = "N", default_value_t = CONNECTIONS_MAX)]
     pub connections: u32,
-    /// How long a connection may be idle, or take to send the head of a request; longer than a proxy keeps
-    /// one
+    /// How long a connection may be idle, or take to send the head of a request; longer than a
+    /// proxy keeps one
     // Longer than nginx keeps a connection (60 s), so nginx never uses one that was just closed.
     #[arg(
         long,
@@ -157,7 +158,8 @@ impl Default for ServeArgs {
 }
 
 impl ServeArgs {
-    /// Checks the settings. A key in `unread` has a value that could not be read, so its absence is no problem here.
+    /// Checks the settings. A key in `unread` has a value that could not be read, so a missing
+    /// value of that key is no problem here.
     fn check(&self, unread: &[String], problems: &mut Vec<String>) {
         let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
         let data = self.data.as_deref().unwrap_or(Path::new(""));
@@ -200,14 +202,16 @@ impl ServeArgs {
         if let Some(problem) = self.public_url.as_ref().and_then(problem_of_url) {
             problems.push(format!("public_url {problem}"));
         }
-        // The listener's own address can be the public URL only where the clients are on this machine.
+        // The listener's own address can be the public URL only where the clients are on this
+        // machine.
         let local = self.listen.ip().is_loopback();
         let public = self.public_url.as_ref().map_or(local, is_loopback);
         if !local && self.public_url.is_none() && is_known("public_url") {
             problems.push("public_url is not given, and the listener is not on loopback".into());
         }
         let confined = match &self.publish_listen {
-            // A public URL beyond loopback means a proxy, and then anybody can reach a listener on loopback.
+            // A public URL beyond loopback means a proxy, and then anybody can reach a listener on
+            // loopback.
             None => local && public,
             Some(ListenAddress::Address(address)) => address.ip().is_loopback(),
             Some(ListenAddress::Socket(_)) => true,
@@ -422,8 +426,8 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Returns the checked settings: those of `args`, and of their file where they are not `given` as a flag or in
-    /// the environment.
+    /// Returns the checked settings: those of `args`, and of their file where they are not `given`
+    /// as a flag or in the environment.
     ///
     /// # Errors
     ///
@@ -436,7 +440,8 @@ impl Config {
         // A problem does not end the checks: the operator sees all of them at once.
         args.check(&keys, &mut problems);
         args.check_folders(&mut problems);
-        // Read for its problems only. The listeners get their rules from `access_at_start`, and from `access` on SIGHUP.
+        // Read for its problems only. The listeners get their rules from `access_at_start`, and
+        // from `access` on SIGHUP.
         if let Some(path) = &args.tokens {
             match read_tokens_at_start(path) {
                 Ok((tokens, is_torn)) => {
@@ -457,7 +462,8 @@ impl Config {
         }
     }
 
-    /// Checks this configuration for the address that the listener really has, which systemd may have bound.
+    /// Checks this configuration for the address that the listener really has, which systemd may
+    /// have bound.
     ///
     /// # Errors
     ///
@@ -468,6 +474,7 @@ impl Config {
             listen,
             ..self.0.clone()
         };
+        // `new` has checked all settings. Here only the checks of the address can fail.
         there.check(&[], &mut problems);
         if problems.is_empty() {
             Ok(())
@@ -476,7 +483,8 @@ impl Config {
         }
     }
 
-    /// Returns the access rules of the main listener, and those of the listener for publishing, if there is one.
+    /// Returns the access rules of the main listener, and those of the listener for publishing, if
+    /// there is one.
     ///
     /// # Errors
     ///
@@ -486,8 +494,8 @@ impl Config {
         Ok(self.access_of(tokens))
     }
 
-    /// Returns the rules as [`access`](Self::access) does, for a start after a power cut: a last line of which only a part
-    /// was kept is left out.
+    /// Returns the rules as [`access`](Self::access) does, for a start after a power cut: a last
+    /// line of which only a part was kept is left out.
     ///
     /// # Errors
     ///
@@ -517,6 +525,7 @@ impl Config {
 
     /// Returns the data folder, which holds the log and everything made from it.
     pub fn data(&self) -> &Path {
+        // `check` refuses settings without a data folder.
         self.0.data.as_deref().expect("a checked setting")
     }
 
@@ -532,7 +541,7 @@ impl Config {
         }
     }
 
-    /// Returns all settings that have a value, each with its name in a file and its value in TOML.
+    /// Returns all settings that have a value, each with the name in a file and the value in TOML.
     ///
     /// # Errors
     ///
@@ -567,8 +576,8 @@ fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
     parse_tokens(path, &text_of_tokens(path)?)
 }
 
-/// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a mistake, or somebody
-/// is still writing it. Returns whether there is one, too.
+/// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a
+/// mistake, or somebody is still writing it. Also returns whether there is such a line.
 fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
     let text = text_of_tokens(path)?;
     let tokens = parse_tokens(path, access::whole_lines(&text))?;
@@ -576,7 +585,7 @@ fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
 }
 
 fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {
-    // A running server reads it again: a pipe would hold it up.
+    // A running server reads the file again, and a pipe would hold the server up.
     let bytes = regular::read(path);
     let text = bytes.and_then(|bytes| access::text_of(bytes).map_err(io::Error::other));
     text.map_err(|error| ConfigError {
@@ -591,7 +600,7 @@ fn parse_tokens(path: &Path, text: &str) -> Result<Tokens, ConfigError> {
     })
 }
 
-/// Returns the listener's address in a configuration file, if it has one.
+/// Returns the listener's address in a configuration file, if the file has one.
 ///
 /// # Errors
 ///
@@ -640,8 +649,8 @@ struct FileProblems {
     keys: Vec<String>,
 }
 
-/// Fills in the settings of a file that are not `given`. Each key is read by itself, so all problems are reported
-/// together.
+/// Fills in the settings of a file that are not `given`. Each key is read by itself, so all
+/// problems are reported together.
 fn read_file(
     path: &Path,
     args: ServeArgs,
@@ -669,6 +678,7 @@ fn read_file(
         }
     }
     let filled: ServeArgs = filled.try_into().map_err(|error| unreadable(told(error)))?;
+    // The path is no key of a file (`serde(skip)`), so `filled` lacks the path.
     let config = args.config;
     Ok((ServeArgs { config, ..filled }, wrong))
 }
@@ -677,7 +687,7 @@ fn problem_of_url(url: &Url) -> Option<&'static str> {
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return Some("is not an http or https URL");
     }
-    // Every URL in a document begins with this one, so it cannot have anything behind its path.
+    // Every URL in a document begins with this one, so nothing can stand behind the path here.
     if url.query().is_some()
         || url.fragment().is_some()
         || !url.username().is_empty()
@@ -801,7 +811,8 @@ mod tests {
         );
     }
 
-    /// Goal: only the folder for documents may be within the data folder, however its path is written.
+    /// Goal: only the folder for documents may be within the data folder, however its path is
+    /// written.
     #[test]
     fn documents_do_not_lie_among_the_state() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The way to a log that a server has open: a socket in its data folder.
 //!
-//! Shell: a Unix socket that only its owner can open. A client sends a task as one line of JSON and reads
-//! the output, line by line; the last line is the exit code. One task runs at a time, others wait; a server
-//! that is asked to stop breaks it off.
+//! Shell: a Unix socket that only its owner can open. A client sends a task as one line of JSON and
+//! reads the output, line by line; the last line is the exit code. One task runs at a time, others
+//! wait; a server that is asked to stop breaks the task off.
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
@@ -37,9 +37,9 @@ use crate::{
 
 /// Pause between two looks for a client: the longest delay of a task on an idle server.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time that a client has to send its task, and to read each line.
+/// Time that a client has to send a task, and to read each line.
 const WAIT: Duration = Duration::from_secs(2);
-/// Time after which a client says that it waits.
+/// Time after which a waiting client says so.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAITS: &str =
     "Waiting for the server: it does another task, or can take none now (`health` may say why).";
@@ -50,7 +50,7 @@ const TASK_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// It has read the order, and carries it out next.
+    /// The server has read the order, and carries the order out next.
     Begun,
     Exit(u8),
     #[serde(untagged)]
@@ -103,13 +103,14 @@ impl Ground {
     }
 }
 
-/// Returns the message about a clock that was accepted, for a log whose last commit is of the time `last`.
+/// Returns the message about a clock that was accepted, for a log whose last commit is of the time
+/// `last`.
 pub fn accepted(now: Timestamp, last: Timestamp) -> String {
     let accepted = format!("The clock is accepted: it is {now}.");
     if last <= now {
         return accepted;
     }
-    // The order of entries is for ever.
+    // Entries keep their order for ever, so no stamp may lie before the last commit.
     format!(
         "{accepted} The last commit is of {last}: new entries are stamped just behind it until the clock has passed it."
     )
@@ -129,7 +130,7 @@ pub fn serve(listener: &UnixListener, ground: &Ground, stop: &Stop) {
 }
 
 fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
-    // On some systems, a connection inherits that from the listener.
+    // On some systems, a connection inherits the mode of the listener, which does not block.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
@@ -171,12 +172,12 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
 ///
 /// Returns why the server's answer does not arrive.
 pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
-    // A killed server leaves its socket, at which nobody listens.
+    // A killed server leaves a socket at which nobody listens.
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
     };
-    // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a thread
-    // reads on.
+    // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a
+    // thread reads on.
     let (send, answers) = channel();
     let answering = stream.try_clone()?;
     let reader = std::thread::Builder::new().spawn(move || {

@@ -57,7 +57,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     // Another program may have port 8080; then any free one will do.
     let (preferred, config) = (config(preferred)?, config(free)?);
     let listening = match args.listen {
-        // Asked for, so another one will not do. Checked as that of any server.
+        // The user asked for this address, so no other one will do.
         Some(_) => Listening::bind(&preferred)?,
         None => Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?,
     };
@@ -65,7 +65,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     let store = SledStore::from(opening::open(folder.path())?);
     let server = Server::start(&config, listening, store)?;
     let (publisher, runtime) = server.publisher();
-    // The sample is there before its URL is printed.
+    // The sample is there before the URL is printed.
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
@@ -78,7 +78,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
 
 fn introduce(url: &str) {
     let feed = format!("{url}feeds/{FEED}");
-    // A demo goes on without its reader.
+    // A demo goes on without a reader of stdout.
     let _closed = writeln!(
         io::stdout(),
         "Open {url}ui/ in a browser.\n\n\

@@ -1,7 +1,7 @@
 //! Endpoints: the URLs of a server, a file per subject.
 //!
-//! Shell: between the HTTP pipeline and what it shows. Each file has the table of its paths, methods, rights and
-//! handlers; [`ALL`] lists these tables.
+//! Shell: the handles of a server. Each file has a table of paths, methods, rights and handlers;
+//! [`ALL`] lists these tables.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ pub fn table(has_pages: bool) -> Table<Site> {
     }
 }
 
-/// Handles of a server, of which each file of endpoints has those that it asks.
+/// Handles of a server, in a group for each file of endpoints.
 #[derive(Debug)]
 pub struct Site {
     /// Feeds, and the rights to them.
@@ -105,11 +105,11 @@ pub struct Site {
     pub waits: WaitParts,
     /// Streams of events about new entries.
     pub events: EventParts,
-    /// Handlers of what publishers send.
+    /// Handles for requests of publishers.
     pub publishing: PublishParts,
     /// Updates of feeds and timelines.
     pub sup: SupParts,
-    /// Lists of what timelines follow, and their changes.
+    /// Handles for follows of timelines: lists, and changes.
     pub timelines: TimelineParts,
     /// Counts of entries by spans of time.
     pub rates: RateParts,
@@ -180,6 +180,7 @@ impl Site {
             metrics,
             ..
         } = handles;
+        // All that wait share the places, because each of them holds a connection.
         let parking = Parking::beside(config.limits().connections);
         let held = || Arc::clone(&shelf);
         Self {
@@ -231,12 +232,12 @@ impl Site {
     }
 }
 
-/// Returns a URL or path without a slash at its end.
+/// Returns a URL or path without a slash at the end.
 fn without_slash(url: &str) -> String {
     url.trim_end_matches('/').into()
 }
 
-/// Runs work that may read from the disk on a thread where it holds up no connection.
+/// Runs work that may read from the disk on a thread that serves no connection.
 ///
 /// # Errors
 ///
@@ -247,8 +248,8 @@ async fn off_thread<T: Send + 'static>(
     pipeline::off_thread(|| work().map_err(ReadError::from)).await
 }
 
-/// Returns whether the sender of a request may see a feed. To see a closed timeline is to see entries of all closed
-/// feeds that it follows, or ever followed.
+/// Returns whether the sender of a request may see a feed. To see a closed timeline is to see
+/// entries of all closed feeds that the timeline follows, or ever followed.
 ///
 /// # Errors
 ///
@@ -279,10 +280,12 @@ fn may_see_closed(
     if sight.is_all() {
         return Ok(true);
     }
+    // A right to the timeline alone is not enough: the entries are those of closed feeds.
     if !sight.shows(name) {
         return Ok(false);
     }
     let closed = timelines.closed_sources(feed)?;
+    // `None` stands for a feed that is no timeline, where the feed's own name decides.
     Ok(closed.is_none_or(|closed| {
         closed.feeds.iter().all(|feed| sight.shows(feed))
             && closed.patterns.iter().all(|pattern| sight.covers(pattern))

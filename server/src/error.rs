@@ -22,7 +22,8 @@ pub enum ServeError {
     /// The system refuses the server a thread, a signal or a listener.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
-    /// A file or a folder of the log cannot be used: it may be of another kind, or of another user. Nothing was served.
+    /// A file or a folder of the log cannot be used: it may be of another kind, or of another user.
+    /// Nothing was served.
     #[error("the folder of the log cannot be used")]
     Folder(#[source] StoreError),
     /// The file of tokens, or a socket that was handed over, cannot be used. Nothing was served.
@@ -31,7 +32,8 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[source] LogError),
-    /// The epoch of a restored log would be numbered by a clock that is not accepted. Nothing was served.
+    /// The epoch of a restored log would be numbered by a clock that is not accepted. Nothing was
+    /// served.
     #[error(
         "the log was restored, and the system clock ({now}) is more than five years ahead of all that the data folder knows \
          ({known}): set the clock or, if it is right, run `simplefeed-server clock accept`"
@@ -42,7 +44,8 @@ pub enum ServeError {
         /// The time on the system clock.
         now: Timestamp,
     },
-    /// The epoch of a restored log would be numbered by a clock that is before any log. Nothing was served.
+    /// The epoch of a restored log would be numbered by a clock that is before any log. Nothing was
+    /// served.
     #[error("the log was restored, and the system clock ({now}) is before any log: set the clock")]
     EarlyClock {
         /// The time on the system clock.
@@ -51,7 +54,8 @@ pub enum ServeError {
     /// The log cannot be used. Nothing was served.
     #[error("the log cannot be served")]
     Log(#[from] LogError),
-    /// The data folder was not what the server had opened, so it took no entries any more. Nothing acknowledged is lost.
+    /// The data folder was not what the server had opened, so the server took no entries any more.
+    /// Nothing acknowledged is lost.
     #[error("the data folder was not what the server had opened, so it took no entries any more")]
     Displaced,
     /// The log cannot be closed cleanly. Nothing is lost.

@@ -21,7 +21,8 @@ pub const NOT_FOUND: u8 = 10;
 pub const LOCKED: u8 = 11;
 /// Stored data is damaged, or of a newer version.
 pub const INTEGRITY: u8 = 15;
-/// The data folder of a server was moved, replaced or changed under it, so it took no entries any more.
+/// The data folder of a server was moved, replaced or changed under it, so the server took no
+/// entries any more.
 pub const DISPLACED: u8 = 16;
 /// Ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
@@ -97,6 +98,7 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     let lack = lack_in(error.as_ref());
     let advice = lack.and_then(advice);
     let advice = advice.map(|advice| format!("hint: {advice}."));
+    // The advice is about any lack of the system, and the hint about this one.
     texts.extend(hint_for_threads(error).map(Into::into).or(advice));
     let is_log = error
         .chain()
@@ -138,6 +140,7 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
             || cause.downcast_ref().is_some_and(of_open)
     });
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    // A thread that cannot be started for a limit fails with EAGAIN (pthread_create(3)).
     let is_limited = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     (is_start && causes.any(is_limited)).then_some(
         "hint: the system gives the server no more threads or memory: look at the limits of tasks (TasksMax, pids.max, \
@@ -159,7 +162,7 @@ const OF_THE_LOG: [&str; 10] = [
     "witness",
 ];
 
-/// Returns what to do about a file that the operating system keeps from the log.
+/// Returns a hint about a file that the operating system keeps from the log.
 fn hint_for_files(error: &anyhow::Error) -> Option<&'static str> {
     let (path, source) =
         error
@@ -170,6 +173,7 @@ fn hint_for_files(error: &anyhow::Error) -> Option<&'static str> {
                 _ => None,
             })?;
     let mut names = path.iter();
+    // The hints are about the data folder, so other paths get none.
     names.find(|name| OF_THE_LOG.iter().any(|known| name == known))?;
     match source.kind() {
         io::ErrorKind::PermissionDenied => Some(

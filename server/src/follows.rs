@@ -1,6 +1,7 @@
 //! Timelines, as the writer asks for them.
 //!
-//! Pure: the writer and the views do not know each other.
+//! Shell: the timelines in memory. The writer and the views do not know each other, so this file
+//! stands between them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Asks a running server whether it is ready, where there is no `curl`.
+//! Asks a running server for its readiness, where there is no `curl`.
 //!
 //! Shell: a socket.
 
@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time that a server may take to connect, and to answer: longer than it takes to say that its disk hangs.
+/// Time that a server may take to connect, and to answer: longer than a server takes to say that
+/// the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -21,7 +22,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 pub fn ask(address: SocketAddr) -> Result<(bool, String), String> {
     ask_at(address).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("nobody listens at {address}"),
-        // A socket whose time is over says the latter.
+        // A socket whose time is over says `WouldBlock`.
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             let seconds = PATIENCE.as_secs();
             format!("the server at {address} gives no answer within {seconds} s")
@@ -41,13 +42,14 @@ fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
     let address = SocketAddr::new(here, address.port());
     let deadline = Instant::now() + PATIENCE;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    // A server that takes no request must not hold this command up either.
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(asked.as_bytes())?;
     let mut answer = vec![];
     let mut piece = [0; 4_096];
     loop {
-        // In all, however slowly it comes.
+        // The time is for the whole answer, however slowly the bytes come.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -1,16 +1,18 @@
 //! The Simplefeed server: publishes entries into a durable log and shows it as Atom documents.
 //!
-//! **publish → commit → views → bytes → HTTP**, and no arrow points back. The rooms are crates of their own, internal to
-//! this one:
+//! Shell: threads, sockets, signals, files. **publish → commit → views → bytes → HTTP**, and no
+//! arrow points back. The rooms are crates of their own, internal to this crate:
 //!
 //! - `simplefeed-process`: time, threads, and the limits of the system.
-//! - `simplefeed-log`: the entry log, its contract and its two kinds.
+//! - `simplefeed-log`: the entry log: the contract, and two kinds.
 //! - `simplefeed-publish`: the single writer, with group commit. A publish begins there.
 //! - `simplefeed-resource`: representations that can be sent, between views and HTTP.
-//! - `simplefeed-views`: documents, archive files, the archive index and updates, computed from commits.
-//! - `simplefeed-http`: the pipeline: connections, access, conditional requests, codings, problems. A read begins there.
+//! - `simplefeed-views`: documents, archive files, the archive index and updates, computed from
+//!   commits.
+//! - `simplefeed-http`: the pipeline: connections, access, conditional requests, codings, problems.
+//!   A read begins there.
 //!
-//! This crate puts them together. Its modules, in the order to read them:
+//! This crate puts them together. The modules, in the order to read them:
 //!
 //! - [`endpoints`]: the URLs, a file per subject.
 //! - [`views`]: the views that a server has.
@@ -19,8 +21,8 @@
 //! - [`error`]: reasons why a server cannot run.
 //! - [`listening`]: sockets and signals.
 //! - [`serve`]: all of it put together, running.
-//! - [`upkeep`]: verification, repair, copies and recovery of a log; [`control`] does them while a server runs, at a
-//!   [`socket`].
+//! - [`upkeep`]: verification, repair, copies and recovery of a log; [`control`] does them while a
+//!   server runs, at a [`socket`].
 //! - [`health`]: whether a server is ready.
 //! - [`logging`]: lines on stderr, which no work waits for.
 //! - [`exit`]: the exit codes of both programs.

@@ -1,4 +1,4 @@
-//! Listeners of a server, and the signals that it obeys.
+//! Listeners of a server, and the signals that the server obeys.
 //!
 //! Shell: sockets, signals, the system's limits.
 
@@ -45,15 +45,16 @@ use crate::{
     socket,
 };
 
-/// File descriptors kept for files, beside those of connections: those of the log and the views, and copies of bodies.
+/// File descriptors kept for files, beside those of connections: those of the log and the views,
+/// and copies of bodies.
 const FILES: usize = 256 + COPIES_MAX;
-/// Of those, the ones without which nothing is served.
+/// Of those, the descriptors without which nothing is served.
 const FILES_LEAST: usize = 24;
 /// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
 /// Most sockets that are handed over.
 const SOCKETS_MAX: u64 = 256;
-/// Mode of the socket for publishing: its owner and its group may connect.
+/// Mode of the socket for publishing: the owner and the group may connect.
 const PUBLISHERS: u32 = 0o660;
 
 /// Bound listeners. They are bound before the log is opened, so a busy port leaves the log alone.
@@ -83,7 +84,7 @@ impl Listening {
             .map_err(ServeError::Start)?;
         // tokio's sockets and signals belong to the runtime that is entered.
         let entered = runtime.enter();
-        // systemd may have bound it for us, so no client is refused while we start.
+        // systemd may have bound the listeners for us, so no client is refused while we start.
         let mut listeners = activated()?;
         if listeners.is_empty() {
             listeners.push(bind_address(config.listen)?);
@@ -109,8 +110,8 @@ impl Listening {
         })
     }
 
-    /// Takes the signals that ask the process to end. Call it before the server is announced, so that it always ends in
-    /// order.
+    /// Takes the signals that ask the process to end. The call belongs before the announcement of
+    /// the server, so that the server always ends in order.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl Listening {
         })
     }
 
-    /// Returns the address of the main listener, with the port that it really has.
+    /// Returns the address of the main listener, with the real port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -142,7 +143,7 @@ impl Listening {
         self.others.iter().map(|(_, address)| *address)
     }
 
-    /// Returns the listener for publishing requests, if it is a separate one.
+    /// Returns the listener for publishing requests, if there is a separate one.
     pub fn publishing(&self) -> Option<&ListenAddress> {
         self.publishing.as_ref().map(|(_, door)| door)
     }
@@ -157,8 +158,8 @@ impl Listening {
         self.runtime.handle().clone()
     }
 
-    /// Serves until `stop` completes and the requests in flight are answered, or cut off. Work that blocks its thread
-    /// gets `cut_off` to end.
+    /// Serves until `stop` completes and the requests in flight are answered, or cut off. Work that
+    /// blocks its thread gets `cut_off` to end.
     pub(crate) fn serve(
         self,
         config: &Config,
@@ -199,7 +200,7 @@ impl Listening {
             open: Arc::default(),
             stopping: stopped.clone(),
         };
-        // One service, so that all sockets for readers share its slots.
+        // One service, so that all sockets for readers share the slots.
         let reading = feeds(&gates.reading);
         let others = self.others.into_iter().map(|(listener, _)| listener);
         let readers = std::iter::once(self.listener).chain(others);
@@ -243,7 +244,7 @@ pub(crate) struct Gates {
 }
 
 impl Gates {
-    /// Returns the rules of a configuration, with its tokens.
+    /// Returns the rules of a configuration, with the tokens.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ impl Gates {
     }
 }
 
-/// Returns the sockets that systemd has bound for this process, in its order.
+/// Returns the sockets that systemd has bound for this process, in systemd's order.
 fn activated() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
     let count = std::env::var_os("LISTEN_FDS").and_then(|count| count.to_str()?.parse().ok());
     if count.is_some_and(|count: u64| count > SOCKETS_MAX) {
@@ -338,8 +339,8 @@ fn bind_door(door: &ListenAddress) -> Result<(Listener, ListenAddress), ServeErr
     }
 }
 
-/// Raises the system's limit on open files for so many connections at each of some listeners. Returns the number of
-/// connections that it allows.
+/// Raises the system's limit on open files, for `connections` at each of `doors` listeners. Returns
+/// the number of connections that the limit allows.
 fn allow_connections(connections: usize, doors: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
     let needed = connections.saturating_mul(doors).saturating_add(FILES);
@@ -358,7 +359,7 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
         Err(_) => limits.current.unwrap_or(needed),
     };
     let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-    // Of few, half are for connections.
+    // Of few descriptors, half are for connections.
     let left = allowed.saturating_sub(FILES.min(allowed / 2 + FILES_LEAST));
     // One at least, or nothing would be served.
     let fewer = connections.min((left / doors).max(1));
@@ -380,7 +381,8 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Completes when the process is asked to end. Returns true for SIGINT, from a terminal, and false for SIGTERM.
+    /// Completes when the process is asked to end. Returns true for SIGINT, from a terminal, and
+    /// false for SIGTERM.
     pub async fn received(mut self) -> bool {
         tokio::select! {
             _ = self.terminate.recv() => false,

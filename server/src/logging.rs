@@ -1,7 +1,7 @@
 //! Lines on stderr, which no work waits for.
 //!
-//! Shell: stderr, a thread, the hook of panics. Whoever reads stderr may go away, stand still or have a full disk. A line
-//! that cannot be written then is dropped and counted.
+//! Shell: stderr, a thread, the hook of panics. Whoever reads stderr may go away, stand still or
+//! have a full disk. A line that cannot be written then is dropped and counted.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -37,13 +37,15 @@ pub fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Lets the process log what `filter` wants, and its panics. Lines that are left at the end are written by [`flush`].
+/// Lets the process log the events that `filter` wants, and panics. Lines that are left at the end
+/// are written by [`flush`].
 ///
 /// # Errors
 ///
 /// Returns the mistake in the filter.
 pub fn start(filter: &str) -> Result<(), ParseError> {
-    // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on a page.
+    // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on
+    // a page.
     let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
     let lines = LINES.get_or_init(Lines::start);
     std::panic::set_hook(Box::new(tell_panic));
@@ -63,16 +65,16 @@ pub fn say(text: &str) {
     lines.flush();
 }
 
-/// Waits until all lines are written, a second at most. After a timeout, later calls return at once until the queue is
-/// empty.
+/// Waits until all lines are written, a second at most. After a timeout, later calls return at once
+/// until the queue is empty.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush();
     }
 }
 
-/// Tells a panic as the standard hook does, which would wait for stderr for ever. A panic of the main thread ends the
-/// process, so the line is written first.
+/// Tells a panic as the standard hook does, which would wait for stderr for ever. A panic of the
+/// main thread ends the process, so the line is written first.
 fn tell_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("<unnamed>");
@@ -83,6 +85,7 @@ fn tell_panic(panic: &PanicHookInfo<'_>) {
     }
     let lines = LINES.get_or_init(Lines::start);
     lines.put_or_write(text.into());
+    // The thread that writes the lines cannot wait for that.
     if name != THREAD {
         lines.flush();
     }
@@ -125,7 +128,7 @@ impl Lines {
         Self { queue, waiting }
     }
 
-    /// Takes a line, or drops it. Returns it if there is no thread that writes.
+    /// Takes or drops a line. Returns the line if there is no thread that writes.
     fn put(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
         let length = line.len();
         // A line of any length, where no other waits: the report of a command may be one.
@@ -139,6 +142,7 @@ impl Lines {
             return Ok(());
         }
         self.queue.send(Item::Line(line)).map_err(|refused| {
+            // Without the thread, nobody else takes these bytes off.
             self.waiting.bytes.fetch_sub(length, Ordering::AcqRel);
             match refused.0 {
                 Item::Line(line) => line,
@@ -147,7 +151,8 @@ impl Lines {
         })
     }
 
-    /// Takes a line, or writes it on this thread: a system that gives no thread is what the line may be about.
+    /// Takes a line, or writes the line on this thread: the line may be about a system that gives
+    /// no thread.
     fn put_or_write(&self, line: Vec<u8>) {
         if let Err(line) = self.put(line) {
             let patience = Timespec::try_from(PATIENCE).ok();
@@ -169,7 +174,7 @@ impl Lines {
             return;
         }
         let is_late = written.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        // The thread clears it only behind a line.
+        // The thread clears the mark only behind a line.
         if is_late && self.waiting.bytes.load(Ordering::Acquire) > 0 {
             self.waiting.is_overdue.store(true, Ordering::Release);
         }
@@ -216,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Writes a line, and then how many before it were dropped.
+    /// Writes a line, and then the number of lines before that were dropped.
     fn write(&mut self, line: &[u8]) {
         let dropped = dropped_lines();
         if !self.write_line(line) {
@@ -226,6 +231,7 @@ impl Writer {
         let lines = dropped - self.told;
         if lines > 0 {
             let told = format!("{lines} lines of the log were dropped, since nobody took them\n");
+            // A number that could not be written is told again behind a later line.
             if self.write_line(told.as_bytes()) {
                 self.told = dropped;
             }
@@ -235,6 +241,7 @@ impl Writer {
     /// Returns whether all of a line is written.
     fn write_line(&mut self, line: &[u8]) -> bool {
         if self.is_torn {
+            // The next line stays whole, because a line break ends the part of the line before.
             self.is_torn = write_to_stderr(b"\n").is_err();
         }
         let mut rest = line;
@@ -249,7 +256,7 @@ impl Writer {
     }
 }
 
-/// Writes a part of some bytes, however long that takes. Returns its length.
+/// Writes a part of some bytes, however long that takes. Returns the length of that part.
 fn write_to_stderr(bytes: &[u8]) -> rustix::io::Result<usize> {
     let stderr = io::stderr();
     loop {

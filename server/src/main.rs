@@ -57,7 +57,8 @@ mod token_file;
 
 use token_file::TokenFile;
 
-/// glibc's allocator took a quarter of the CPU of an append, and mimalloc half as much memory again over many feeds.
+/// glibc's allocator took a quarter of the CPU of an append, and mimalloc half as much memory again
+/// over many feeds.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -68,8 +69,9 @@ const FILES_LEAST: u64 = 48;
 ///
 /// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.
 ///
-/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 16 data folder changed under
-/// the server, 130 interrupted, 143 terminated by a second signal, 101 or 134 a fault of this program.
+/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 16 data
+/// folder changed under the server, 130 interrupted, 143 terminated by a second signal, 101 or 134
+/// a fault of this program.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
@@ -152,10 +154,11 @@ enum TokenCommand {
 
 #[derive(Debug, Subcommand)]
 enum ClockCommand {
-    /// Let a log be stamped by the system clock although it has leapt far ahead; look at `date` first
+    /// Let a log be stamped by the system clock although it has leapt far ahead; look at `date`
+    /// first
     ///
-    /// A leap of more than a month is not followed before. Where the clock is more than five years ahead of all that the
-    /// data folder knows, a server publishes nothing before.
+    /// A leap of more than a month is not followed before. Where the clock is more than five years
+    /// ahead of all that the data folder knows, a server publishes nothing before.
     Accept(AcceptArgs),
 }
 
@@ -252,6 +255,8 @@ struct NewFolderArgs {
 }
 
 fn main() -> ExitCode {
+    // Before anything is written: a write beyond the limit of a file's length must fail, and not
+    // end the process by a signal.
     survive_long_files();
     let parsed = CommandLine::command().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((CommandLine::from_arg_matches(&matches)?, matches)));
@@ -277,6 +282,7 @@ fn main() -> ExitCode {
         }
         exit::code_of(&error)
     });
+    // The thread that writes the lines ends with the process.
     logging::flush();
     ExitCode::from(code)
 }
@@ -308,7 +314,7 @@ fn carry_out(command: Command, matches: &ArgMatches) -> anyhow::Result<u8> {
     }
 }
 
-/// Returns where the value of a setting is from, as far as clap knows: it does not know the file.
+/// Returns where the value of a setting is from, as far as clap knows: clap does not know the file.
 fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
     let mut given = matches;
     while let Some((_, of_subcommand)) = given.subcommand() {
@@ -325,7 +331,7 @@ fn checked_config(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Confi
     })?)
 }
 
-/// Prints each setting in TOML, with its origin on request.
+/// Prints each setting in TOML, with the origin on request.
 fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let keys = match &args.serve.config {
         Some(path) => config::keys_in(path)?,
@@ -350,7 +356,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     output.end(exit::OK)
 }
 
-/// Asks a server whether it is ready.
+/// Prints whether a server is ready.
 fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     let listen = match (args.listen, &args.config) {
         (Some(listen), _) => Some(listen),
@@ -386,7 +392,7 @@ fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     run(server, signals)
 }
 
-/// Makes a token, notes it in the file of tokens if there is one, and prints it.
+/// Makes a token, adds a line to the file of tokens if there is one, and prints the token.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     if is_stdout_closed() {
         anyhow::bail!("stdout is closed, so nobody would see the token");
@@ -412,10 +418,10 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
             }
         }
     }
-    // Printed only once the file has it.
+    // Printed only once the file has the line.
     let printed = print_line(&token).context("cannot print the token");
     if let (Err(_), Some(path)) = (&printed, &args.tokens) {
-        // The token was not printed, so nobody has it.
+        // Nobody has a token that was not printed.
         let taken_back = TokenFile::open(path).and_then(|file| file.take_back(&line));
         if let Err(error) = taken_back {
             let path = path.display();
@@ -428,8 +434,8 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     printed.map(|()| exit::OK)
 }
 
-/// Returns whether stdout was closed when the program began. The runtime has put the null device in its place then, for
-/// reading and writing; a shell's `>/dev/null` is for writing only.
+/// Returns whether stdout was closed when the program began. The runtime then puts the null device
+/// in the place of stdout, for reading and writing; a shell's `>/dev/null` is for writing only.
 fn is_stdout_closed() -> bool {
     let stdout = io::stdout();
     let null = fs::metadata("/dev/null").map(|null| null.rdev());
@@ -461,6 +467,7 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     read_tokens(path)?;
     let failed = || format!("cannot write {}", path.display());
     let file = TokenFile::open(path).with_context(failed)?;
+    // Counted under the lock: another command may have changed the file since the look above.
     let revoked = tokens_of(access::whole_lines(&file.text), &args.name).count();
     if revoked == 0 {
         say(&format!(
@@ -536,11 +543,13 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     })
 }
 
-/// Notifies systemd. Where there is none, a failure does not matter. A reader that stands still holds no end up.
+/// Notifies systemd. Where there is no systemd, a failure does not matter. A reader that stands
+/// still holds up no end of the process.
 fn notify_systemd(state: NotifyState<'static>) {
     let is_start = matches!(state, NotifyState::Ready);
     let notify = move || drop(sd_notify::notify(&[state]));
-    // Without a thread, it may wait. A start without this message counts as failed, an end does not.
+    // Without a thread, the message may wait for its reader. A start without this message counts as
+    // failed, an end does not.
     if std::thread::Builder::new().spawn(notify.clone()).is_err() && is_start {
         notify();
     }
@@ -566,6 +575,7 @@ fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u
             socket.display()
         ));
     }
+    // Nobody listens at the socket, but a process holds the lock. So the lock is the error.
     code.map_or_else(|| Err(locked.into()), |code| output.end(code))
 }
 
@@ -578,6 +588,8 @@ fn accept_clock(data: &Path) -> anyhow::Result<u8> {
         }
         Err(error) => return Err(error.into()),
     };
+    // The next start counts the moment in this file as known, so that start does not refuse the
+    // clock.
     let now = clock::system().wall;
     let noted = opened.folder.moment().write(now);
     noted.context("the moment cannot be noted in the file `clock` of the data folder")?;
@@ -599,6 +611,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
+    // `--www` may name the folder of another server, which has a lock of its own.
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
     let views = FileViews::of_upkeep(&folders).all();
     let shown = with_timelines(&shared).context("the log cannot be read")?;
@@ -608,7 +621,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     });
     // The log can be closed only by its last owner.
     drop((shared, shown));
-    // With any fault, everything is left as it is.
+    // After any fault, everything stays unchanged.
     let sound = matches!(outcome, Ok(exit::OK));
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
@@ -645,11 +658,13 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
     output.end(code)
 }
 
-/// Returns the absolute path of the folder that a task makes, because the server that does it may be in another folder.
+/// Returns the absolute path of the folder that a task makes, because the server that does the task
+/// may run in another folder.
 ///
 /// # Errors
 ///
-/// Returns that it lies within the data folder: what is there is taken for the log's.
+/// Returns that the folder lies within the data folder, where everything counts as a part of the
+/// log.
 fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
     let absolute = |path: &Path| {
         std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
@@ -658,6 +673,7 @@ fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
     // Links count, too: the nearest folder that is there decides.
     let real = to.ancestors().find_map(|path| path.canonicalize().ok());
     let data = absolute(data)?;
+    // A data folder that is not there is an error of the task itself.
     let data = data.canonicalize().unwrap_or(data);
     if to.starts_with(&data) || real.is_some_and(|real| real.starts_with(&data)) {
         let problem = format!("--to {} lies within the data folder", to.display());
@@ -683,7 +699,8 @@ impl Output {
         }
     }
 
-    /// Returns the exit code of a task that had one, and whose lines are printed or not.
+    /// Returns the exit code of a task, or an error if a successful task has lines that could not
+    /// be printed.
     fn end(self, code: u8) -> anyhow::Result<u8> {
         // A reader such as `head` closes the pipe early.
         let failure = self

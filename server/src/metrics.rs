@@ -1,7 +1,7 @@
 //! Metrics of the server, for Prometheus.
 //!
-//! Pure, except that each request for them reads the log and the disk. No metric names a feed: some feeds are closed,
-//! and there may be a million.
+//! Shell: the log, the disk and `/proc`, which each request for the metrics reads. No metric names
+//! a feed: some feeds are closed, and there may be a million.
 
 use std::{
     path::PathBuf,
@@ -37,7 +37,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// The media type of Prometheus' own text format, which every scraper reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns the metrics in the text format that `accept` asks for, and its media type.
+/// Returns the metrics in the text format that `accept` asks for, and the media type of that
+/// format.
 pub fn form_of(text: String, accept: &str) -> (String, &'static str) {
     if accept.contains("application/openmetrics-text") {
         return (text, OPEN_METRICS);
@@ -45,8 +46,8 @@ pub fn form_of(text: String, accept: &str) -> (String, &'static str) {
     (in_prometheus_form(&text), PROMETHEUS)
 }
 
-/// Returns `OpenMetrics` text in Prometheus' own format: counters are named as their samples are, infos are gauges,
-/// and there is neither a unit nor an end.
+/// Returns `OpenMetrics` text in Prometheus' own format: counters are named as their samples are,
+/// infos are gauges, and there is neither a unit nor an end.
 fn in_prometheus_form(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = "";
@@ -173,7 +174,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads `/proc`. A value that cannot be read keeps its last one.
+    /// Reads `/proc`. A value that cannot be read stays as before.
     fn look_at_process(&self) {
         if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
             // The program's name comes before the last `)`, and may hold anything, spaces too.
@@ -310,7 +311,8 @@ pub enum Fate {
 }
 
 impl Metrics {
-    /// Returns the metrics of the log in a data folder, of its views, and of threads beside the writer.
+    /// Returns the metrics of the log in a data folder, of its views, and of threads beside the
+    /// writer.
     pub fn new(
         log: Arc<dyn EntryLog>,
         views: Views,
@@ -437,6 +439,7 @@ impl Metrics {
             looked.clock_behind.clone(),
         );
         looked.register_process(to);
+        // Prometheus' client libraries give these names no prefix.
         looked.process.registered(&mut self.plain);
         self
     }
@@ -468,6 +471,7 @@ impl Metrics {
         // Held until the text is complete, so the values of one answer belong together.
         let looked = self.looked.lock();
         let head = self.log.head();
+        // A gauge is an `i64`, which no count of a log exceeds.
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         looked.commits.set(whole(head.number.0));
         looked.feeds.set(whole(head.feeds));
@@ -475,6 +479,7 @@ impl Metrics {
             let lag = head.number.0.saturating_sub(progress.reached().0);
             let view_lag = Of { view: view.name() };
             looked.lags.get_or_create(&view_lag).set(whole(lag));
+            // The alerts and the dashboard ask for the older names of these two numbers.
             if view.name() == ARCHIVE {
                 looked.lag.set(whole(lag));
                 looked.documents.set(whole(view.made()));
@@ -500,12 +505,13 @@ impl Metrics {
             (&looked.dropped_lines, logging::dropped_lines()),
             (&looked.panics, looked.threads.panics()),
         ] {
+            // The counts are kept elsewhere, and a counter takes only the difference.
             counter.inc_by(count.saturating_sub(counter.get()));
         }
         looked.process.look_at_process();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");
-        // Two registries make one text, which has one `# EOF` at its end.
+        // Two registries make one text, which has one `# EOF` at the end.
         let end = text.trim_end_matches("# EOF\n").len();
         text.truncate(end);
         encode(&mut text, &self.registry).expect("writing to memory does not fail");
@@ -528,6 +534,7 @@ impl Traffic for Metrics {
     }
 
     fn answered(&self, route: &'static str, status: u16, took: Duration) {
+        // The busiest route, whose counters need no lookup by label.
         if route == DOCUMENT && matches!(status, 200 | 304) {
             let Documents {
                 sent,
@@ -563,6 +570,7 @@ impl WriterObserver for Metrics {
     }
 
     fn panicked(&self) {
+        // The process is about to abort, and with it ends the thread that writes the lines.
         logging::flush();
     }
 }

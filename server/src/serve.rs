@@ -1,7 +1,7 @@
 //! A running server: the log, the writer, the views and the listener, put together and taken apart.
 //!
-//! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no more commits, then
-//! everything committed is archived, and the log is closed.
+//! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no
+//! more commits, then everything committed is archived, and the log is closed.
 
 use std::{
     fmt,
@@ -60,7 +60,7 @@ use crate::{
 
 /// Time between two looks at a clock whose next second is waited for.
 const PART_OF_SECOND: Duration = Duration::from_millis(50);
-/// Longest time that work which was cut off may go on, before the server ends without it.
+/// Longest time for work that was cut off. Then the server ends without a further wait.
 const CUT_OFF: Duration = Duration::from_secs(5);
 /// Threads beside those of the workers, with some for merging and settling.
 const THREADS: usize = 24;
@@ -76,7 +76,7 @@ pub struct Server {
     publisher: Publisher,
     writer: JoinHandle<()>,
     stop: Stop,
-    /// Followers of the log, which end once they have seen all of it, and the scrubber.
+    /// Followers of the log, which end once they have seen all commits, and the scrubber.
     followers: Vec<JoinHandle<()>>,
     control: Option<JoinHandle<()>>,
     store: Box<dyn Store>,
@@ -93,7 +93,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`ServeError`]. The log is not closed then, so the next start opens it the careful way.
+    /// See [`ServeError`]. The log is not closed then, so the next start opens the log the careful
+    /// way.
     pub fn start(
         config: &Config,
         listening: Listening,
@@ -171,7 +172,7 @@ impl Server {
             threads: beside.threads.clone(),
         };
         let pipeline = Arc::new(build_pipeline(config, &public_url, handles));
-        // Behind the listener that keeps it current.
+        // Started behind the listener that keeps the catalogue current.
         followers.push(spawn_catalogue(catalogue, &beside)?);
         Ok(Self {
             pipeline,
@@ -199,7 +200,7 @@ impl Server {
         &self.public_url
     }
 
-    /// Returns the publisher into its log, and the runtime to wait on it.
+    /// Returns the publisher into the server's log, and the runtime on which to wait for answers.
     pub fn publisher(&self) -> (Publisher, tokio::runtime::Handle) {
         (self.publisher.clone(), self.listening.runtime())
     }
@@ -231,11 +232,12 @@ impl Server {
         info!(address = %listening.address(), %public_url, "started");
         let until = async {
             until.await;
-            // Now, since a publisher may wait for a settling, and the stop for the publisher.
+            // At once, since a publisher may wait for a settling, and the stop waits for the
+            // publisher.
             store.end_work();
         };
         let served = listening.serve(&config, gates, &pipeline, &metrics, until, CUT_OFF);
-        // The writer ends with the last clone of its publisher, and the pipeline has one.
+        // The writer ends with the last clone of the publisher, and the pipeline has one.
         drop((pipeline, metrics, publisher));
         drop(writer.join());
         // No commit comes any more, so the followers end once they have seen all.
@@ -244,7 +246,8 @@ impl Server {
         for thread in followers {
             drop(thread.join());
         }
-        // Behind the followers, which still had to read. A task of the control socket is broken off by this.
+        // Behind the followers, which still had to read. A task of the control socket is broken off
+        // by this.
         store.end_reading();
         drop(control.map(JoinHandle::join));
         if let Some(socket) = store.control_socket() {
@@ -280,7 +283,7 @@ fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError
         || Folders::new(config.data(), config.www.as_deref()),
         |held| Folders::held(&held, config.www.as_deref()),
     );
-    // A folder that cannot be made is reported by the archive, which needs it.
+    // A folder that cannot be made is reported by the archive, which needs the folder.
     let _unmade = create_folders(&[&folders.www]).is_err();
     let locked = folders.locked();
     locked.map_err(|error| ServeError::Folder(error.into()))
@@ -294,8 +297,9 @@ fn build_pipeline(config: &Config, public_url: &Url, handles: Handles) -> Pipeli
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
 }
 
-/// Makes the documents of all feeds, and ties them to the log: a commit invalidates them, then hurries the follower that
-/// wakes readers, and a reader of a timeline wakes the follower that archives.
+/// Makes the documents of all feeds, and ties them to the log: a commit invalidates them, then
+/// hurries the follower that wakes readers, and a reader of a timeline wakes the follower that
+/// archives.
 fn documents_of(
     log: &Arc<dyn EntryLog>,
     shown: &Arc<dyn ShownLog>,
@@ -307,7 +311,8 @@ fn documents_of(
     let documents = Arc::new(Documents::new(Arc::<dyn ShownLog>::clone(shown), archive));
     prepare_with(&views.push, &documents);
     invalidate_with(log, &views.timelines, &documents, catalogue);
-    // The listener comes behind those that invalidate what is kept: the follower that it urges reads documents.
+    // This listener comes behind those that invalidate copies in memory, because the urged follower
+    // reads documents.
     let urged = Arc::clone(&views.push);
     log.announcements()
         .listen(move |commit| urged.committed(commit));
@@ -324,7 +329,7 @@ fn wake_with(log: &Arc<dyn EntryLog>, archive: &Archive) {
     });
 }
 
-/// Lets documents be made ready before those who wait for them are woken.
+/// Lets documents be made ready before the readers that wait for them are woken.
 fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     let preparing = Arc::downgrade(documents);
     push.prepare_with(move |feed, coding| {
@@ -334,8 +339,9 @@ fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     });
 }
 
-/// Lets each commit invalidate what is kept in memory of its feeds, as soon as readers see it. So a publisher finds its
-/// own entries at once, and no reader of a document sees less than before.
+/// Lets each commit invalidate the copies of its feeds in memory, as soon as readers see the
+/// commit. So publishers find their own entries at once, and no reader of a document sees less than
+/// before.
 fn invalidate_with(
     log: &Arc<dyn EntryLog>,
     timelines: &Arc<Timelines>,
@@ -354,7 +360,8 @@ fn invalidate_with(
             documents.committed(commit);
         }
     });
-    // It takes a lock that is not for a moment in which nobody can read.
+    // A listener and no invalidator: the catalogue takes a lock, and invalidators run while nobody
+    // can read the log.
     log.announcements().listen(move |commit| {
         if let Some(catalogue) = catalogue.upgrade() {
             catalogue.committed(commit);
@@ -362,7 +369,7 @@ fn invalidate_with(
     });
 }
 
-/// Lets a log be served, unless it is another one than was shown. Returns the clock that it goes by.
+/// Lets a log be served, unless readers were shown another one. Returns the clock of the server.
 fn begin(
     log: &dyn WritableLog,
     views: &Views,
@@ -370,9 +377,10 @@ fn begin(
     watermark: &Watermark,
     read: fn() -> Reading,
 ) -> Result<Clock, ServeError> {
-    // Before anything is written: the next commits would be archived under URLs that have other contents.
+    // Before anything is written: the next commits would be archived under URLs that have other
+    // contents.
     log.check_seen()?;
-    // The note of what was seen may be as old as the log.
+    // The note of the newest shown commit may be as old as the log, so the views are asked, too.
     views.check_log(log)?;
     let clock = Clock::new(read, known_moment(log, store));
     // The epoch is numbered by the clock, and a number that is too high would stay.
@@ -410,7 +418,8 @@ fn views_of(
     Ok(ServedViews::new(folders, timelines.into(), longest))
 }
 
-/// Returns the last moment that a store knows: that of its last commit, or a later one at which a server ran.
+/// Returns the last moment that a store knows: that of the last commit, or a later one at which a
+/// server ran.
 fn known_moment(log: &dyn EntryLog, store: &dyn Store) -> Option<Timestamp> {
     let head = log.head();
     let newest = (head.number.0 > 0).then_some(head.last);
@@ -427,7 +436,7 @@ fn begin_epoch_if_restored(
     if store.is_restored() {
         let newest = i64::from(log.head().epoch.0);
         let mut instant = watermark.stamp(clock.now(), Timestamp::MIN);
-        // A start that broke off within this second has taken its number.
+        // A start that broke off within this second has taken the number of this second.
         while instant.second() == newest {
             watermark.release();
             std::thread::park_timeout(PART_OF_SECOND);
@@ -436,12 +445,13 @@ fn begin_epoch_if_restored(
         let begun = Instant::now();
         let epoch = begin_epoch(log, instant).map_err(ServeError::Epoch)?;
         watermark.release();
-        // `recover` may lose the commit that begins the epoch. Its log must not begin an epoch of the same second, so the
-        // server waits until that second is over.
+        // `recover` may lose the commit that begins the epoch. The recovered log must not begin an
+        // epoch of the same second, so the server waits until that second is over.
         while let Some(rest) = Duration::from_secs(1).checked_sub(begun.elapsed()) {
             std::thread::park_timeout(rest);
         }
-        // The mark goes last: after a crash before this line, the next start begins the epoch again.
+        // The mark goes last: after a crash before this line, the next start begins the epoch
+        // again.
         store.epoch_has_begun().map_err(ServeError::Close)?;
         info!(%epoch, "the log was restored: an epoch begins");
     }
@@ -504,7 +514,8 @@ fn spawn_catalogue(
     })
 }
 
-/// Starts a thread beside the writer, which ends when the server stops, and begins again when it panics.
+/// Starts a thread beside the writer, which ends when the server stops and begins again after a
+/// panic.
 fn spawn_beside(
     name: &str,
     beside: &Beside,
@@ -514,8 +525,8 @@ fn spawn_beside(
     threads.spawn(name, stop, work).map_err(ServeError::Start)
 }
 
-/// Starts the thread that carries out the tasks of the control socket. A server without that socket serves all the
-/// same.
+/// Starts the thread that carries out the tasks of the control socket. A server without that socket
+/// serves all the same.
 fn spawn_control(
     path: Option<PathBuf>,
     ground: Ground,

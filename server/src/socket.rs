@@ -11,13 +11,13 @@ use std::{
     path::Path,
 };
 
-/// Binds a socket that takes connections without blocking, with the permissions `mode`. It takes the place
-/// of one that a killed server left, and of nothing else.
+/// Binds a socket that takes connections without blocking, with the permissions `mode`. The socket
+/// takes the place of one that a killed server left, and of nothing else.
 ///
 /// # Errors
 ///
-/// [`AddrInUse`](io::ErrorKind::AddrInUse) if something else is there, or somebody listens. Returns the
-/// operating system's answer otherwise; a path of more than about 100 bytes is too long.
+/// [`AddrInUse`](io::ErrorKind::AddrInUse) if something else is there, or somebody listens. Returns
+/// the operating system's answer otherwise; a path of more than about 100 bytes is too long.
 #[expect(
     clippy::disallowed_methods,
     reason = "a socket is bound anew at each start"
@@ -30,7 +30,8 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
         }
     }
     let parent = path.parent().unwrap_or(path);
-    // Only the owner can look into it, so the socket has its mode before others can reach it.
+    // Only the owner can look into this folder, so the socket has the right mode before others can
+    // connect.
     let private = tempfile::Builder::new().prefix(".s").tempdir_in(parent)?;
     let bound = private.path().join("s");
     let listener = UnixListener::bind(&bound)?;

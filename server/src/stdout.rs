@@ -9,16 +9,18 @@ use rustix::{
     io::{Errno, write},
 };
 
-/// Prints a line. It waits for the reader, even of a pipe that another process has made non-blocking.
+/// Prints a line. Waits for the reader, even of a pipe that another process has made non-blocking.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be written.
+/// Returns why the line cannot be written.
 pub fn print_line(line: &str) -> io::Result<()> {
     let stdout = io::stdout().lock();
     let line = format!("{line}\n");
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
+        // The standard library counts a line as written where stdout is open for reading only, so
+        // the system is called directly.
         let written = match write(&stdout, rest) {
             Err(Errno::AGAIN) => poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None).map(|_| 0),
             written => written,

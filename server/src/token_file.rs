@@ -1,7 +1,9 @@
 //! Changes of the file of tokens.
 //!
-//! Shell: that file. Each change replaces the file as a whole, so a power cut leaves the old lines or the new ones, and
-//! a server can read both. Once a change returns, no power cut takes it back.
+//! Shell: that file. A change replaces the file as a whole, so a power cut leaves the old lines or
+//! the new ones, and a server can read both. Where no other file can take the place of this one, a
+//! line is added in place; a server leaves out the part of a line that a power cut keeps. Once a
+//! change returns, no power cut takes the change back.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -27,15 +29,15 @@ pub(crate) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens a file that may not be there yet. Waits while another command changes it.
+    /// Opens a file that may not be there yet. Waits while another command changes the file.
     ///
     /// # Errors
     ///
-    /// Returns why the file cannot be read, or its folder not be locked.
+    /// Returns why the file cannot be read, or the folder cannot be locked.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = behind_links(path)?;
-        // The folder, because the file is another one after each change. Where it cannot be read, nothing in it can be
-        // replaced, and the file stays.
+        // The lock is on the folder, because the file is another one after each change. In a folder
+        // that cannot be read, nothing can be replaced, so the file stays the same one.
         let locked = match File::open(parent_of(&path)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&path)?,
             folder => folder?,
@@ -69,7 +71,8 @@ impl TokenFile {
         let end = if is_ended { "" } else { "\n" };
         let added = format!("{end}{line}\n");
         match self.replace(&format!("{whole}{added}")) {
-            // The folder, or the owner of the file, allows no new file in its place: a mount, or a group's file.
+            // The folder, or the owner of the file, allows no new file there: the file is a mount,
+            // or a group's.
             Err(error) if self.stays(&error) => self.add_in_place(whole, &added),
             replaced => replaced,
         }
@@ -83,6 +86,7 @@ impl TokenFile {
     pub(crate) fn take_back(&self, line: &str) -> io::Result<()> {
         match self.keep(|found| found != line) {
             Err(error) if self.stays(&error) => {
+                // In place, only a line at the end can be cut off again.
                 let before = self.text.strip_suffix(&format!("{line}\n"));
                 before.map_or(Err(error), |before| self.add_in_place(before, ""))
             }
@@ -101,7 +105,7 @@ impl TokenFile {
         refused && self.found.is_some()
     }
 
-    /// Cuts the file behind the text `whole`, its beginning, and adds lines there.
+    /// Cuts the file behind the beginning `whole`, and adds lines there.
     fn add_in_place(&self, whole: &str, added: &str) -> io::Result<()> {
         let mut file = File::options().append(true).open(&self.path)?;
         if whole.len() < self.text.len() {
@@ -123,7 +127,7 @@ impl TokenFile {
         self.replace(&kept)
     }
 
-    /// Replaces the text. The file keeps its owner and mode; only the owner can read a new one.
+    /// Replaces the text. The file keeps owner and mode; only the owner can read a new file.
     ///
     /// # Errors
     ///
@@ -134,6 +138,7 @@ impl TokenFile {
         let temporary = PathBuf::from(temporary);
         let replaced = self.replace_by(&temporary, text);
         if replaced.is_err() {
+            // A copy of all tokens must not stay behind.
             remove(&temporary);
         }
         replaced
@@ -160,7 +165,7 @@ impl TokenFile {
             }
             file.set_permissions(found.permissions())?;
         }
-        // A power cut after the rename must not leave an empty file in its place.
+        // A power cut after the rename must not leave an empty file in the place of the tokens.
         file.sync_all()?;
         #[cfg(planted)]
         if crate::planted::is("revoke-unsynced") {
@@ -170,11 +175,12 @@ impl TokenFile {
     }
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a change replaces the file, not
-/// the link.
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a
+/// change replaces the file, not the link.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {
+            // The file need not be there yet, and `canonicalize` finds only files that are there.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 behind_links(&parent_of(path).join(target))
             }
@@ -184,7 +190,7 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Removes a file that did not take the place of another one, if it was made.
+/// Removes a temporary file that did not take the place of another one, if there is one.
 #[expect(
     clippy::disallowed_methods,
     reason = "the name is temporary: the next change takes one that comes back"
@@ -193,7 +199,7 @@ fn remove(temporary: &Path) {
     let _none = fs::remove_file(temporary);
 }
 
-/// Creates a file that others cannot read, until it has the mode and owner of the old one.
+/// Creates a file that others cannot read, until the file has the mode and owner of the old one.
 #[expect(
     clippy::disallowed_methods,
     reason = "the name is temporary: the next change takes one that is left"
@@ -219,7 +225,8 @@ mod tests {
         names
     }
 
-    /// Goal: a link stays a link, also one to a file that is not there yet, and through several folders.
+    /// Goal: a link stays a link, also one to a file that is not there yet, and through several
+    /// folders.
     #[test]
     fn a_link_is_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -290,7 +297,8 @@ mod tests {
         }
     }
 
-    /// Goal: a new file that could not take the place of the old one is removed, since it has all tokens.
+    /// Goal: a new file that could not take the place of the old one is removed, since it has all
+    /// tokens.
     #[test]
     fn a_failed_change_leaves_no_copy() {
         let folder = tempfile::tempdir().unwrap();

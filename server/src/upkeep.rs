@@ -1,7 +1,8 @@
 //! Upkeep: the tasks that a log has besides serving it, and their output.
 //!
-//! Shell over the files of this folder, which list the views and know none. The same tasks run in the command, on a
-//! log that no server has open, and within a server that has (see [`control`](crate::control)).
+//! Shell: the log and the views. The files of this folder get a list of views and know none of
+//! them. The same tasks run in the command, on a log that no server has open, and within the server
+//! that has the log open (see [`control`](crate::control)).
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -40,14 +41,14 @@ pub enum Task {
         /// Whether to write every entry, too.
         entries: bool,
     },
-    /// Copy the log and its archive into a new folder.
+    /// Copy the log and the archive into a new folder.
     Backup {
         /// The folder to make.
         to: PathBuf,
     },
 }
 
-/// Line of output, and its stream.
+/// Line of output, and the stream for that line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
@@ -61,7 +62,7 @@ pub enum Line {
 ///
 /// # Errors
 ///
-/// Returns why it could not be done.
+/// Returns why the task could not be done.
 pub fn run(
     task: &Task,
     log: &Arc<dyn EntryLog>,
@@ -114,7 +115,7 @@ pub fn run(
         Task::Export { to, entries } => {
             let feeds: Arc<dyn ShownSeries> = Arc::<dyn ShownLog>::clone(shown);
             let files = export::export(&feeds, views, to, *entries)?;
-            // The include is named, because nginx calls files final only with it.
+            // The include is named, because nginx calls files final only with the include.
             tell(Line::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
                 to.display(),

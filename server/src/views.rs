@@ -1,6 +1,7 @@
 //! The views that a server has.
 //!
-//! Pure: each by its type, for those who ask it, and all in a list, for those who treat them alike.
+//! Pure. Each view stands by its type, for callers that ask this view, and all views stand in a
+//! list, for callers that treat all alike.
 
 use std::sync::Arc;
 
@@ -32,8 +33,8 @@ pub struct FileViews {
 }
 
 impl FileViews {
-    /// Returns the views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may
-    /// ask for, nothing follows the updates of feeds.
+    /// Returns the views of some folders. Without `sup_seconds`, the longest period of a SUP
+    /// document that readers may ask for, nothing follows the updates of feeds.
     fn new(folders: &Folders, sup_seconds: Option<u32>) -> Self {
         Self {
             archive: Arc::new(Archive::new(folders)),
@@ -50,7 +51,8 @@ impl FileViews {
         Self::new(folders, Some(0))
     }
 
-    /// Returns the views for upkeep beside a server: with its rates, since its follower goes on from what is made again.
+    /// Returns the views for upkeep beside a server. The rates are those of the server, because the
+    /// server's follower goes on from the files that are made again.
     pub fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
         Self {
             rates: Arc::clone(&served.rates),
@@ -91,7 +93,7 @@ pub struct ServedViews {
     pub files: FileViews,
     /// Feeds that are made of others.
     pub timelines: Arc<Timelines>,
-    /// Their updates; `None` if nothing follows those.
+    /// Updates of timelines; `None` if nothing follows them.
     pub updates: Option<Arc<TimelineUpdates>>,
     /// Readers that wait for an entry.
     pub push: Arc<Push>,

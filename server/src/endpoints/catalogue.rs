@@ -1,4 +1,6 @@
 //! The endpoint of the catalogue: the feeds of a server, a thousand at a time.
+//!
+//! Shell: the catalogue in memory, and the log.
 
 use std::{fmt, sync::Arc};
 
@@ -35,11 +37,11 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     }],
 }];
 
-/// Feeds to look up: one more than a page shows. The link to the next page names the last feed shown, because
-/// the name of a hidden feed must not leak.
+/// Feeds to look up: one more than a page shows. The link to the next page names the last feed
+/// shown, because the name of a hidden feed must not leak.
 const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
-/// Names that a search for a text looks at, and at a time.
+/// Names that a search for a text looks at, in all and at a time.
 const SEARCHED_MAX: usize = 100_000;
 const SEARCHED_TOGETHER: usize = 1_000;
 
@@ -83,9 +85,10 @@ impl Serialize for Href<'_> {
 /// Lists the feeds that the caller may see.
 async fn catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let after = after(exchange.query())?;
-    // A request with a token may list closed feeds, so no shared cache may keep its answer.
+    // A request with a token may list closed feeds, so no shared cache may keep the answer.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let sight = exchange.access.sight(exchange.headers);
+    // Before the lookup: a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let (catalogue, timelines) = (Arc::clone(&shelf.catalogue), Arc::clone(&shelf.timelines));
     let public_url = shelf.public_url.clone();
@@ -136,7 +139,7 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
 pub(super) struct Search<'s> {
     /// Name behind which they begin.
     pub(super) after: Option<&'s FeedName>,
-    /// Part of the name or of the title, in lower case. All have the empty text.
+    /// Part of the name or of the title, in lower case. The empty text is a part of all.
     pub(super) text: &'s str,
 }
 
@@ -149,8 +152,8 @@ pub(super) struct Found {
     pub(super) more_behind: Option<FeedName>,
 }
 
-/// Returns at most `max` feeds that a reader looks for and may see, by name. A search for a text looks at so many names
-/// and no more.
+/// Returns at most `max` feeds that a reader looks for and may see, by name. A search for a text
+/// looks at `SEARCHED_MAX` names at most.
 ///
 /// # Errors
 ///

@@ -1,4 +1,7 @@
-//! Endpoints of the throw-away view: a count, and a stream of counts that lasts until the server stops.
+//! Endpoints of the throw-away view: a count, and a stream of counts that lasts until the server
+//! stops.
+//!
+//! Shell: the log's announcements.
 
 use std::{convert::identity, future::ready, io, sync::Arc, time::Duration};
 
@@ -65,6 +68,7 @@ fn counted(parts: &CountParts, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, 
 fn count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     let (_, entries) =
         counted(parts, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
+    // The next commit may change the count.
     let lasts = Duration::ZERO;
     let resource = Resource::renewed("text/plain", entries.to_string().into(), lasts);
     Ok(Outcome::Shown(Box::new(Shown {

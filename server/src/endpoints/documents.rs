@@ -1,4 +1,6 @@
 //! Handlers of a feed's documents, entries and index, and of the redirects to them.
+//!
+//! Shell: the log, and the files of documents.
 
 use std::sync::Arc;
 
@@ -35,7 +37,8 @@ pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefe
 /// Link of the recent document of a feed that is no timeline to its rates.
 pub(super) const RATES_LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
 
-/// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
+/// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take
+/// 307.
 pub(super) async fn redirect(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(shelf, &exchange).await?;
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
@@ -48,7 +51,7 @@ pub(super) async fn redirect(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Ou
     Ok(Outcome::Answer(answer))
 }
 
-/// Redirects to the page of an entry, or to its document where there are no pages.
+/// Redirects to the page of an entry, or to the entry's document where there are no pages.
 pub(super) async fn entry(
     (shelf, has_pages): (&Shelf, bool),
     exchange: Exchange<'_>,
@@ -64,7 +67,8 @@ pub(super) async fn entry(
         Ok(Outcome::Answer(answer))
     };
     if has_pages {
-        // Of any feed: a browser sends its cookie to the page alone, which says what there is and to whom.
+        // Without a look at the feed: a browser sends the cookie to the page alone, so the page
+        // decides whether this reader may see the entry.
         let page = format!("../../../ui/feeds/{feed}/{number}");
         return redirect(page, Visibility::Public);
     }
@@ -108,7 +112,7 @@ pub(super) async fn json(
     match read(shelf, exchange, address).await? {
         Outcome::Shown(shown) => {
             let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
-            // Its links for push lead to Atom.
+            // The links for push lead to Atom.
             let headers = shown.headers.into_iter().filter(|(name, _)| *name != LINK);
             Ok(Outcome::Shown(Box::new(Shown {
                 headers: headers.collect(),
@@ -116,7 +120,7 @@ pub(super) async fn json(
                 ..*shown
             })))
         }
-        // A document of ours was renamed: its redirect names the new one.
+        // A document of ours was renamed: the redirect names the new document.
         Outcome::Answer(mut answer) => {
             let location = answer
                 .headers()
@@ -154,7 +158,7 @@ pub(super) async fn recent_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result
     let resource = resource.ok_or_else(|| absent(feed))?;
     let seen = match seen.visibility {
         Visibility::Public => seen,
-        // As in `look_again`.
+        // A second look, as in `look_again`.
         Visibility::Private => seen_now(shelf, exchange).await?,
     };
     let is_timeline = seen.is_timeline;
@@ -172,8 +176,8 @@ fn show(shelf: &Shelf, resource: Resource, seen: Seen, address: &Address) -> Out
     Outcome::Shown(Box::new(shown))
 }
 
-/// Adds the links of a recent document as a header field: the header of the document may be older than what they lead
-/// to.
+/// Adds the links of a recent document as a header field: the header of the document may be older
+/// than the resources behind these links.
 fn link(shown: &mut Shown, is_timeline: bool) {
     let mut add = |links| {
         let links = HeaderValue::from_static(links);
@@ -196,8 +200,9 @@ pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: Seen) -> Shown {
     }
 }
 
-/// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches
-/// keep the redirect as long as the document, or they would lack it while the server is away.
+/// Redirects to a document that a restoration has renamed: the predecessor links to the old name
+/// for ever. Caches keep the redirect as long as the document, or they would lack the document
+/// while the server is away.
 async fn renamed(
     shelf: &Shelf,
     feed: FeedName,
@@ -217,7 +222,7 @@ async fn renamed(
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
     let policy = shelf.lifetimes.of(&resource, seen.visibility);
     let headers = answer.headers_mut();
-    // Relative, because both names are in the same folder, wherever a proxy shows it.
+    // Relative, because both names are in the same folder, wherever a proxy shows that folder.
     headers.insert(LOCATION, header_value(&renamed.to_string()));
     headers.insert(CACHE_CONTROL, policy);
     headers.extend(seen.announcement);

@@ -1,9 +1,10 @@
 //! Streams of events (`text/event-stream`) about a feed: its entries, or only its newest place.
 //!
-//! A stream that begins in the past reads the log, a stretch at a time, until it has reached the end. From then on it
-//! takes events that are made once for all readers. A reader that falls behind reads the past again, or is cut off and
-//! comes back with its last id. Streams end after some minutes, so that a client behind a proxy that keeps dead
-//! connections notices.
+//! Shell: the log, timers, tasks. A stream that begins in the past reads the log, a stretch at a
+//! time, up to the end. From then on the stream takes events that are made once for all readers. A
+//! reader that falls behind reads the past again, or is cut off and comes back with the last id.
+//! Streams end after some minutes, so that a client behind a proxy that keeps dead connections
+//! notices.
 
 use std::{
     collections::VecDeque,
@@ -67,9 +68,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 
 /// KiB of the past that all streams have on their way to their readers.
 const PAST_KIB_MAX: usize = 256 * 1024;
-/// Longest time for a reader to take a piece of them.
+/// Longest time for a reader to take a piece of the past.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
-/// Longest wait for room among them. Then the stream ends, and its reader comes back.
+/// Longest wait for room for the past. Then the stream ends, and the reader comes back.
 const ROOM_WAIT: Duration = Duration::from_secs(10);
 /// Pause of a reader for which there is no place, in milliseconds.
 const LATER_MILLIS: u32 = 10_000;
@@ -110,7 +111,7 @@ impl Default for PastRoom {
 enum Content {
     /// Each entry, as an event of its own.
     Entries,
-    /// The newest place, whenever it is another one.
+    /// The newest place, whenever there is a newer one.
     None,
 }
 
@@ -137,7 +138,7 @@ enum Misfit {
 }
 
 impl Misfit {
-    /// Returns the event that tells it, and ends the stream for good.
+    /// Returns the event that tells the misfit, and ends the stream for good.
     fn event(self) -> Bytes {
         let data = match self {
             Self::Gap => {
@@ -167,7 +168,7 @@ fn wanted(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
             Some(("after", id)) if after.is_none() => {
                 after = Some(after_id(id).ok_or_else(wrong)?);
             }
-            // Polyfills of `EventSource` have no header field for it.
+            // Polyfills of `EventSource` have no header field for the id.
             Some(("lastEventId", id)) if last.is_none() => last = Some(id),
             _ => return Err(wrong()),
         }
@@ -201,7 +202,7 @@ async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Pro
             answer.headers_mut().extend(for_sites(seen.visibility));
             return Ok(Outcome::Answer(answer));
         }
-        // A browser sends no id before it has one.
+        // A browser has no id before the first event.
         None | Some([]) => {}
         Some(id) => {
             let from = std::str::from_utf8(id).ok().and_then(after_id);
@@ -224,8 +225,9 @@ async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Pro
     Ok(Outcome::Answer(answer(&seen, body_of(stream))))
 }
 
-/// Returns the body that a stream is.
+/// Returns a stream as the body of an answer.
 fn body_of(stream: Stream) -> Body {
+    // Fused below, because `unfold` must not be polled behind the end.
     let pieces = stream::unfold(stream, |mut stream| async {
         let piece = stream.next().await?;
         Some((Ok::<_, io::Error>(Frame::data(piece)), stream))
@@ -239,7 +241,7 @@ fn answer(seen: &Seen, body: Body) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
-    // nginx would keep events back until it has a buffer full of them.
+    // nginx would keep events back until a buffer is full.
     let name = HeaderName::from_static("x-accel-buffering");
     headers.insert(name, HeaderValue::from_static("no"));
     headers.extend(seen.announcement.clone());
@@ -270,7 +272,7 @@ struct Stream {
     feed: FeedKey,
     content: Content,
     watching: Watching,
-    /// Place to begin at, until it is found.
+    /// Place to begin at, until the place is found.
     from: Option<From>,
     /// Position of the next entry.
     at: Position,
@@ -309,10 +311,13 @@ impl Stream {
     ) -> Self {
         let now = Instant::now();
         let millis = EVENTS_SECONDS_MAX * 1_000;
+        // Streams that began together end apart.
         let life = Duration::from_millis(millis - chance(millis / 5));
+        // Of the request, a stream keeps only the fields by which rights are looked at again.
         let token = exchange.headers.get_all(AUTHORIZATION).iter();
         let headers = token.map(|token| (AUTHORIZATION, token.clone())).collect();
-        // First of all, so that a proxy passes the head on; and not all come back at once.
+        // Sent first of all, so that a proxy passes the head on. The pauses differ, so that not all
+        // readers come back at once.
         let hello = format!("retry: {}\n\n", 1_000 + chance(2_000));
         Self {
             shelf: Arc::clone(&parts.shelf),
@@ -353,13 +358,15 @@ impl Stream {
             match self.step().await {
                 Ok(Step::Send) => {}
                 Ok(Step::Wait) => self.wait().await,
+                // The head is sent, so the stream can only end. A reader that comes back gets the
+                // problem.
                 Ok(Step::End) | Err(_) => return None,
             }
         }
     }
 
     async fn step(&mut self) -> Result<Step, Problem> {
-        // Also for a reader that always finds something new.
+        // Asked at each step, because a reader may always find something new.
         if Instant::now() >= self.ends || *self.stopping.borrow() {
             return Ok(Step::End);
         }
@@ -374,14 +381,15 @@ impl Stream {
             Content::None => self.tell_place(news),
             Content::Entries => self.tell_entries(news).await?,
         };
-        // Behind the lookup, since the rights of a closed feed can change with each commit. (A public one is never closed.)
+        // Behind the lookup, since the rights of a closed feed can change with each commit. (A
+        // public feed is never closed.)
         if self.is_private && matches!(step, Step::Send) {
             self.look_at_rights().await?;
         }
         Ok(step)
     }
 
-    /// Sends the id of the newest place, unless it was the last one sent.
+    /// Sends the id of the newest place, unless that id was the last one sent.
     fn tell_place(&mut self, news: News) -> Step {
         let Some(newest) = news.newest.filter(|_| self.told != news.newest) else {
             return Step::Wait;
@@ -403,6 +411,7 @@ impl Stream {
         }
         let count = u64::try_from(events.len()).unwrap_or(0);
         self.at = Position(self.at.0 + count);
+        // Events of the hub come without a base of marks. A later read of the past looks one up.
         self.begin = None;
         self.ready = events.into();
         Ok(Step::Send)
@@ -423,7 +432,8 @@ impl Stream {
             From::Newest => {
                 self.at = news.next();
                 if self.content == Content::Entries {
-                    // No event, but an id: a reader that comes back before the first event has a place.
+                    // No event, but an id: a reader that comes back before the first event has a
+                    // place.
                     let id = news
                         .newest
                         .map_or_else(|| BEGIN.into(), |newest| newest.to_string());
@@ -438,7 +448,8 @@ impl Stream {
                     Arc::clone(&self.shelf.documents),
                     self.feed,
                 );
-                // The newest place is known, and a reader that was interrupted comes back with it.
+                // The newest place is known, and a reader that was interrupted comes back with that
+                // place.
                 if news.newest != Some(id) {
                     let Some(_turn) = self.turn().await else {
                         return Ok(Step::End);
@@ -460,7 +471,7 @@ impl Stream {
         Ok(Step::Send)
     }
 
-    /// Waits for a place that is still to come, as behind a server that another one replaces.
+    /// Waits for a place that is still to come, as after one server has taken the place of another.
     async fn wait_for(&mut self, id: PlaceId) -> Result<Step, Problem> {
         let deadline = Instant::now() + Duration::from_secs(EVENTS_AHEAD_SECONDS);
         while self.watching.news().next() <= id.position {
@@ -512,6 +523,7 @@ impl Stream {
             }
         })
         .await?;
+        // A turn is for reading only: a slow reader holds room, and no turn.
         drop(turn);
         let Past::Stretch(stretch) = past else {
             return Ok(self.end_with(Misfit::Gap));
@@ -526,8 +538,8 @@ impl Stream {
         Ok(Step::Send)
     }
 
-    /// Returns bytes that hold room until the reader has taken them. One that takes long is cut off: it comes back to where
-    /// it was, and others have the room.
+    /// Returns bytes that hold room until the reader has taken them. A reader that takes long is
+    /// cut off: the reader comes back to the same place, and others have the room.
     fn held(&self, bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
         let (taken, is_taken) = oneshot::channel::<Infallible>();
         let ending = self.ending.clone();
@@ -543,7 +555,8 @@ impl Stream {
         })
     }
 
-    /// Waits until the feed has changed, or it is time for a comment; ends when it is time for that.
+    /// Waits until the feed has changed or a comment is due; ends the stream when the stream's time
+    /// is over.
     async fn wait(&mut self) {
         let timer = self.next_comment.min(self.ends);
         let is_due = idle(async {
@@ -562,6 +575,7 @@ impl Stream {
             self.has_ended = true;
         } else if is_due {
             self.next_comment = now + Duration::from_secs(EVENTS_COMMENT_SECONDS);
+            // A quiet feed has no news behind which rights would be looked at.
             if self.is_private && self.look_at_rights().await.is_err() {
                 self.has_ended = true;
             } else {
@@ -575,7 +589,7 @@ impl Stream {
 struct HeldBytes {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
-    /// Tells, by its end, that the bytes are taken.
+    /// The end of this sender tells that the bytes are taken.
     _taken: oneshot::Sender<Infallible>,
 }
 

@@ -1,4 +1,6 @@
-//! Endpoints of a feed: the table of its paths.
+//! Endpoints of a feed: the table of a feed's paths.
+//!
+//! Pure.
 
 use hyper::Method;
 use simplefeed_core::feed::{DocumentName, DocumentNumber, Numbered};

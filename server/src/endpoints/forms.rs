@@ -1,6 +1,6 @@
 //! Publishing requests and their answers.
 //!
-//! Pure: from headers and body to what the writer takes, and from its outcome to JSON.
+//! Pure: from headers and body to requests for the writer, and from the writer's outcome to JSON.
 
 use hyper::header::{
     CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
@@ -44,14 +44,16 @@ impl EntryMedia {
     pub fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         check_uncoded(headers)?;
         let kind = media_type(headers);
-        // By hand: the crate mime refuses a space before `;`, and another one for this parameter would cost more.
+        // By hand: the crate `mime` refuses a space before `;`, and another crate for this
+        // parameter would cost more.
         let charset = kind.split(';').skip(1).find_map(|parameter| {
             let (name, value) = parameter.split_once('=')?;
             name.trim()
                 .eq_ignore_ascii_case("charset")
                 .then(|| value.trim().trim_matches('"'))
         });
-        // Every format that is accepted is UTF-8, so another charset is no form of it.
+        // Every format that is accepted is UTF-8, so a body in another charset has none of these
+        // formats.
         if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
             return Err(Problem::media_type(format!(
                 "the body must be UTF-8; the request has {}",
@@ -83,7 +85,7 @@ impl EntryMedia {
     }
 }
 
-/// Returns a media type as it was sent, shortened for a message.
+/// Returns a media type in the sent form, shortened for a message.
 fn shown(kind: &str) -> String {
     if kind.is_empty() {
         return "no Content-Type".into();
@@ -121,7 +123,7 @@ pub(super) fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
 ///
 /// # Errors
 ///
-/// A problem with status 400 if it is empty, too long or given twice.
+/// A problem with status 400 if the key is empty, too long or given twice.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut lines = headers
         .get_all(HeaderName::from_static("idempotency-key"))
@@ -129,7 +131,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(key) = lines.next() else {
         return Ok(None);
     };
-    // Some clients send the key as a quoted string, others as it is.
+    // Some clients send the key as a quoted string, others without quotes.
     let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
     if text.is_empty() || text.len() > IDEMPOTENCY_KEY_BYTES_MAX || lines.next().is_some() {
         let detail =
@@ -155,8 +157,8 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
 ///
 /// # Errors
 ///
-/// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that it could be about; with 400 if
-/// `If-None-Match` is anything but `*`.
+/// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that the
+/// field could be about; with 400 if `If-None-Match` is anything but `*`.
 pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail = "If-Match never holds here: the settings, and their tag, are at settings.json below this URL, and are \
@@ -178,8 +180,8 @@ pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
 ///
 /// # Errors
 ///
-/// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`, since there are
-/// settings.
+/// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`,
+/// since there are settings.
 pub fn expected_of_settings(headers: &HeaderMap) -> Result<Expected, Problem> {
     let tags = match heads(headers, &IF_MATCH)? {
         None | Some(Heads::Any) => None,
@@ -241,10 +243,10 @@ pub fn append_answer(appended: &Appended) -> Vec<u8> {
     serde_json::to_vec(&answer).expect("an answer has a JSON form")
 }
 
-/// Returns the URL of the entry that an append of exactly one created.
+/// Returns the URL of the entry that an append of exactly one entry created.
 pub fn entry_location(appended: &Appended) -> Option<String> {
     match appended.results.as_slice() {
-        // A duplicate has been there before, so it gets no `Location`.
+        // A duplicate has been there before, so the answer has no `Location`.
         [one] if !one.duplicate => {
             let numbered = simplefeed_core::feed::Numbered {
                 number: one.position.0,
@@ -287,7 +289,7 @@ struct SettingsBody {
     embed: Option<Embed>,
 }
 
-/// Checks that JSON is an object if it is anything: an array would pass for one, member by member.
+/// Checks that JSON is no array: an array would pass for an object, member by member.
 pub(super) fn check_object(body: &[u8]) -> Result<(), Problem> {
     if body.trim_ascii_start().starts_with(b"[") {
         let detail = "a JSON object is needed, and not an array";
@@ -299,13 +301,13 @@ pub(super) fn check_object(body: &[u8]) -> Result<(), Problem> {
 /// Settings that a PUT asks for.
 #[derive(Debug)]
 pub struct SettingsForm {
-    /// Choices to change. An absent choice stays as it is.
+    /// Choices to change. An absent choice changes nothing.
     pub choices: Choices,
     /// Id of a feed to be created.
     pub id: Option<FeedId>,
     /// Kind of the feed.
     pub kind: Asked,
-    /// What a timeline to be created follows.
+    /// Feeds and patterns that a timeline to be created follows.
     pub following: Vec<FeedPattern>,
 }
 
@@ -313,7 +315,7 @@ pub struct SettingsForm {
 ///
 /// # Errors
 ///
-/// A problem: 415 if it is not JSON by its type, 400 if it is not JSON, 422 if it has other members.
+/// A problem: 415 for another media type, 400 for a body that is not JSON, 422 for other members.
 pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, Problem> {
     // The headers first, so a body of another kind is not read as JSON.
     check_uncoded(headers)?;
@@ -337,7 +339,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
     let following = parsed.following.as_ref().map_or(&[][..], |names| &names.0);
     let following = patterns(following, "following")?;
     let id = parsed.id.map(|id| {
-        // An IRI, because it becomes the feed's `atom:id` for ever.
+        // An IRI, because the id becomes the feed's `atom:id` for ever.
         FeedId::parse(&id).ok_or_else(|| {
             let detail = "id is not an absolute IRI without white space";
             Problem::from(&Refusal::unacceptable(detail, "RFC 4287, 4.2.6").at_element("id"))
@@ -370,6 +372,7 @@ fn kind_of(parsed: &SettingsBody) -> Result<Asked, Problem> {
         Err(Problem::from(&refusal))
     };
     if parsed.kind != Some(Kind::Timeline) {
+        // Without the kind beside them, these members would mean nothing.
         let of_timelines = [
             ("owner", parsed.owner.is_some()),
             ("own", parsed.own.is_some()),
@@ -416,7 +419,8 @@ struct SettingsAnswer<'a> {
     href: String,
 }
 
-/// Returns settings as their URL shows them: all of them, as they are now, but for an owner that the sender may not see.
+/// Returns settings as their URL shows them: all current settings, but for an owner that the sender
+/// may not see.
 pub fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
     let policy = settings.cut_policy();
     let timeline = settings.timeline.as_ref();
@@ -438,6 +442,7 @@ pub fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool)
         closed: settings.is_closed(),
         embed: timeline.map(|_| settings.embed()),
         owner: owner.map(FeedName::as_str),
+        // Beside a hidden owner, this member would tell that there is one.
         own: owner.and(timeline).map(|kind| kind.own),
         href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
     };

@@ -1,4 +1,6 @@
-//! Endpoints for supervisors: whether the process lives, and whether it is ready.
+//! Endpoints for supervisors: whether the process lives, and whether the server is ready.
+//!
+//! Shell: the log and its disk, threads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +20,7 @@ use super::{Site, off_thread};
 /// Longest look at the disk. A server that needs longer takes no entries either.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at the log at the same time.
+/// Permit for a look at the log, one at a time.
 static LOOKS: Semaphore = Semaphore::const_new(1);
 
 /// Handles for the state of a server.
@@ -61,16 +63,17 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Tells whether the log takes entries, and all threads are well. A clock that is behind or ahead does not matter, unless
-/// it is refused.
+/// Tells whether the log takes entries, and all threads are well. A clock that is behind or ahead
+/// does not matter, unless the clock is refused.
 async fn ready(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    // First, since a look at the log may wait for its writer.
+    // First, since a look at the log may wait for the writer.
     if let Some(stuck) = parts.publisher.stuck() {
         return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
     }
-    // Off the thread, because the room on the disk is looked up. One at a time: a look at a disk that hangs keeps its thread.
+    // Off the thread, because the room on the disk is looked up. One at a time: a look at a disk
+    // that hangs keeps a thread.
     let looked = async {
         let turn = LOOKS.acquire().await.ok();
         let log = Arc::clone(&parts.log);

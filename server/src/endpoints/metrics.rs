@@ -1,4 +1,6 @@
-//! The endpoint for Prometheus, at a listener of its own.
+//! The endpoint for Prometheus, at a separate listener.
+//!
+//! Shell: a thread, because some metrics are measured on the disk.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ use crate::metrics::{Metrics, form_of};
 pub struct Scrapes {
     /// Metrics of the server, collected at each scrape.
     pub metrics: Arc<Metrics>,
-    /// Hosts that a scraper may name: the page of another site reads nothing by another name of this address.
+    /// Hosts that a scraper may name: the page of another site reads nothing by another name of
+    /// this address.
     pub hosts: OwnHosts,
 }
 
@@ -53,6 +56,7 @@ impl Answers for Scrapes {
         let mut answer = Response::new(whole(text));
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        // Both text formats have this URL.
         headers.insert(VARY, HeaderValue::from_static("accept"));
         headers.insert(CACHE_CONTROL, NO_STORE);
         answer

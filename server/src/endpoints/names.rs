@@ -18,7 +18,8 @@ use simplefeed_http::problem::Problem;
 /// Most items of one list.
 pub(super) const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
 
-/// Names and patterns, no more than a timeline can follow: a list of short names takes many times its bytes.
+/// Names and patterns, no more than a timeline can follow: a list of short names takes many times
+/// the bytes of the body.
 #[derive(Debug, Default)]
 pub(super) struct Names(pub(super) Vec<String>);
 

@@ -1,4 +1,6 @@
 //! Handlers of paged documents: stretches of a feed by place, made for each request.
+//!
+//! Shell: the log, and the memory of pages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +24,8 @@ use super::{
     shelf::{Shelf, absent, look_again, seen},
 };
 
-/// KiB of all pages on their way, and of one that is being made: its entries, and the document of them.
+/// KiB of all pages on their way, and of one that is being made: the entries, and the document of
+/// them.
 const PAGES_KIB_MAX: usize = 256 * 1024;
 const PAGE_KIB_MAX: u32 = 32 * 1024;
 /// Longest wait for other pages.
@@ -37,6 +40,7 @@ pub(super) async fn page(
     let wanted = wanted_page(exchange.query())?;
     let seen = seen(shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
+    // Before the page is made, so the room is that of the largest page.
     let mut room = room.one().await?;
     let documents = Arc::clone(&shelf.documents);
     let name = feed.clone();
@@ -48,6 +52,7 @@ pub(super) async fn page(
         Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
+    // A closed timeline may have begun to follow another closed feed during the lookup.
     let seen = look_again(shelf, &exchange, seen).await?;
     room.shrink_to(bytes.len());
     // A slow reader holds a page for long.
@@ -60,8 +65,8 @@ pub(super) async fn page(
     Ok(Outcome::Shown(Box::new(shown(shelf, resource, seen))))
 }
 
-/// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of
-/// their own.
+/// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every
+/// reader has one of their own.
 #[derive(Clone, Debug)]
 pub struct PageRoom(Arc<Semaphore>);
 

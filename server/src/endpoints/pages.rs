@@ -1,7 +1,8 @@
 //! Pages for people, below `/ui/`.
 //!
-//! Shell: the clock. Each page is made for its reader and kept by nobody. Templates escape what they show; the policy for
-//! their content lets no script run but ours, and no request leave for another origin.
+//! Shell: the clock. Each page is made for one reader and kept by nobody. Templates escape what
+//! they show; the policy for their content lets no script run but ours, and no request leave for
+//! another origin.
 
 use std::sync::{Arc, LazyLock};
 
@@ -49,7 +50,8 @@ mod signing;
 
 pub use ranking::Ranking;
 
-/// Style sheet of all pages, and the script of those with live rows. Their URLs change with their bytes.
+/// Style sheet of all pages, and the script of those with live rows. Their URLs change with their
+/// bytes.
 const STYLE: &str = include_str!("../../assets/style.css");
 const SCRIPT: &str = include_str!("../../assets/script.js");
 static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
@@ -58,16 +60,17 @@ static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
 /// Searches through all names at the same time.
 pub const SEARCHES_MAX: usize = 2;
 
-/// Policy for an asset, whose URL names its bytes.
+/// Policy for an asset, whose URL names the bytes.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// Policy for the content of a page: nothing comes from elsewhere, and no script or style stands in it.
+/// Policy for the content of a page: nothing comes from elsewhere, and no script or style stands in
+/// the page.
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; \
      base-uri 'none'; frame-ancestors 'none'",
 );
 const HTML: &str = "text/html;charset=utf-8";
 
-/// Row for a page: its path, the meaning of a query, and a handler for each method.
+/// Row for a page: the path, the meaning of a query, and a handler for each method.
 macro_rules! page {
     ($path:literal, $query:ident, $($method:ident => $handle:expr),+) => {
         Endpoint {
@@ -86,7 +89,7 @@ macro_rules! page {
 /// Handles for pages for people.
 #[derive(Debug)]
 pub struct PageParts {
-    /// Whether there are any.
+    /// Whether there are pages for people.
     pub is_on: bool,
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
@@ -100,7 +103,7 @@ pub struct PageParts {
     pub searches: Arc<Semaphore>,
     /// Cookie of readers who have signed in.
     pub cookie: Cookie,
-    /// Path of the public URL, without a slash at its end.
+    /// Path of the public URL, without a slash at the end.
     pub prefix: String,
     /// Origin of the public URL, as browsers write it.
     pub origin: String,
@@ -161,7 +164,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     }),
 ];
 
-/// Returns whether a path, without that of the public URL, is one of a page.
+/// Returns whether a path, without the path of the public URL, is that of a page.
 pub fn is_below(path: &str) -> bool {
     path.starts_with("/ui/")
 }
@@ -179,7 +182,7 @@ struct Top {
 }
 
 impl Top {
-    /// Returns the parts of a page whose path has so many segments below `/ui/`.
+    /// Returns the parts of a page whose path has `depth` slashes behind `/ui/`.
     fn of(exchange: &Exchange<'_>, depth: usize) -> Self {
         Self {
             has_tokens: exchange.access.has_tokens(),
@@ -196,7 +199,7 @@ impl Top {
                 1 => "../",
                 2 => "../../",
                 3 => "../../../",
-                // No page is there, and the links of its problem lead to others that are not.
+                // No page is so deep, so the links of the problem lead to no page either.
                 _ => "../../../../",
             },
             style: format!("style-{}.css", *STYLE_NUMBER),
@@ -222,7 +225,7 @@ fn to(location: &str) -> Outcome {
     Outcome::Answer(answer)
 }
 
-/// Returns an asset, if the URL names its bytes.
+/// Returns an asset, if the URL names the asset's bytes.
 fn asset(
     exchange: &Exchange<'_>,
     number: u64,
@@ -230,6 +233,7 @@ fn asset(
     text: &'static str,
 ) -> Result<Outcome, Problem> {
     let asked = exchange.params.number().map(|asked| asked.number);
+    // Caches keep an asset for ever, so no URL may answer with other bytes.
     if asked != Some(number) {
         return Err(Problem::not_found(
             "the page that names this is of another version",
@@ -257,13 +261,13 @@ fn fields() -> Vec<(HeaderName, HeaderValue)> {
     ]
 }
 
-/// Returns a page for its reader alone.
+/// Returns a page for one reader alone.
 fn shown(html: String) -> Outcome {
     let resource = Resource::of_bytes(HTML, None, Validity::Once, html.into());
     Outcome::Shown(Box::new(Shown {
         policy: NO_STORE,
         resource,
-        // Without the fields that let scripts of other sites read it.
+        // Without the fields that let scripts of other sites read the page.
         visibility: Visibility::Private,
         headers: fields(),
         over: 0,
@@ -301,9 +305,10 @@ struct ProblemPage {
     wants_token: bool,
 }
 
-/// Returns a problem as a page, if the request was for one.
+/// Returns a problem as a page, if the request was for a page.
 pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> Option<Answer> {
     let path = request.uri().path();
+    // A proxy passes paths on with the path of the public URL or without.
     let below = path.strip_prefix(&site.pages.prefix);
     let path = below.filter(|path| is_below(path)).unwrap_or(path);
     let rest = path.strip_prefix("/ui/").filter(|_| site.pages.is_on)?;
@@ -321,17 +326,20 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
         status,
         detail: problem.detail().into(),
         near: near.iter().map(ToString::to_string).collect(),
+        // A closed feed is 404 for readers without the right, so a token may help there, too.
         wants_token: is_refused || status == StatusCode::NOT_FOUND,
     };
     let mut answer = answered(status, &page).ok()?;
     if status == StatusCode::UNAUTHORIZED {
+        // A 401 must have a challenge (RFC 9110, 15.5.2).
         let challenge = HeaderValue::from_static("Bearer realm=\"simplefeed\"");
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     Some(answer)
 }
 
-/// Returns counts, or none where they cannot be read, which is logged: a page does without its plot.
+/// Returns counts, or none where they cannot be read: the error is logged, and a page does without
+/// the plot.
 fn told<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
     read.unwrap_or_else(|unreadable| {
         let error: &(dyn std::error::Error + 'static) = &unreadable;

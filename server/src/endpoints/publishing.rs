@@ -1,4 +1,6 @@
-//! Handlers of what is published: entries, and settings of a feed.
+//! Handlers of publishing requests: entries, and settings of a feed.
+//!
+//! Shell: the writer, the log, threads.
 
 use std::sync::Arc;
 
@@ -30,14 +32,14 @@ use super::{
 };
 use crate::{metrics::Fate, metrics::Metrics};
 
-/// Handles for what publishers send.
+/// Handles for requests of publishers.
 #[derive(Debug)]
 pub struct PublishParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// Way to the writer.
     pub publisher: Publisher,
-    /// Counters of what was published.
+    /// Counters of entries in publishing requests.
     pub metrics: Arc<Metrics>,
 }
 
@@ -91,6 +93,7 @@ pub(super) async fn append(
         .shelf
         .announcement(&appended.settings)
         .filter(|_| appended.exists);
+    // 201 says that something was created (RFC 9110, 15.3.2), and a repeat creates nothing.
     let new = appended.results.iter().any(|outcome| !outcome.duplicate);
     let status = if new {
         StatusCode::CREATED
@@ -99,6 +102,7 @@ pub(super) async fn append(
     };
     let mut answer = json(status, forms::append_answer(&appended), Some(&appended.tag));
     let headers = answer.headers_mut();
+    // Without a feed there is no document that the tag could stand for.
     if !appended.exists {
         headers.remove(ETAG);
     }
@@ -123,7 +127,7 @@ async fn sees_owner(shelf: &Shelf, settings: &Settings, sight: Sight) -> Result<
     found.await
 }
 
-/// Policy for settings: a change must rest on those of now.
+/// Policy for settings: a change must rest on the current settings.
 const ASKED_AGAIN: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Creates a feed, or changes its settings.
@@ -167,7 +171,8 @@ pub(super) async fn change_settings(
     ))
 }
 
-/// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a refused request.
+/// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a
+/// refused request.
 async fn change(
     parts: &PublishParts,
     exchange: Exchange<'_>,
@@ -188,6 +193,7 @@ async fn change(
         sight: sight.clone(),
         ..Wanted::default()
     };
+    // Before the writer: the time of the writer's lookup would reveal a closed feed.
     let mut hidden = hide(&parts.shelf, &mut wanted).await?;
     if let Asked::Timeline {
         owner: Some(owner), ..
@@ -219,6 +225,7 @@ async fn change(
 /// Shows the settings of a feed, under a tag of their own.
 pub(super) async fn settings(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
+    // Before the lookup: a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let (log, name) = (Arc::clone(&shelf.log), feed.clone());
     let look = move || {

@@ -1,4 +1,6 @@
 //! The endpoint of rates: how many entries a feed got when.
+//!
+//! Shell: the counts of the view, the log, the clock.
 
 use std::{ops::Range, sync::Arc};
 
@@ -41,7 +43,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     }],
 }];
 
-/// What a request asks for.
+/// Meaning of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RateQuery {
     by: Unit,
@@ -105,7 +107,7 @@ async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Prob
         Arc::clone(&parts.shelf.log),
         seen.feed,
     );
-    // Before the look: a commit that it misses is of a later second.
+    // Before the look: a commit that the look misses is of a later second.
     let (over, now) = (seen.over, parts.shelf.clock.now());
     let read = off_thread(move || {
         let head = log.head().number;
@@ -118,7 +120,8 @@ async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Prob
         } else {
             read.through.map(|through| through.second() - 1)
         };
-        // Nothing later than the feed's own last commit: others may be of feeds that the reader may not see.
+        // Nothing later than the feed's own last commit: others may be of feeds that the reader may
+        // not see.
         let bound = over.min(last.unwrap_or(over));
         let through = counted.map(|second| second.min(bound));
         Ok(Some(json(&read, wanted.by, through, now)))

@@ -1,4 +1,6 @@
 //! Lookups of feeds, with the rights to them.
+//!
+//! Shell: the log, the catalogue, the clock.
 
 use std::sync::Arc;
 
@@ -25,7 +27,7 @@ use url::Url;
 use super::{Handles, may_see, off_thread, without_slash};
 use crate::config::Config;
 
-/// Feeds, the rights to them, and what answers about any of them say.
+/// Feeds, the rights to them, and the parts that all answers about feeds have in common.
 #[derive(Debug)]
 pub struct Shelf {
     /// The log, without its timelines.
@@ -34,7 +36,7 @@ pub struct Shelf {
     pub catalogue: Arc<Catalogue>,
     /// Documents of all feeds.
     pub documents: Arc<Documents>,
-    /// Timelines, and what they follow.
+    /// Timelines, and their follows.
     pub timelines: Arc<Timelines>,
     /// Seconds that are over.
     pub watermark: Arc<Watermark>,
@@ -42,7 +44,7 @@ pub struct Shelf {
     pub clock: Clock,
     /// Cache policies of growing resources.
     pub lifetimes: Lifetimes,
-    /// URL at which clients see the server, without a slash at its end.
+    /// URL at which clients see the server, without a slash at the end.
     pub public_url: String,
     /// Whether there are SUP documents to announce.
     pub has_sup: bool,
@@ -80,7 +82,8 @@ impl Shelf {
     }
 }
 
-/// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
+/// Feed as one reader sees the feed: the visibility, the SUP announcement, and the last second that
+/// was over before the lookup.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) visibility: Visibility,
@@ -90,13 +93,13 @@ pub(super) struct Seen {
     pub(super) is_timeline: bool,
 }
 
-/// Looks a feed up. For readers that may not see it, the feed does not exist.
+/// Looks a feed up. For readers without the right, the feed does not exist.
 pub(super) async fn seen(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let sight = || exchange.access.sight(exchange.headers);
     seen_with(shelf, exchange, sight).await
 }
 
-/// Looks a feed up for a reader that waits, with the rights that it has now.
+/// Looks a feed up for a reader that waits, with the reader's current rights.
 pub(super) async fn seen_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let sight = || exchange.rules.now().sight(exchange.headers);
     seen_with(shelf, exchange, sight).await
@@ -108,6 +111,7 @@ pub(super) async fn seen_with(
     exchange: &Exchange<'_>,
     sight: impl Fn() -> Sight,
 ) -> Result<Seen, Problem> {
+    // Before the lookup: a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let feed = exchange.params.feed();
     let (state, visibility) = state_for(shelf, feed, sight).await?;
@@ -121,8 +125,8 @@ pub(super) async fn seen_with(
     })
 }
 
-/// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
-/// closed feed.
+/// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have
+/// followed another closed feed.
 pub(super) async fn look_again(
     shelf: &Shelf,
     exchange: &Exchange<'_>,
@@ -134,9 +138,10 @@ pub(super) async fn look_again(
     }
 }
 
-/// Returns the state of a feed, and its visibility, for a reader with the right to it.
+/// Returns the state and the visibility of a feed, for a reader with the right to see the feed.
 ///
-/// The right is checked first. Work that is done for a closed feed, and not for an absent one, would reveal it by its time.
+/// The right is checked first. Work that is done for a closed feed, and not for an absent one,
+/// would reveal the closed feed by the time of the answer.
 pub(super) async fn state_for(
     shelf: &Shelf,
     feed: &FeedName,
@@ -155,6 +160,8 @@ pub(super) async fn state_for(
     if !state.settings.is_closed() {
         return Ok((state, Visibility::Public));
     }
+    // The sources of a timeline may have to be read from the log, and the name of a feed decides at
+    // once.
     let is_seen = if state.settings.is_timeline() {
         let (timelines, state) = (Arc::clone(&shelf.timelines), Arc::clone(&state));
         let look = move || {
@@ -173,8 +180,8 @@ pub(super) async fn state_for(
     }
 }
 
-/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes the same
-/// time for both, but for the moment after a start in which the catalogue is read.
+/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes
+/// the same time for both, but for the moment after a start in which the catalogue is read.
 pub(super) async fn is_hidden(
     shelf: &Shelf,
     feed: &FeedName,
@@ -195,7 +202,8 @@ async fn is_open(shelf: &Shelf, feed: &FeedName) -> Result<bool, Problem> {
     Ok(settings.is_some_and(|(_, now)| !now.is_closed()))
 }
 
-/// Returns the same problem for a feed that does not exist and for one that is closed to the reader.
+/// Returns the same problem for a feed that does not exist and for one that is closed to the
+/// reader.
 pub(super) fn absent(feed: &FeedName) -> Problem {
     Problem::not_found(format!("feed {feed} has no such document"))
 }

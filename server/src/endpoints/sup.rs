@@ -1,10 +1,10 @@
 //! SUP documents for readers.
 //!
-//! Shell: the view's windows, the clock, and documents kept in memory. [`Sup`] decides the content of a document, the
-//! [`Watermark`] its last second.
+//! Shell: the view's windows, the clock, and documents kept in memory. [`Sup`] decides the content
+//! of a document, the [`Watermark`] the last second.
 //!
-//! A document ends with a second that is over: readers see every commit of it, the view has applied each of them,
-//! and no later commit will ever be of it (rule SUP-P5).
+//! A document ends with a second that is over: readers see every commit of that second, the view
+//! has applied each of them, and no later commit gets that second (rule SUP-P5).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -130,15 +130,15 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Most renderings of a document in one of its periods.
+/// Most renderings of a document in one period.
 const FRESH_PART: u32 = 60;
-/// Bytes of a document for which it serves a second longer, up to so many seconds. Rendering takes a quarter
-/// of a second for as many, compression half a second.
+/// Bytes for which a document serves a second longer, up to `FRESH_LARGE` seconds. For as many
+/// bytes, rendering takes a quarter of a second, compression half a second.
 const BYTES_A_SECOND: usize = 25_000_000;
 const FRESH_LARGE: u32 = 10;
 /// Time until the views have applied the last commits of a second that is over.
 const LAG: Duration = PACE.saturating_add(Duration::from_millis(10));
-/// Pause after a commit, until a document may tell of it.
+/// Pause after a commit, until a document may tell of that commit.
 const SECOND_AND_LAG: Duration = LAG.saturating_add(Duration::from_secs(1));
 /// Seconds that the links of documents ask to wait: less than a client waits for an answer.
 const SUP_WAIT: u64 = 15;
@@ -153,7 +153,7 @@ pub type Shows<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 pub struct SupResource {
     /// Document with its validators and its lifetime.
     pub resource: Resource,
-    /// URL of the archived document before it, relative to this one; `None` if there is none.
+    /// URL of the archived document before this one, relative to this one; `None` if there is none.
     pub previous: Option<String>,
     /// Seconds that a current document tells of; `None` for an archived one.
     pub span: Option<Span>,
@@ -162,11 +162,11 @@ pub struct SupResource {
 /// Seconds that a document tells of.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// First second of its window.
+    /// First second of the window.
     pub since: i64,
-    /// Last second of its window.
+    /// Last second of the window.
     pub until: i64,
-    /// Second of the last update in it.
+    /// Second of the last update in the window.
     pub newest: Option<i64>,
 }
 
@@ -218,7 +218,7 @@ impl std::fmt::Debug for Updates {
 }
 
 impl Updates {
-    /// Returns the documents of both views of a server, if it offers any.
+    /// Returns the documents of both views of a server, if the server offers any.
     pub(super) fn of(config: &Config, public_url: &Url, handles: &Handles) -> Option<Arc<Self>> {
         let view = handles.views.files.sup.as_ref()?;
         let timelines = handles.views.updates.as_ref()?;
@@ -240,12 +240,13 @@ impl Updates {
         &self.periods
     }
 
-    /// Returns the public document of a period, or `None` while the commits from before the start are being read.
+    /// Returns the public document of a period, or `None` while the commits from before the start
+    /// are being read.
     pub fn public(&self, subject: Subject, period: u32) -> Option<SupResource> {
         if let Some(made) = self.public_at_once(subject, period) {
             return Some(made);
         }
-        // Held while the document is made: parallel requests wait, and share it.
+        // Held while the document is made: parallel requests wait, and share the document.
         let mut kept = self.rendered(subject).lock();
         if let Some(made) = fresh(&kept, period) {
             return Some(made);
@@ -269,8 +270,9 @@ impl Updates {
         fresh(&kept, period)
     }
 
-    /// Returns the document of a period about feeds that are or were closed, limited to those that `shows` allows;
-    /// `None` as in [`public`](Self::public). A stranger sees no closed timeline, and none is looked at.
+    /// Returns the document of a period about feeds that are or were closed, limited to those that
+    /// `shows` allows; `None` as in [`public`](Self::public). A stranger sees no closed timeline,
+    /// and none is looked at.
     ///
     /// # Errors
     ///
@@ -340,7 +342,8 @@ impl Updates {
         }
     }
 
-    /// Returns the current window of a document, or `None` while the view is behind its start.
+    /// Returns the current window of a document, or `None` while the view has not applied every
+    /// commit from before the start.
     fn current(
         &self,
         (subject, visibility): DocumentKind,
@@ -358,7 +361,8 @@ impl Updates {
         }
     }
 
-    /// Returns the archived document of that name, if there is one. `shows` limits a document about closed feeds.
+    /// Returns the archived document of that name, if there is one. `shows` limits a document about
+    /// closed feeds.
     ///
     /// # Errors
     ///
@@ -370,6 +374,7 @@ impl Updates {
         shows: Shows<'_>,
     ) -> Result<Option<SupResource>, ViewError> {
         let record = self.view.files().record(visibility, name.number)?;
+        // A window of another epoch may have the same number.
         let Some(record) = record.filter(|record| record.name == name) else {
             return Ok(None);
         };
@@ -385,7 +390,7 @@ impl Updates {
                 Resource::frozen(SUP_TYPE, modified, bytes, twin)
             }
             Visibility::Private => {
-                // This document depends on the reader's rights, so its bytes are never final.
+                // This document depends on the reader's rights, so the bytes are never final.
                 let mut window = self.view.files().window(&record)?;
                 let mut made = vec![];
                 for update in window.updates {
@@ -422,7 +427,8 @@ async fn updates(
     let nothing = || nothing_at(exchange.uri.path());
     let updates = parts.updates.as_ref().ok_or_else(nothing)?;
     let periods = updates.periods();
-    // A window has no query. The default period sets the lifetime of one that is made for its reader.
+    // A window has no query. The default period sets the lifetime of a window that is made for one
+    // reader.
     let asked = match exchange.params.number() {
         None => asked(exchange.query(), periods)?,
         Some(_) => asked("", periods)?,
@@ -431,10 +437,11 @@ async fn updates(
         let (shown, _) = look(parts, updates, &exchange, told, asked.period).await?;
         return Ok(Outcome::Shown(Box::new(shown)));
     };
+    // Without a free place, the wait below is a poll.
     let place = parts.parking.place();
     let deadline = Instant::now() + Duration::from_secs(wait.seconds);
     let mut stopping = exchange.ending.is_near.clone();
-    // Before the look: a commit that it misses is announced.
+    // Before the look: a commit that the look misses is announced.
     let mut commits = parts.shelf.log.announcements().newest();
     loop {
         commits.mark_unchanged();
@@ -449,7 +456,8 @@ async fn updates(
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
             return Ok(Outcome::Waited(Box::new(shown)));
         }
-        // A commit is in the document once its second is over; until then, others may come.
+        // A commit is in the document once the commit's second is over; until then, others may
+        // come.
         let is_untold = span.is_some_and(|span| parts.shelf.log.head().last.second() > span.until);
         let next = async {
             if !is_untold {
@@ -468,7 +476,7 @@ async fn updates(
     }
 }
 
-/// Returns the SUP document as it is now, with its links, and the seconds that it tells of.
+/// Returns the current SUP document with the links, and the seconds that the document tells of.
 async fn look(
     parts: &SupParts,
     updates: &Arc<Updates>,
@@ -478,6 +486,7 @@ async fn look(
 ) -> Result<(Shown, Option<Span>), Problem> {
     let (_, visibility) = told;
     let window = exchange.params.number();
+    // Before the lookup: a commit that the lookup misses lies in a later second.
     let over = parts.shelf.left_behind();
     let found = document_for(parts, updates, exchange, told, period).await?;
     let SupResource {
@@ -535,7 +544,8 @@ async fn document_for(
         return Ok(Some(document));
     }
     let sight = exchange.rules.now().sight(exchange.headers);
-    // Documents for token holders are made one at a time. One for a stranger is cheap and does not queue.
+    // Documents for token holders are made one at a time. One for a stranger is cheap and does not
+    // queue.
     let turn = if visibility == Visibility::Private && !sight.is_none() {
         Some(Arc::clone(&updates.turn).acquire_owned().await)
     } else {
@@ -545,7 +555,7 @@ async fn document_for(
     let timelines = Arc::clone(&parts.shelf.timelines);
     let catalogue = Arc::clone(&parts.shelf.catalogue);
     off_thread(move || {
-        // Held by the work and not by the request: the work goes on when its reader is gone.
+        // Held by the work and not by the request: the work goes on when the reader is gone.
         let _turn = turn;
         let shows = |feed| match catalogue.row(feed)? {
             Some(row) => may_see_row(&timelines, &row, &sight),
@@ -562,7 +572,8 @@ async fn document_for(
     .await
 }
 
-/// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query, and a wait.
+/// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query,
+/// and a wait.
 fn asked(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     let all: Vec<String> = periods.iter().map(u32::to_string).collect();
     let wrong = || {
@@ -582,6 +593,7 @@ fn asked(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
             Some(("since", text)) if since.is_none() => {
                 since = Some(text.parse().ok().ok_or_else(wrong)?);
             }
+            // `waits::seconds` reads this part below.
             Some(("wait", _)) => {}
             _ => return Err(wrong()),
         }
@@ -607,8 +619,9 @@ fn fresh(kept: &RenderedDocuments, period: u32) -> Option<SupResource> {
     kept.resource.is_current().then(|| kept.clone())
 }
 
-/// Returns the time until a document is rendered again: until the views have the next complete second, so that an update
-/// is listed as early as possible. A large document, or one of a long period, is rendered less often.
+/// Returns the time until a document is rendered again: until the views have the next complete
+/// second, so that an update is listed as early as possible. A large document, or one of a long
+/// period, is rendered less often.
 fn lasts(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
     let size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
     let seconds = (period / FRESH_PART).max(size.saturating_add(1).min(FRESH_LARGE));
@@ -625,8 +638,8 @@ fn lasts(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// Goal: a document with every complete second serves until the next second is complete. A document that lacks a
-    /// second is rendered again soon, a large document rarely.
+    /// Goal: a document with every complete second serves until the next second is complete. A
+    /// document that lacks a second is rendered again soon, a large document rarely.
     #[test]
     fn an_update_is_told_once_its_second_is_over() {
         let lasts = |millis: i64, until, period, bytes| {

@@ -1,4 +1,6 @@
 //! Endpoints that change and list the follows of timelines.
+//!
+//! Shell: the writer, the log, and the graph of follows.
 
 use std::sync::Arc;
 
@@ -46,7 +48,7 @@ use super::{
     shelf::{Shelf, is_hidden, look_again, seen},
 };
 
-/// Handles for what timelines follow.
+/// Handles for follows of timelines.
 #[derive(Debug)]
 pub struct TimelineParts {
     /// Feeds, and the rights to them.
@@ -189,6 +191,7 @@ async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
     check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();
     let (body, _room) = exchange.body.read().await?;
+    // The URL names the item, so the body may be empty.
     let FollowBody { backfill } = if body.is_empty() {
         FollowBody::default()
     } else {
@@ -207,7 +210,7 @@ async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
 /// Follows one item no longer.
 async fn unfollow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
-    // It says nothing, and once it is read the request is complete.
+    // The body says nothing, but only a body that is read completes the request.
     let (_nothing, _room) = exchange.body.read().await?;
     let item = exchange.params.item().clone();
     let wanted = Wanted {
@@ -252,10 +255,11 @@ async fn changed(
     Ok(parts.publisher.follow(Follow { feed, wanted }).await)
 }
 
-/// Returns the first name to follow that is hidden from the sender, because there is no such feed or a closed one. Takes
-/// hidden names from those to follow no longer, which they would not change.
+/// Returns the first name to follow that is hidden from the sender, because there is no such feed
+/// or a closed one. Removes hidden names from the names to follow no longer, where they would
+/// change nothing.
 ///
-/// The writer would look such a name up, and would reveal a closed feed by the time of that.
+/// The writer would look such a name up, and would reveal a closed feed by the time of the lookup.
 pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<FeedName>, Problem> {
     for name in wanted.follow.iter().filter_map(FeedPattern::exact) {
         if is_hidden(shelf, &name, &wanted.sight).await? {
@@ -275,6 +279,7 @@ pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<Fe
 
 /// Changes many items at once.
 async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    // All headers are checked before a byte of the body is read.
     check_no_match(exchange.headers)?;
     check_uncoded(exchange.headers)?;
     let kind = essence(media_type(exchange.headers));
@@ -303,7 +308,7 @@ async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
                 followed: outcome.followed,
                 unfollowed: outcome.unfollowed,
             }),
-            // One of many is wrong, and the URL is right.
+            // One of many names is wrong, and the URL is right, so this is no 404.
             Err(PublishError::UnknownFeed(feed)) => {
                 let detail = format!("there is no feed {feed}");
                 let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
@@ -319,7 +324,8 @@ fn told(answer: &impl Serialize) -> Answer {
     document(StatusCode::OK, body)
 }
 
-/// Checks that a change does not depend on what is at its URL, where nothing can be read (RFC 9110, 13.1.1).
+/// Checks that a change does not depend on the state at the URL, where nothing can be read (RFC
+/// 9110, 13.1.1).
 fn check_no_match(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail =
@@ -363,6 +369,7 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
     let list = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("the list of feeds: {error}")))?;
     let urls = opml::feeds(list).map_err(|error| Problem::malformed(error.to_string()))?;
+    // The same bound as for the names in a body of JSON.
     if urls.len() > FOLLOWED_MAX {
         return Err(refused(format!("a list has at most {FOLLOWED_MAX} feeds")));
     }
@@ -374,6 +381,7 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
             .map(|rest| rest.strip_suffix(&format!("/{RECENT}")).unwrap_or(rest))
             .and_then(FeedName::parse);
         let Some(name) = name else {
+            // The message stays short, however long the URL is.
             let url: String = url.chars().take(200).collect();
             return Err(refused(format!("{url} is no feed of this server")));
         };
@@ -400,7 +408,7 @@ struct ListRow<'l> {
     name: &'l str,
     title: &'l str,
     href: Href<'l>,
-    /// How many followed timelines follow it.
+    /// Number of followed timelines that follow the feed.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed_by: Option<usize>,
 }
@@ -424,7 +432,8 @@ async fn show(
     let feed = exchange.params.feed().clone();
     let after = match subject {
         Subject::Following | Subject::Followers => after(exchange.query())?,
-        // They are whole. A query that was refused would get 200 where the answer is kept ready.
+        // These lists are whole, and no query is refused: where the answer is kept ready, the same
+        // query gets 200.
         Subject::Opml | Subject::FriendsOfFriends => None,
     };
     let seen = seen(&parts.shelf, &exchange).await?;
@@ -464,6 +473,7 @@ async fn show(
             return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
+    // A closed timeline may have begun to follow another closed feed during the lookup.
     let seen = look_again(&parts.shelf, &exchange, seen).await?;
     // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
@@ -515,12 +525,14 @@ impl Lists {
         if let Some(after) = after {
             let row = self.catalogue.named(after)?;
             match row
-                // A list of the one kind has no place behind a feed of the other.
+                // A list of feeds has no place behind a timeline, and a list of timelines none
+                // behind a feed.
                 .filter(|row| row.is_timeline == matches!(subject, Subject::Followers))
                 .map(|row| Ok((self.shows(&row)?, row.key)))
                 .transpose()?
             {
                 Some((true, key)) => wanted.after = Some(key),
+                // A feed that the reader may not see gets the answer of a feed that is not there.
                 Some((false, _)) | None => return Ok(Shows::NoSuchPlace),
             }
         }
@@ -539,6 +551,7 @@ impl Lists {
                 None => Ok(Shows::NoTimeline),
             },
             Subject::Opml => {
+                // An OPML document has no pages.
                 let all = Stretch {
                     after: None,
                     max: usize::MAX,
@@ -645,6 +658,7 @@ pub(super) fn seen_followers(
         Some(row) => may_see_row(timelines, &row, sight),
         None => Ok(false),
     };
+    // For a reader of all or of none, no closed timeline needs a look of its own.
     let seen = match sight {
         all if all.is_all() => SeenClosed::All,
         none if none.is_none() => SeenClosed::None,

@@ -1,7 +1,8 @@
 //! Reads that wait for a change: of a recent document, or of a SUP document.
 //!
-//! A waiter keeps its connection and a watch on its feed, and nothing else. It gets the answer of the plain
-//! URL, so a proxy that drops the query makes it a poll.
+//! Shell: timers, and the hubs of watched feeds. A waiter keeps a connection and a watch on a feed,
+//! and nothing else. The answer is that of the plain URL, so a proxy that drops the query turns the
+//! wait into a poll.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,12 +44,13 @@ pub struct WaitParts {
     pub parking: Parking,
 }
 
-/// Places for requests that wait and for streams: three of four connections, so that others find a connection.
+/// Places for requests that wait and for streams: three of four connections, so that others find a
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Parking(Arc<Semaphore>);
 
 impl Parking {
-    /// Returns the places of a server with so many connections.
+    /// Returns the places of a server that takes this number of connections.
     pub fn beside(connections: usize) -> Self {
         let places = connections / 4 * 3;
         Self(Arc::new(Semaphore::new(
@@ -62,7 +64,7 @@ impl Parking {
     }
 }
 
-/// Returns how long a query asks to wait, if it does.
+/// Returns the seconds for which a query asks to wait; `None` without a wait.
 ///
 /// # Errors
 ///
@@ -85,13 +87,14 @@ pub fn seconds(query: &str) -> Result<Option<u64>, Problem> {
     }
 }
 
-/// Shows the recent document once it is another one than the reader has, or after `seconds`.
+/// Shows the recent document once that document differs from the reader's, or after `seconds`.
 pub(super) async fn recent(
     parts: &WaitParts,
     exchange: Exchange<'_>,
     seconds: u64,
 ) -> Result<Outcome, Problem> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
+    // A reader that lacks the document gets an answer at once, and takes no place.
     let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
     if !is_known {
         return Ok(outcome);
@@ -112,6 +115,7 @@ pub(super) async fn recent(
     );
     let mut watching = Box::pin(watched).await?;
     let mut stopping = exchange.ending.is_near.clone();
+    // The loop begins with a look, because a commit may have come before the watch.
     let mut is_over = false;
     loop {
         let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
@@ -131,9 +135,9 @@ pub(super) async fn recent(
     }
 }
 
-/// Returns the answer of now, and whether it is that the reader has the document.
+/// Returns the current answer, and whether the answer is that the reader has the document.
 async fn look(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
-    // The first of those that are woken together makes it ready for the others.
+    // The first of the readers that are woken together makes the answer ready for the others.
     if let Some((_, answer)) = exchange
         .ready
         .answer(exchange.uri.path(), exchange.headers, || None)
@@ -141,7 +145,7 @@ async fn look(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool),
         let is_known = answer.status() == StatusCode::NOT_MODIFIED;
         return Ok((Outcome::Answer(for_once(answer)), is_known));
     }
-    // Boxed: each reader that waits would keep room for it.
+    // Boxed: each reader that waits would keep room for this work.
     let shown = Box::pin(recent_now(shelf, exchange)).await?;
     let is_known = is_known(&shown, exchange.headers, shelf.clock.now());
     Ok((Outcome::Waited(Box::new(shown)), is_known))

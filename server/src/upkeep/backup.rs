@@ -1,8 +1,9 @@
-//! Copies a log into a folder of its own, also while it grows.
+//! Copies a log into a new folder, also while the log grows.
 //!
-//! Shell: reads a log and its views, writes a folder. The copy has the same commits, hence the same
-//! chain, up to the end there was at the beginning; its archived documents are the same bytes. It takes its
-//! name only when it is whole and durable. The first server of the copy begins an epoch.
+//! Shell: reads a log and the views, writes a folder. The copy has the same commits, hence the same
+//! chain, up to the end that the log had at the beginning; archived documents have the same bytes.
+//! The folder takes its name only once the copy is whole and durable. The first server of the copy
+//! begins an epoch.
 
 use std::{
     fs, io,
@@ -23,7 +24,7 @@ use simplefeed_views::{Views, error::ViewError, folders::Folders};
 use tempfile::TempDir;
 use tracing::warn;
 
-/// Reason why a backup failed. Its unfinished folder is removed.
+/// Reason why a backup failed. The unfinished folder is removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -33,7 +34,7 @@ pub enum BackupError {
         /// Where the backup was to go.
         to: PathBuf,
     },
-    /// A file system begins there, so nothing can take its place.
+    /// A file system begins there, so nothing can take the place of that folder.
     #[error("{to} is a mount point; name a new folder in it")]
     Mounted {
         /// Where the backup was to go.
@@ -59,7 +60,7 @@ pub enum BackupError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// A commit is missing, or its copy has another chain hash.
+    /// A commit is missing, or the copy of a commit has another chain hash.
     #[error("commit {commit} of the copy differs from the log's; run `simplefeed-server verify`")]
     Different {
         /// The first such commit.
@@ -81,8 +82,8 @@ pub struct Report {
 /// First part of the names of folders with unfinished work.
 const PARTIAL: &str = ".partial-";
 
-/// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole one is
-/// synced at once.
+/// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole
+/// one is synced at once.
 pub(crate) struct Unhurried;
 
 impl Barrier for Unhurried {
@@ -91,7 +92,8 @@ impl Barrier for Unhurried {
     }
 }
 
-/// Copies everything committed when it begins to `to`, which must not exist or be an empty folder.
+/// Copies every commit that is there at the beginning to `to`, which must not exist or be an empty
+/// folder.
 ///
 /// # Errors
 ///
@@ -116,7 +118,8 @@ pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, Ba
     })
 }
 
-/// Makes a folder that a log is restored from: under another name until it is whole and durable.
+/// Makes a folder that a log is restored from: under another name until the folder is whole and
+/// durable.
 ///
 /// # Errors
 ///
@@ -161,7 +164,7 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
     }
     tempfile::Builder::new()
         .prefix(PARTIAL)
-        // As any folder that is made: a web server may have to look into it.
+        // The mode of any new folder: a web server may have to look inside.
         .permissions(fs::Permissions::from_mode(0o777))
         .tempdir_in(parent)
         .map_err(|source| BackupError::Io {
@@ -170,7 +173,8 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
         })
 }
 
-/// Warns of folders with unfinished work beside `to`. It removes none: another command may be at work there.
+/// Warns of folders with unfinished work beside `to`. Removes none: another command may be at work
+/// there.
 pub(crate) fn tell_left(to: &Path) {
     let items = fs::read_dir(parent_of(to)).into_iter().flatten().flatten();
     for item in items {

@@ -1,7 +1,7 @@
 //! Writes the tree of documents as static files.
 //!
-//! Shell over the log and the views. Some of the files will be other files in the next export, so an nginx include
-//! names those that are final; nothing else may be called immutable.
+//! Shell: the log, the views, a folder. Some of the files will be other files in the next export,
+//! so an nginx include names those that are final; nothing else may be called immutable.
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
@@ -14,8 +14,8 @@ use simplefeed_views::{
 /// The name of the nginx include.
 pub const INCLUDE: &str = "simplefeed-lifetimes.conf";
 
-/// Writes what all views have for static web servers below `to`, with `entries` also every entry on its own. Returns the
-/// number of files.
+/// Writes the files of all views for static web servers below `to`, with `entries` also every
+/// single entry. Returns the number of files.
 ///
 /// # Errors
 ///
@@ -30,7 +30,8 @@ pub fn export(
     for (view, _) in views.iter() {
         view.export(log, &mut tree)?;
     }
-    // A file that the include calls immutable is durable: caches would keep the empty file that a power cut may leave.
+    // A file that the include calls immutable is durable: caches would keep the empty file that a
+    // power cut may leave.
     tree.sync()?;
     // The include comes last: it names only files that are in their place.
     let include = nginx_include(tree.frozen());

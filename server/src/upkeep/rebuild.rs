@@ -1,6 +1,7 @@
 //! Makes the files of all views again from the log.
 //!
-//! Shell over the log and the views. Each file comes out as it was, byte for byte, unless it had been damaged.
+//! Shell: the log and the views. Each file comes out the same, byte for byte, unless the file had
+//! been damaged.
 
 use simplefeed_views::{Views, error::ViewError, reports::Rebuilt, shown::ShownLog};
 

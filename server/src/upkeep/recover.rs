@@ -1,11 +1,11 @@
 //! Makes a new log from the remains of a damaged one.
 //!
-//! Shell: reads a data folder, which it leaves as it is, and writes another one. Archived documents come
-//! from their files and sidecars, everything else from the records that sled still returns; `found`
-//! collects the remains of each feed, `timeline` commits them again in their original order. Positions, ids
-//! and instants stay, so archived documents come out the same, byte for byte, and repeats are still
-//! duplicates. The report names everything that is missing. The first server of the new log begins an
-//! epoch.
+//! Shell: reads a data folder, which stays as it is, and writes another one. Archived documents
+//! come from their files and sidecars, everything else from the records that sled still returns;
+//! `found` collects the remains of each feed, `timeline` commits them again in their original
+//! order. Positions, ids and instants stay, so archived documents come out the same, byte for byte,
+//! and repeats are still duplicates. The report names everything that is missing. The first server
+//! of the new log begins an epoch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,7 +80,7 @@ pub enum RecoverError {
     },
 }
 
-/// Contents of the new log, and everything that it lacks.
+/// Contents of the new log, and everything that is missing there.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Feeds in the new log.
@@ -109,7 +109,7 @@ fn check_readable(folder: &Path) -> Result<(), OpenError> {
         Err(error) => return lacking(folder, Err(error)).map(drop),
     };
     for item in items {
-        // A folder that breaks off is read as far as it goes.
+        // A folder whose list breaks off is read as far as possible.
         let Ok(item) = item else { continue };
         let (path, kind) = (item.path(), item.file_type());
         if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
@@ -121,8 +121,8 @@ fn check_readable(folder: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Recovers the log in `data`, whose archived documents are below `www` if given, into `to`, which must
-/// not exist or be an empty folder.
+/// Recovers the log in `data`, whose archived documents are below `www` if given, into `to`, which
+/// must not exist or be an empty folder.
 ///
 /// # Errors
 ///
@@ -142,7 +142,8 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         check_readable(folder)?;
     }
     tell_left(to);
-    // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.
+    // Beside the new folder, because the old folder stays unchanged. The new log needs room there
+    // anyway.
     let scratch = folder_beside(to)?;
     let copy = scratch.path().join("reading");
     let archive = Archive::new(&Folders::new(data, www));
@@ -157,7 +158,8 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if feeds.is_empty() {
         return Err(nothing(&missing));
     }
-    // Where documents reach further than a feed's head, the log is an older one, or another one, for all feeds.
+    // Where documents reach further than a feed's head, the log is an older one, or another one,
+    // for all feeds.
     let told_all = told_all && knows_all && feeds.iter().all(FoundFeed::reaches_its_documents);
     if !recorded.timelines.is_empty() && !told_all {
         missing.push("timelines: what they followed in the missing commits is missing".into());
@@ -187,11 +189,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         feed.tell_missing(told_all, &mut missing);
     }
     report.missing.splice(0..0, missing);
+    // Last, because every round of the loop above reads entries from the copy.
     opening::discard(remains, &copy)?;
     Ok(report)
 }
 
-/// Makes the new log and its archive. Returns the report, and the documents that came out different.
+/// Makes the new log and the new archive. Returns the report, and the documents that came out
+/// different.
 fn make_log(
     feeds: &[FoundFeed],
     recorded: &Recorded,
@@ -213,7 +217,7 @@ fn make_log(
             different.insert((feed.name.clone(), document));
         }
     }
-    // With a difference the folder is thrown away, so its archive would be made in vain.
+    // With a difference the folder is thrown away, so an archive would be made in vain.
     if different.is_empty() {
         let made = Archive::new(&Folders::new(folder, None).unhurried());
         for feed in feeds {
@@ -256,9 +260,9 @@ type Different = BTreeSet<(FeedName, DocumentName)>;
 
 /// Why a folder that was made is not kept.
 enum DiscardReason {
-    /// It is made again without these documents.
+    /// The folder is made again without these documents.
     Different(Different),
-    /// It could not be finished.
+    /// The folder could not be finished.
     Failed(RecoverError),
 }
 
@@ -282,11 +286,12 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
     }
 }
 
-/// Returns sentences about commits that are missing: those that cannot be read, and an end before the commit that the witness
-/// or a view names, or another commit in its place.
+/// Returns sentences about missing commits: commits that cannot be read, an end before the commit
+/// that the witness or a view names, and another commit in the place of a named one.
 fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<String> {
     let had = match witness::read(&data.join("witness")) {
         Some(Said::Current(testimony)) => testimony.commit.max(testimony.end),
+        // Such a witness names no commit of this log. The views below may still name one.
         Some(Said::Other(_)) | None => CommitNumber(0),
     };
     let seen = seen::read(&data.join("views").join(seen::NAME));
@@ -320,7 +325,8 @@ fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<St
     lost.chain(end).chain(other).collect()
 }
 
-/// Collects the remains of every feed. Returns them, and whether the log knows each name that documents have.
+/// Collects the remains of every feed. Returns them, and whether the log knows each name that
+/// documents have.
 fn find(
     old: Option<&Remains>,
     archive: &Archive,
@@ -345,6 +351,8 @@ fn find(
     }
     let (mut feeds, mut told): (Vec<FoundFeed>, BTreeSet<FeedKey>) = Default::default();
     for (name, key) in names {
+        // A timeline is made from its recorded changes. The documents of the archive must not make
+        // a feed of it.
         let is_timeline = |settings: &Settings| settings.name == name;
         if recorded.timelines.values().any(is_timeline) {
             continue;
@@ -356,7 +364,8 @@ fn find(
             continue;
         }
         match FoundFeed::find(&name, key, old, archive) {
-            // Its documents are left, and the entries in them are those of other feeds.
+            // Only documents of the timeline are left, and the entries in them are those of other
+            // feeds.
             Some(found) if found.settings.values().any(Settings::is_timeline) => missing.push(
                 format!("timeline {name}: what it follows is missing; it has to be made again"),
             ),
@@ -392,7 +401,7 @@ fn find(
     (feeds, knows_all)
 }
 
-/// Names the feeds of the log of which not even the name is left: those that were not `told`.
+/// Names the feeds of the log whose names are lost: those that are not in `told`.
 fn tell_nameless(old: Option<&Remains>, told: &BTreeSet<FeedKey>, missing: &mut Vec<String>) {
     let others = old.and_then(|old| Some((old, quietly(|| old.feeds())?)));
     for (old, key) in others
@@ -407,9 +416,11 @@ fn tell_nameless(old: Option<&Remains>, told: &BTreeSet<FeedKey>, missing: &mut 
     }
 }
 
-/// Returns that the entries of a feed are missing that can be read, but not be in a log without the feed's settings.
+/// Returns a sentence about the entries of a feed that can be read, but that no log can hold
+/// without the feed's settings.
 fn lost_entries(old: &Remains, feed: FeedKey) -> Option<String> {
     let mut positions = BTreeSet::new();
+    // sled may panic over a damaged record. The positions read before that still count.
     let _panicked = quietly(|| old.entries(feed, |entry| positions.extend([entry.at])));
     let (first, last) = (positions.first()?, positions.last()?);
     let lost = missing_positions(*first..last.next());
@@ -419,7 +430,7 @@ fn lost_entries(old: &Remains, feed: FeedKey) -> Option<String> {
     ))
 }
 
-/// Returns that positions are missing, at least one.
+/// Returns a sentence about missing positions; there is at least one.
 fn missing_positions(range: Range<Position>) -> String {
     match (range.start, Position(range.end.0.saturating_sub(1))) {
         (first, last) if first == last => format!("position {first} is missing"),
@@ -468,12 +479,14 @@ impl FoundFeed {
     /// Returns whether the log has the feed up to the end of its documents.
     fn reaches_its_documents(&self) -> bool {
         let is_shown = |document: &FoundDocument| document.source == Source::Archive;
+        // Without an archived document, nothing shows that the feed had more than the log has.
         let is_known = self.told_end.is_some() || !self.documents.iter().any(is_shown);
         let reaches = self.told_end.is_none_or(|told| told >= self.end());
         self.parted.is_none() && self.in_log.is_none() && is_known && reaches
     }
 
-    /// Returns that the log has entries of this feed's document with the same name, if it has.
+    /// Returns a sentence about the log's entries of this feed's own document with that name; empty
+    /// if there are none.
     fn own_entries_of(&self, document: DocumentName) -> String {
         let mut documents = self.documents.iter();
         let own = documents.find(|own| own.name == document);
@@ -486,7 +499,7 @@ impl FoundFeed {
         }
     }
 
-    /// Adds the documents that are not of what is recovered to `missing`.
+    /// Adds the documents that do not belong to the recovered feed to `missing`.
     fn tell_others(&self, missing: &mut Vec<String>) {
         let name = &self.name;
         for document in &self.foreign {
@@ -519,7 +532,8 @@ impl FoundFeed {
         }
     }
 
-    /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
+    /// Adds the missing positions to `missing`; `told_all` says that the log has every commit, feed
+    /// and position that another source knows.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
         if let Some((at, count)) = self.parted {
@@ -535,6 +549,7 @@ impl FoundFeed {
             ));
         }
         self.tell_others(missing);
+        // The open document has no next one. The end of its entries is told below.
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;
@@ -544,6 +559,7 @@ impl FoundFeed {
                      them may be conflicts"
                 ));
             }
+            // A document with holes has lines of its own below, and a foreign one has had its line.
             let is_foreign = self.foreign.contains(&document.name);
             if document.distrusted && holes.is_empty() && !is_foreign {
                 missing.push(format!(

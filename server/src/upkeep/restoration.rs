@@ -1,9 +1,9 @@
 //! The epoch that begins when a restored log is served.
 //!
-//! Pure over the log. A restored backup goes on from an earlier state, and entries published since may
-//! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next. So every
-//! document that was open then gets a name that was never used. Its predecessor, whose bytes are final,
-//! links to the old name; a request for that one is redirected.
+//! Shell: the log. A restored backup goes on from an earlier state, and entries published since may
+//! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next.
+//! So every document that was open then gets a name that was never used. The predecessor, whose
+//! bytes are final, links to the old name; a request for the old name is redirected.
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
@@ -12,10 +12,10 @@ use simplefeed_core::{
 };
 use simplefeed_log::{LogError, LogHead, WritableLog, settings_of};
 
-/// Begins an epoch at `now`, durably. Returns it.
+/// Begins an epoch at `now`, durably. Returns the epoch.
 ///
-/// Nothing may have been served since the log was restored. If the beginning is interrupted, it must be
-/// repeated.
+/// Nothing may have been served since the log was restored. A beginning that was interrupted must
+/// be repeated.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn begin_epoch(log: &dyn WritableLog, now: Timestamp) -> Result<Epoch, LogEr
     begin(log, now, BATCH_ENTRIES_MAX)
 }
 
-/// Begins an epoch in commits of so many feeds.
+/// Begins an epoch in commits of at most `feeds_max` feeds.
 fn begin(log: &dyn WritableLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
     let LogHead { epoch, .. } = log.head();
     // Two restorations of the same log begin in different seconds, and so get different numbers.
@@ -175,8 +175,9 @@ mod tests {
         }
     }
 
-    /// Goal: a clock that was years ahead at a restoration hinders no later one. Of several that follow it, the later one
-    /// has the higher number, by which consumers and caches tell them apart.
+    /// Goal: a clock that was years ahead at a restoration hinders no later one. Of several that
+    /// follow it, the later one has the higher number, by which consumers and caches tell them
+    /// apart.
     #[test]
     fn an_epoch_begins_although_the_last_one_is_ahead_of_the_clock() {
         let now = LATER;

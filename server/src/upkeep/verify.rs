@@ -1,8 +1,8 @@
 //! Checks everything stored against the commits.
 //!
-//! Shell over the log and the views, which it only reads. The commits are replayed into a model, and the log's own
-//! records must agree with each of its statements; then each view compares its files with the log. Damage becomes a
-//! fault in the report, and checking goes on behind it.
+//! Shell: the log and the views, both only read. The commits are replayed into a model, and the
+//! log's own records must agree with each statement of the model; then each view compares its files
+//! with the log. Damage becomes a fault in the report, and checking goes on behind it.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -62,7 +62,7 @@ pub fn verify(
     let checked = checking.all(shown, views);
     let mut report = checking.report;
     match checked {
-        // Faults found before it stay in the report.
+        // Faults found before the lack stay in the report.
         Err(error) if lack_in(&error).is_some() => report.lack = Some(error),
         checked => checked?,
     }
@@ -76,7 +76,7 @@ struct Checking<'l> {
     /// Feeds among them that are timelines.
     timelines: usize,
     epoch: Epoch,
-    /// The commit to replay next, the chain hash before it, and the instant it must be later than.
+    /// The commit to replay next, the chain hash before that commit, and the last instant before.
     next: CommitNumber,
     chain: ChainHash,
     last: Timestamp,
@@ -102,7 +102,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Replays the commits there are by now. Returns whether all of them could be.
+    /// Replays the commits that the log has by now. Returns whether all of them could be replayed.
     fn commits(&mut self) -> Result<bool, LogError> {
         while self.next <= self.log.head().number {
             let number = self.next;
@@ -164,7 +164,7 @@ impl Checking<'_> {
                 ));
                 continue;
             };
-            // The head counts the entry in `apply`, so its position is read before.
+            // The head counts the entry in `apply`, so the position is read before.
             let position = head.next;
             head.apply(
                 change,
@@ -177,7 +177,7 @@ impl Checking<'_> {
                 Change::Entry { at, id, .. } => {
                     entries += 1;
                     self.report.entries += 1;
-                    // Looked up by its id, so that the index of ids is checked, too.
+                    // Looked up by the id, so that the index of ids is checked, too.
                     let found = self
                         .report
                         .findings
@@ -216,14 +216,15 @@ impl Checking<'_> {
         self.feeds.len() - self.timelines
     }
 
-    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
-    /// must arrive at a head that is ahead of it.
+    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the
+    /// replay must arrive at a head that is ahead of the replay.
     fn check_heads(&mut self) -> Result<(), LogError> {
-        // Read between two replays, so it must lie between their counts.
+        // This count is read between two replays, so the count must lie between those of the
+        // replays.
         let feeds = self.log.head().feeds;
         let replayed = self.counted();
         let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
-        // Twice, because a head may be asked for while it is being replaced.
+        // Twice, because a head may be asked for while a commit replaces that head.
         for _ in 0..2 {
             self.found.clear();
             for key in keys {
@@ -253,11 +254,12 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Looks each feed up by its name.
+    /// Looks each feed up by name.
     fn check_names(&mut self) -> Result<(), LogError> {
         let findings = &mut self.report.findings;
         for (key, head) in &self.feeds {
             let settings = findings.sound(settings_of(self.log, *key, head.revision))?;
+            // Settings that cannot be read have made a fault in `sound`.
             let Some(settings) = settings else { continue };
             let named = findings.sound(self.log.named(&settings.name))?.flatten();
             if named.is_none_or(|named| named.feed != *key) {

@@ -1,4 +1,5 @@
-//! A throw-away view, which shows that a view needs its own files and a line in each list: entries by feed.
+//! Counts of entries by feed: a throw-away view, which shows that a view needs only files of its
+//! own and a line in each list.
 //!
 //! Shell: one file.
 
@@ -68,6 +69,7 @@ impl CountState {
         let mut counted = Self::default();
         while counted.commit < last {
             for outline in log.outlines(counted.commit.next(), COMMITS_TOGETHER)? {
+                // The log may have grown beyond `last` by now, and the counts must end there.
                 if outline.number <= last {
                     counted.apply(&outline);
                 }
@@ -128,6 +130,7 @@ impl View for Counts {
         let stored = self
             .stored()
             .filter(|stored| stored.commit <= log.head().number);
+        // Counts of later commits than the log has are another log's.
         *self.counted() = stored.unwrap_or_default();
         Ok(self.counted().commit)
     }

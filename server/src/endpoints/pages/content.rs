@@ -1,7 +1,8 @@
 //! The content of an entry as HTML.
 //!
-//! Pure. Everything is escaped or cleaned here: whatever an entry holds, no script of it runs and nothing of it is asked
-//! from elsewhere. Markup stands in a frame that runs no script, under the policy of the page.
+//! Pure. Everything is escaped or cleaned here: whatever an entry holds, no script of the entry
+//! runs, and nothing is asked from elsewhere. Markup stands in a frame that runs no script, under
+//! the policy of the page.
 
 use std::fmt::{self, Write as _};
 
@@ -41,6 +42,8 @@ fn is_json(kind: &str) -> bool {
 }
 
 fn typed(kind: &str, text: &str) -> String {
+    // Content of these types stands in an entry as text, and content of others in Base64 (RFC 4287,
+    // 4.1.3.3).
     let is_text = kind.starts_with("text/") || kind.contains("xml");
     if is_text {
         return plain(text);
@@ -63,7 +66,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// Returns the beginning of a text, of so many bytes at most.
+/// Returns the beginning of a text, of at most `bytes` bytes.
 pub(super) fn beginning(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or(text)
 }
@@ -75,9 +78,11 @@ fn markup_of(markup: &str) -> String {
     // Images would be asked from elsewhere, which the policy of the page forbids.
     let mut cleaner = ammonia::Builder::default();
     cleaner.rm_tags(["img"]);
+    // The page behind a link learns no URL of ours, which names a feed.
     cleaner.link_rel(Some("noopener noreferrer"));
     cleaner.set_tag_attribute_value("a", "target", "_blank");
     let clean = cleaner.clean(markup).to_string();
+    // The cleaner closes elements and escapes characters, so the result may be longer.
     if clean.len() > 4 * SHOWN_BYTES_MAX {
         return plain(markup);
     }
@@ -131,7 +136,8 @@ impl<'j> Visitor<'j> for MembersVisitor {
     }
 }
 
-/// Adds a value as it was published: with its order, its repeats and its digits. `None` if there are too many values.
+/// Adds a value in the published form: with the order, the repeats and the digits. `None` if there
+/// are too many values.
 fn push(
     raw: &RawValue,
     key: Option<&str>,
@@ -139,6 +145,7 @@ fn push(
     left: &mut usize,
     out: &mut String,
 ) -> Option<()> {
+    // Beyond the bound, the caller shows the whole content as text.
     *left = left.checked_sub(1)?;
     let text = raw.get().trim();
     let (brackets, members): (_, Vec<(Option<String>, &RawValue)>) = if text.starts_with('{') {

@@ -1,4 +1,6 @@
 //! The page of a feed's documents.
+//!
+//! Shell: the log, the files of documents, the clock.
 
 use askama::Template;
 use simplefeed_core::{
@@ -39,9 +41,10 @@ struct Row {
     first: u64,
     end: u64,
     opened: Moment,
-    /// When it was cut; `None` while it is open.
+    /// When the document was cut; `None` while it is open.
     cut: Option<Moment>,
-    /// Its size, plain and with gzip, once it is a file; of an open one, the bytes of its entries.
+    /// Size of the file, plain and with gzip, once there is a file; of an open document, the bytes
+    /// of the entries.
     size: Option<String>,
     packed: Option<String>,
 }
@@ -59,6 +62,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let html = made.await?.ok_or_else(absent)??;
+    // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
     Ok(shown(html))
 }
@@ -80,7 +84,7 @@ fn make(
         Some(next) => log.opening(head.feed, next)?,
         None => None,
     };
-    // The first position behind a document is that of the next one, which was opened when it was cut.
+    // The first position behind a document is that of the next one, which was opened at the cut.
     let (mut end, mut cut) = (
         next.map_or(head.next, |next| next.first),
         next.map(|next| next.opened),
@@ -98,7 +102,7 @@ fn make(
         let Some(opening) = opening else {
             break;
         };
-        // One whose record is damaged has no size here; `verify` says why.
+        // A document whose record is damaged has no size here; `verify` says why.
         let size = reading.shelf.documents.size(name, wanted).ok().flatten();
         rows.push(Row {
             name: opening.name.to_string(),
@@ -117,6 +121,7 @@ fn make(
             packed: size.map(|(_, packed)| bytes(packed)),
         });
         (end, cut) = (opening.first, Some(opening.opened));
+        // No document has the number 0, so the loop ends before this could wrap.
         number -= 1;
     }
     Ok(DocumentsPage {

@@ -1,4 +1,6 @@
 //! The page of an entry.
+//!
+//! Shell: the log, the clock.
 
 use askama::Template;
 use simplefeed_core::{
@@ -25,11 +27,11 @@ use crate::endpoints::{
     shelf::{look_again, seen},
 };
 
-/// Bytes of its summary, and facts and links, that a page shows.
+/// Bytes of a summary, and number of facts and links, that a page shows.
 const SUMMARY_BYTES_MAX: usize = 4 * 1024;
 const FACTS_MAX: usize = 50;
 const FACT_BYTES_MAX: usize = 2 * 1024;
-/// Bytes of its source that a page shows.
+/// Bytes of an entry's source that a page shows.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Template)]
@@ -39,7 +41,7 @@ struct EntryPage {
     name: String,
     machine: String,
     position: u64,
-    /// Its position and epoch, as URLs have them.
+    /// Position and epoch of the entry, as in URLs.
     number: String,
     title: String,
     id: String,
@@ -84,6 +86,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let absent = || Problem::not_found(format!("feed {name} has no such entry"));
     let html = made.await?.ok_or_else(absent)??;
     drop(room);
+    // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
     Ok(shown(html))
 }
@@ -100,18 +103,21 @@ fn make(
     if position >= head.next {
         return Ok(None);
     }
-    // With its neighbours, as far as they are there.
+    // With the neighbours, as far as they are there.
     let from = Position(position.0.saturating_sub(1));
     let found = log.entries(head.feed, from..Position(position.0 + 2).min(head.next))?;
     let at = |position: u64| found.iter().find(|entry| entry.at.0 == position);
-    // An entry of another epoch is another one, whatever its position.
+    // An entry of another epoch is another entry, whatever its position.
     let entry = at(position.0).filter(|entry| entry.document.epoch == number.epoch);
     let Some(entry) = entry else {
         return Ok(None);
     };
+    // The gate takes only UTF-8, so no character is lost here.
     let source = String::from_utf8_lossy(&entry.fragment);
+    // An entry that makes no event is still shown by its source.
     let event = Event::from_entry(&source).unwrap_or_default();
     let opening = log.opening(head.feed, entry.document.number)?;
+    // A restoration may have renamed the document since the append.
     let document = opening.map_or(entry.document, |opening| opening.name);
     let shown_source = beginning(&source, SOURCE_BYTES_MAX);
     let title = event.title.as_deref().map(str::trim).unwrap_or_default();
@@ -138,6 +144,7 @@ fn make(
         hash: Digest::of(&entry.fragment).to_string(),
         older: position.0.checked_sub(1).and_then(at).map(numbered),
         newer: at(position.0 + 1).map(numbered),
+        // The page of the feed has 25 rows, and this entry stands in their middle.
         around: position.0.saturating_add(13).min(head.next.0),
         is_cut: shown_source.len() < source.len(),
         source: shown_source.into(),

@@ -1,4 +1,6 @@
 //! The page of a feed.
+//!
+//! Shell: the log, the counts, the clock.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -45,7 +47,7 @@ const ROWS_MAX: u64 = 25;
 const LOST_STEP: u64 = 2;
 /// Entries that are read at a time: few, since each may be large.
 const STEP: u64 = 5;
-/// Bytes of entries behind which a page takes no more of them.
+/// Bytes of entries behind which a page takes no more entries.
 const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Shortest time of a plot, in microseconds: an hour.
 const LEAST_MICROS: i64 = 3_600_000_000;
@@ -88,7 +90,7 @@ struct FeedPage {
 
 struct Row {
     position: u64,
-    /// Its position and epoch, as URLs have them.
+    /// Position and epoch of the entry, as in URLs.
     number: String,
     title: String,
     time: Moment,
@@ -119,7 +121,7 @@ impl Goal {
     }
 }
 
-/// Returns the position of an entry, with its epoch, as URLs have them.
+/// Returns the position and the epoch of an entry, as in URLs.
 pub(super) fn numbered(entry: &Entry) -> String {
     let number = Numbered {
         number: entry.at.0,
@@ -138,9 +140,10 @@ pub(super) fn short(title: &str) -> String {
     short
 }
 
-/// Shows a feed: its newest entries, or those before a position.
+/// Shows a feed: the newest entries, or those before a position.
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(&parts.shelf, &exchange).await?;
+    // The entries of a page take memory as those of a paged document do, and share the bound.
     let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
     let go = value(exchange.query(), "go").unwrap_or_default();
@@ -180,6 +183,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             notice,
             go,
             keep: keep(window.as_ref()),
+            // Entries of a timeline are counted in the feeds that the timeline follows.
             plot: if is_timeline {
                 None
             } else {
@@ -192,6 +196,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
     drop(room);
+    // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
     match made {
         FeedAnswer::Page(html) => Ok(shown(html?)),
@@ -206,7 +211,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
 
 /// Answer to a reader of a feed's page.
 enum FeedAnswer {
-    /// HTML of the page, or why it cannot be made.
+    /// HTML of the page, or why there is none.
     Page(Result<String, Problem>),
     /// Query of the page that has the entry that the reader goes to.
     Redirect(String),
@@ -214,12 +219,12 @@ enum FeedAnswer {
 
 /// Returns the beginning of a query that keeps the window of the plot.
 fn keep(window: Option<&Window>) -> String {
-    // Its text has nothing that a URL would have to escape.
+    // The text of a window has nothing that a URL would have to escape.
     window.map_or_else(String::new, |window| format!("in={}&", window.text))
 }
 
-/// Returns the plot of a feed in a window, or of its whole history; `None` if it has no entries, or while they are
-/// counted.
+/// Returns the plot of a feed in a window, or over the whole history; `None` without entries, or
+/// while they are counted.
 fn plot(
     reading: &Reading,
     feed: FeedKey,
@@ -238,6 +243,7 @@ fn plot(
     let Some(window) = window else {
         return Ok(None);
     };
+    // Any read tells from when on each unit is kept, which decides the unit of the bars.
     let Some(days) = read(Unit::Day, window.from, window.to)? else {
         return Ok(None);
     };
@@ -249,7 +255,8 @@ fn plot(
     Ok(rates.map(|rates| Plot::of(&window, unit, &rates, kept_from)))
 }
 
-/// Returns the time from the first entry of a feed to now; `None` if it has none, or while they are counted.
+/// Returns the time from the first entry of a feed to now; `None` without entries, or while they
+/// are counted.
 fn whole_history(
     reading: &Reading,
     read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<Read>, ViewError>,
@@ -287,6 +294,7 @@ fn found(
     goal: &Goal,
 ) -> Result<Result<u64, String>, LogError> {
     let end = head.next.0;
+    // The goal stands in the middle of the rows.
     let page = |position: u64| Ok(position.saturating_add(ROWS_MAX / 2).min(end));
     Ok(match goal {
         Goal::Position(position) if *position < end => page(*position),
@@ -315,8 +323,8 @@ fn found(
     })
 }
 
-/// Returns the first position whose entry was stored at a time or later. In a timeline, what was filled in afterwards may be
-/// older than its place.
+/// Returns the first position whose entry was stored at a time or later. In a timeline, an entry of
+/// a backfill may be older than its place.
 fn position_at(
     log: &dyn Series,
     head: &FeedHead,
@@ -360,9 +368,12 @@ fn make(
 ) -> Result<FeedPage, LogError> {
     let log = &**reading.shelf.documents.log();
     let end = head.next.0;
+    // A position at the end or later asks for the newest rows, as a request without a position
+    // does.
     let before = before.filter(|before| *before < end);
     let (rows, first) = rows(log, head, before.unwrap_or(end), reading.now)?;
     let newest = end.checked_sub(1).map(Position);
+    // A timeline has no history hash: a running hash would take all of its entries.
     let mark = if settings.is_timeline() {
         Mark::of_epoch(head.open.opening.name.epoch)
     } else {
@@ -442,13 +453,14 @@ const FIRST: Stretch = Stretch {
     max: NAMES_MAX,
 };
 
-/// Returns the first timelines that take a feed's entries, of those that the reader may see. Never how many there are.
+/// Returns the first timelines that take a feed's entries, of those that the reader may see. Never
+/// how many there are.
 fn followers(reading: &Reading, feed: FeedKey, sight: &Sight) -> Result<Vec<String>, LogError> {
     let shelf = (&*reading.shelf.catalogue, &*reading.shelf.timelines);
     names(reading, seen_followers(shelf, feed, FIRST, sight)?)
 }
 
-/// Returns what a timeline follows.
+/// Returns the feeds and patterns that a timeline follows.
 fn follows(reading: &Reading, head: &FeedHead) -> Result<Option<Names>, LogError> {
     let Some(part) = reading.shelf.timelines.following(head.feed, FIRST)? else {
         return Ok(None);

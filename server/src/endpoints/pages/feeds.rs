@@ -1,4 +1,6 @@
 //! The page of all feeds.
+//!
+//! Shell: the log, the counts, the clock.
 
 use std::sync::Arc;
 
@@ -65,9 +67,9 @@ struct Row {
 struct ListQuery {
     text: String,
     order: Order,
-    /// Feed behind which it begins, in the order by name.
+    /// Feed behind which the part begins, in the order by name.
     after: Option<FeedName>,
-    /// Feeds before it, in other orders.
+    /// Feeds before the part, in other orders.
     skip: usize,
 }
 
@@ -103,6 +105,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let is_limited = !sight.covers(&FeedPattern::all());
     let reading = Reading::of(parts);
     let (lower, behind) = (text.to_lowercase(), after.clone());
+    // A search may look at very many names, so only some run at the same time.
     let turn = Arc::clone(&parts.searches).acquire_owned().await;
     let (ranking, log) = (Arc::clone(&parts.ranking), Arc::clone(&parts.shelf.log));
     let found = off_thread(move || {
@@ -126,7 +129,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         Ok((rows(&reading, feeds), more_behind))
     });
     let (mut rows, more_behind) = found.await?;
-    // The last feed shown, and only if a further one was found: the name of a hidden feed must not leak.
+    // The last feed shown, and only if a further one was found: the name of a hidden feed must not
+    // leak.
     let is_full = rows.len() > ROWS_MAX;
     rows.truncate(ROWS_MAX);
     let last = rows
@@ -142,6 +146,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let head = parts.shelf.log.head();
     let page = FeedsPage {
         top: Top::of(&exchange, 0),
+        // Both would tell a limited reader about feeds that the reader may not see.
         count: Some(head.feeds).filter(|_| !is_limited),
         newest: (head.number.0 > 0 && !is_limited)
             .then(|| Moment::of(head.last, parts.shelf.clock.now())),

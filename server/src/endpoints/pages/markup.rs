@@ -1,7 +1,8 @@
 //! Bounds on markup before it is parsed.
 //!
-//! Pure. A parser of HTML opens formatting elements that are still open again in each block, with their attributes: some
-//! kilobytes become gigabytes. So the work is bounded here by what may be opened, and how often.
+//! Pure. A parser of HTML opens formatting elements that are still open again in each block, with
+//! their attributes: some kilobytes become gigabytes. So the number of elements that may be opened,
+//! and of their bytes, is bounded here.
 
 /// Elements that a parser opens again.
 const FORMATTING: [&str; 14] = [
@@ -37,8 +38,8 @@ struct Tags {
     all: usize,
     formatting: usize,
     formatting_bytes: usize,
-    /// Whether they may be others than a parser finds: there are comments, content that is no markup, or a quote where
-    /// none belongs.
+    /// Whether they may be others than a parser finds: there are comments, content that is no
+    /// markup, or a quote where none belongs.
     is_doubtful: bool,
 }
 
@@ -56,6 +57,7 @@ pub(super) fn is_bounded(markup: &str) -> bool {
         (tags.formatting, tags.formatting_bytes)
     };
     let all = markup.bytes().filter(|byte| *byte == b'<').count();
+    // At worst, each tag opens all formatting elements again.
     all <= TAGS_MAX && formatting * all <= ELEMENTS_MAX && bytes * all <= COPIED_BYTES_MAX
 }
 
@@ -80,6 +82,7 @@ fn tags(markup: &str) -> Tags {
             continue;
         };
         tags.all += 1;
+        // Behind such an element, a parser reads by rules that this reader does not have.
         tags.is_doubtful |= RAW.contains(&&*name);
         if FORMATTING.contains(&&*name) {
             tags.formatting += 1;
@@ -90,7 +93,7 @@ fn tags(markup: &str) -> Tags {
     tags
 }
 
-/// Returns the bytes of a tag to its end; `None` if its quotes are not where values are.
+/// Returns the bytes of a tag to its end; `None` if a quote stands where no value is.
 fn length_of(tag: &str) -> Option<usize> {
     let mut quote = None;
     let mut before = ' ';

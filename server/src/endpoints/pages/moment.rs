@@ -16,7 +16,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// Returns a time as it is seen at `now`.
+    /// Returns a time as seen at `now`.
     pub(super) fn of(time: Timestamp, now: Timestamp) -> Self {
         let exact = time.to_string();
         let seconds = now.second() - time.second();
@@ -43,6 +43,7 @@ impl Moment {
 /// Returns a time without the digits behind its milliseconds.
 fn in_millis(exact: &str) -> String {
     match exact.split_once('.') {
+        // The precision of a text cuts and does not round.
         Some((seconds, fraction)) => format!("{seconds}.{:.3}Z", fraction.trim_end_matches('Z')),
         None => exact.into(),
     }
@@ -52,8 +53,8 @@ fn day(exact: &str) -> &str {
     exact.split('T').next().unwrap_or(exact)
 }
 
-/// Returns the time that a person writes: an RFC 3339 date-time, or `2026-11-25` with `14:00` or `14:00:30` behind it or
-/// nothing, in UTC.
+/// Returns the time that a person writes: an RFC 3339 date-time, or `2026-11-25` with `14:00` or
+/// `14:00:30` behind it or nothing, in UTC.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     if let Some(time) = Timestamp::parse(text) {

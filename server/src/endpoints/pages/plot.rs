@@ -1,6 +1,7 @@
 //! Plots of entries over time: a feed's, whose bars lead to their moment, and a small one in a row.
 //!
-//! Pure. Bars are of one unit; a window of time has at most [`BARS_MAX`] of them, unless it is years long.
+//! Pure. Bars are of one unit; a window of time has at most [`BARS_MAX`] of them, unless the window
+//! is years long.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ use simplefeed_views::rates::FeedRates;
 pub(super) const BARS_MAX: i64 = 125;
 /// Most months of a plot: a hundred years.
 const MONTHS_MAX: i64 = 1_200;
-/// Height of a plot, in its own units.
+/// Height of a plot, in units of the plot.
 const HEIGHT: u64 = 100;
 /// Hours of a small plot.
 pub(super) const SPARK_HOURS: i64 = 24;
@@ -24,7 +25,8 @@ const SPARK_HEIGHT: u64 = 12;
 /// Time that a plot shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Its text in a query: a span, or the first and the last one with two dots between; empty for all of history.
+    /// Text of the window in a query: a span, or the first and the last span with two dots between;
+    /// empty for all of history.
     pub(super) text: String,
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
@@ -41,11 +43,13 @@ impl Window {
         fits.then_some(Self { text, from, to })
     }
 
-    /// Returns the window in whole spans of a unit: if shorter ones are not kept, more than it was is shown.
+    /// Returns the window in whole spans of a unit: where shorter spans are not kept, the window
+    /// grows.
     pub(super) fn in_whole(self, unit: Unit) -> Self {
         if self.text.is_empty() || unit.start(unit.number(self.from)) == self.from {
             return self;
         }
+        // The end is no part of the window, so the last span is that of the microsecond before.
         let last = unit.number(Timestamp::from_micros(self.to.micros() - 1));
         let first = unit.number(self.from);
         let (from, to) = (unit.start(first), unit.start(last + 1));
@@ -64,17 +68,19 @@ impl Window {
         Self { text, from, to }
     }
 
-    /// Returns the shortest unit that makes few enough bars, given from when on shorter ones are kept.
+    /// Returns the shortest unit that makes few enough bars, given the time from which each unit is
+    /// kept.
     pub(super) fn unit(&self, kept_from: impl Fn(Unit) -> Option<Timestamp>) -> Unit {
         let fits = |unit: &Unit| {
             let bars = unit.number(self.to) - unit.number(self.from);
             let is_kept = kept_from(*unit).is_none_or(|kept| kept <= self.from);
             bars < BARS_MAX && is_kept
         };
+        // No unit fits a window of many years, which has a bar for each month.
         Unit::ALL.into_iter().find(fits).unwrap_or(Unit::Month)
     }
 
-    /// Returns the windows around this one that lead out of it, the longest first, with their names.
+    /// Returns the texts of the windows that lead out of this one, the longest window first.
     pub(super) fn around(&self) -> Vec<String> {
         let first = self.text.split("..").next().unwrap_or_default();
         let is_one = first.len() == self.text.len();
@@ -95,6 +101,7 @@ fn span(text: &str) -> Option<(Timestamp, Timestamp)> {
     if !LENGTHS.contains(&text.len()) {
         return None;
     }
+    // The rest of the text is that of the first instant of any span.
     let rest = "0000-01-01T00:00:00Z".get(text.len()..)?;
     let from = Timestamp::parse(&format!("{text}{rest}"))?;
     let to = match text.len() {
@@ -123,11 +130,11 @@ fn name(unit: Unit, start: Timestamp) -> String {
 /// Plot of the entries in a window of time: a bar for each span with entries.
 #[derive(Debug)]
 pub(super) struct Plot {
-    /// Where it is: windows that lead out of it.
+    /// Texts of the windows that lead out of the plot's window.
     pub(super) around: Vec<String>,
-    /// Text of its window.
+    /// Text of the window.
     pub(super) window: String,
-    /// Number of its bars, which is its width.
+    /// Number of spans in the window, which is the width.
     pub(super) width: usize,
     pub(super) bars: Vec<Bar>,
     pub(super) unit: Unit,
@@ -145,11 +152,12 @@ pub(super) struct Bar {
     pub(super) y: u64,
     pub(super) height: u64,
     pub(super) count: u64,
-    /// Text of its time.
+    /// Text of the bar's time.
     pub(super) name: String,
-    /// Instant that it leads to.
+    /// Instant that the bar leads to.
     pub(super) at: String,
-    /// Window that it leads to: itself, if shorter units are kept of it.
+    /// Window that the bar leads to: the bar's own span, if shorter units of that span are kept;
+    /// else the window of the plot.
     pub(super) window: String,
 }
 
@@ -204,7 +212,7 @@ impl Plot {
 /// A small plot of the last hours.
 #[derive(Debug)]
 pub(super) struct Spark {
-    /// Its outline, as SVG has it.
+    /// Outline of the plot, as a path of SVG.
     pub(super) path: String,
     /// Entries of all these hours.
     pub(super) total: u64,
@@ -217,9 +225,10 @@ impl Spark {
         end - SPARK_HOURS..end
     }
 
-    /// Returns the small plot of a feed; `None` if it got nothing in these hours.
+    /// Returns the small plot of a feed; `None` if the feed got no entry in these hours.
     pub(super) fn of(rates: &FeedRates, hours: std::ops::Range<i64>) -> Option<Self> {
         let most = *rates.values().max()?;
+        // The results of `write!` are ignored below, because writing to a string does not fail.
         let mut path = format!("M0 {SPARK_HEIGHT}");
         for hour in hours {
             let count = rates.get(&hour).copied().unwrap_or(0);

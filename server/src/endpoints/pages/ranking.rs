@@ -27,7 +27,7 @@ use crate::endpoints::may_see;
 const KEPT: Duration = Duration::from_secs(10);
 /// Feeds of an order that are looked at.
 const RANKED_MAX: usize = 100_000;
-/// Newest commits that are looked at for their feeds, and at a time.
+/// Newest commits that are looked at for their feeds, in all and at a time.
 const COMMITS_MAX: u64 = 1_000;
 const COMMITS_TOGETHER: u64 = 500;
 
@@ -100,6 +100,7 @@ impl Ranking {
         }
         let mut active = reading.rates.active(Spark::hours(reading.now))?;
         let keys = |active: &[Active]| active.iter().take(RANKED_MAX).map(|one| one.feed).collect();
+        // Keys decide between equals, so that the pages of an order fit together.
         active.sort_unstable_by_key(|one| (Reverse(one.entries), one.feed));
         let busiest = keys(&active);
         active.sort_unstable_by_key(|one| (Reverse(one.newest), one.feed));
@@ -114,7 +115,8 @@ impl Ranking {
         Ok(found)
     }
 
-    /// Returns at most `max` feeds in an order behind the first `skip`, of those that a reader may see, and whose name or title has a text in lower case.
+    /// Returns at most `max` feeds in an order behind the first `skip`, of those that a reader may
+    /// see, and whose name or title has a text in lower case.
     ///
     /// # Errors
     ///
@@ -170,6 +172,7 @@ fn newest(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
         let mut next = begin + 1;
         let mut outlines = vec![];
         while next <= end {
+            // One read returns fewer commits than wanted where these have many changes.
             let wanted = usize::try_from(end - next + 1).unwrap_or(usize::MAX);
             let some = log.outlines(CommitNumber(next), wanted)?;
             let Some(last) = some.last() else { break };

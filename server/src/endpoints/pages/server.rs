@@ -1,4 +1,6 @@
 //! The page about the server.
+//!
+//! Shell: the log and its disk, the clock.
 
 use std::sync::Arc;
 
@@ -39,6 +41,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         .access
         .administers_all(exchange.headers)
         .map_err(Problem::from)?;
+    // Off the thread, because the room on the disk is looked up.
     let log = Arc::clone(&parts.shelf.log);
     let takes = off_thread(move || Ok(log.takes_entries())).await?;
     let clock = parts.shelf.clock.standing();
@@ -80,6 +83,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         commits: head.number.0,
         newest: (head.number.0 > 0).then(|| Moment::of(head.last, parts.shelf.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {
+            // From the second epoch on, the number is a second since 1970.
             let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
             Moment::of(began, parts.shelf.clock.now())
         }),

@@ -1,4 +1,6 @@
 //! Signing in: a token goes into a cookie.
+//!
+//! Shell: the body of a request.
 
 use askama::Template;
 use hyper::{
@@ -65,6 +67,7 @@ pub(super) fn sign_out(parts: &PageParts, exchange: &Exchange<'_>) -> Result<Out
 
 /// Leads to the page of all feeds.
 fn to_feeds(cookie: Option<HeaderValue>) -> Outcome {
+    // After a POST, 303 makes a browser GET the page (RFC 9110, 15.4.4).
     let mut answer = plain(StatusCode::SEE_OTHER, "");
     let headers = answer.headers_mut();
     headers.insert(LOCATION, HeaderValue::from_static("./"));

@@ -1,7 +1,8 @@
 //! The remains of a feed: its documents, and the source of each of their entries.
 //!
-//! Shell over the old archive and the records that sled still returns. An archived document with proven
-//! bytes comes before the log's records of it, because consumers have seen it.
+//! Shell: the old archive and the records that sled still returns. An archived document with proven
+//! bytes comes before the log's records of the same entries, because consumers have seen these
+//! bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -38,13 +39,15 @@ pub(super) struct FoundFeed {
     pub(super) settings: BTreeMap<Revision, Settings>,
     /// All documents from the first to the open one, including those of which nothing is left.
     pub(super) documents: Vec<FoundDocument>,
-    /// Where the log parts from the archived documents, and how many of its entries are left out for that.
+    /// Position at which the log parts from the archived documents, and the number of the log's
+    /// entries that are left out for that.
     pub(super) parted: Option<(Position, usize)>,
-    /// Entries of documents that are left out, since other documents have their positions: how many of each.
+    /// Entries of documents that are left out, since other documents have their positions: how many
+    /// of each.
     pub(super) overlapping: Vec<(DocumentName, usize)>,
     /// Documents of another feed that had this one's name.
     pub(super) foreign: BTreeSet<DocumentName>,
-    /// Documents of what a restoration gave up.
+    /// Documents that a restoration gave up.
     pub(super) abandoned: BTreeSet<DocumentName>,
     /// Documents that the other tree has with other contents.
     pub(super) elsewhere: BTreeSet<DocumentName>,
@@ -64,19 +67,20 @@ pub(super) struct FoundDocument {
     pub(super) name: DocumentName,
     pub(super) linked: DocumentName,
     pub(super) first: Position,
-    /// History hash before its first entry, if its own bytes or the log have it.
+    /// History hash before the first entry, if the document's own bytes or the log have that hash.
     pub(super) before: Option<HistoryHash>,
     pub(super) revision: Revision,
     pub(super) opened: Timestamp,
     /// Entries that are left, oldest first.
     pub(super) entries: Vec<FoundEntry>,
     pub(super) source: Source,
-    /// Digest of its bytes, from its sidecar, its record or the bytes themselves.
+    /// Digest of the document's bytes, from the sidecar, the record or the bytes themselves.
     pub(super) expected: Option<Digest>,
-    /// Whether the document is never shown again, because its bytes came out different, are unknown, or are of another
-    /// feed.
+    /// Whether the document is never shown again, because the bytes came out different, are
+    /// unknown, or are of another feed.
     pub(super) distrusted: bool,
-    /// Whether the digests of the sent forms are lost, so that repeats of its entries may be conflicts.
+    /// Whether the digests of the sent forms are lost, so that repeats of the document's entries
+    /// may be conflicts.
     pub(super) unsent: bool,
 }
 
@@ -94,24 +98,25 @@ pub(super) enum Source {
 pub(super) struct FoundEntry {
     pub(super) at: Position,
     pub(super) instant: Timestamp,
-    /// Commit that appended it; 0 if unknown.
+    /// Commit that appended the entry; 0 if unknown.
     pub(super) commit: CommitNumber,
-    /// The document that it was appended to.
+    /// Document to which the entry was appended.
     pub(super) document: DocumentName,
     /// Whether the instant is a guess.
     pub(super) guessed: bool,
 }
 
 impl FoundDocument {
-    /// Returns the position after its last entry that is left.
+    /// Returns the position after the last entry that is left.
     pub(super) fn end(&self) -> Position {
         self.entries
             .last()
             .map_or(self.first, |entry| entry.at.next())
     }
 
-    /// Returns whether the document is incomplete or distrusted, if the next document begins at `next`. One
-    /// without entries was lost as a whole, and its first position may be unknown.
+    /// Returns whether the document is incomplete or distrusted, if the next document begins at
+    /// `next`. A document without entries was lost as a whole, and the first position may be
+    /// unknown.
     pub(super) fn lacks_entries(&self, next: Position) -> bool {
         self.distrusted || self.entries.is_empty() || !self.holes(next).is_empty()
     }
@@ -135,14 +140,14 @@ impl FoundDocument {
 struct Archived {
     name: DocumentName,
     bytes: Option<Bytes>,
-    /// What proves the bytes.
+    /// Evidence for the bytes.
     evidence: Evidence,
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
     record: Option<Record>,
     /// Whether one of the trees has other bytes only under this name.
     is_elsewhere: bool,
-    /// Whether a web server may have served it.
+    /// Whether a web server may have served the document.
     is_shown: bool,
 }
 
@@ -163,7 +168,7 @@ struct Sources {
     entries: Vec<(FoundEntry, Digest)>,
     /// Proven documents of another feed that had this one's name.
     foreign: BTreeSet<DocumentName>,
-    /// Documents of what a restoration gave up.
+    /// Documents that a restoration gave up.
     abandoned: BTreeSet<DocumentName>,
     /// Documents of another log, or with damage.
     left_out: BTreeSet<DocumentName>,
@@ -189,12 +194,15 @@ impl FoundFeed {
             left_out: BTreeSet::new(),
             head: None,
         };
-        // A sidecar knows the feed's key even if the log is gone. One whose document is gone may be of a feed that had
-        // this name before.
+        // A sidecar has the feed's key even if the log is gone. A sidecar whose document is gone
+        // may be of a feed that had this name before.
         let key_of = |sidecar: &Sidecar<'_>| sidecar.settings.id.key();
         let proven = sources.files.iter().filter(|file| file.is_proven());
         let told = proven.filter_map(|file| file.sidecar.as_ref()).map(key_of);
         let told: Vec<FeedKey> = told.collect();
+        // Proven documents of several feeds may have had this name. The log's key decides if one of
+        // them has that key, else the newest document does, because consumers have seen that
+        // document.
         let own = key.filter(|key| told.contains(key));
         let told = own.or(told.last().copied());
         let any = sources
@@ -205,6 +213,7 @@ impl FoundFeed {
         let in_log = key.filter(|key| told.is_some_and(|told| told != *key));
         let key = told.or(key).or(any)?;
         for file in &mut sources.files {
+            // A sidecar of another feed says nothing about the documents of this one.
             let sidecar = file.sidecar.take_if(|sidecar| key_of(sidecar) == key);
             if let Some(sidecar) = &sidecar {
                 let settings = sidecar.settings.clone().into_owned();
@@ -224,6 +233,8 @@ impl FoundFeed {
         let last = sources.settings.last_key_value();
         let was_shown = last.is_some_and(|(_, settings)| settings.is_closed())
             && sources.files.iter().any(|file| file.is_shown);
+        // In this order: the documents show where the log is another one, and the head of another
+        // log tells no end of this feed.
         sources.read_documents();
         let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
@@ -273,9 +284,9 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
 }
 
 impl Sources {
-    /// Reads the old log's records of a feed. sled may panic over damaged ones.
+    /// Reads the old log's records of a feed. sled may panic over damaged records.
     fn ask(&mut self, old: &Remains, key: FeedKey) {
-        // A sidecar's settings stay, because its header was made of them.
+        // The settings of a sidecar stay, because the document's header was made of them.
         for (revision, settings) in quietly(|| old.settings(key)).unwrap_or_default() {
             self.settings.entry(revision).or_insert(settings);
         }
@@ -283,7 +294,8 @@ impl Sources {
         self.openings.extend(openings.unwrap_or_default());
         self.head = quietly(|| old.feed(key)).flatten();
         let mut found = BTreeMap::new();
-        // The entries read before a panic stay. A settling that broke off has left some in several places.
+        // The entries read before a panic stay. A settling that broke off has left some in several
+        // places.
         let _panicked = quietly(|| {
             old.entries(key, |entry| {
                 let facts = FoundEntry {
@@ -300,8 +312,8 @@ impl Sources {
     }
 
     /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
-    /// settings. An unproven document counts only if its entries lead to the history hash before the next
-    /// document.
+    /// settings. An unproven document counts only if the entries lead to the history hash before
+    /// the next document.
     fn read_documents(&mut self) {
         let last = self.settings.last_key_value();
         let Some(settings) = last.map(|(_, settings)| settings.clone()) else {
@@ -317,6 +329,8 @@ impl Sources {
             let document = document.filter(|document| document.history.is_some());
             let is_own = |document: &Document| document.feed == settings.id.to_string();
             if document.as_ref().is_some_and(|found| !is_own(found)) {
+                // Only proven bytes show that another feed had this name. Other bytes may be
+                // damaged.
                 let of_others = if file.is_proven() {
                     &mut self.foreign
                 } else {
@@ -327,12 +341,15 @@ impl Sources {
             file.document = document.filter(is_own);
             if is_abandoned(&file, &self.openings) {
                 self.abandoned.insert(file.name);
+                // Nothing about an abandoned document describes the log's document with the same
+                // number.
                 (file.document, file.sidecar, file.record) = (None, None, None);
             }
             self.choose(file);
         }
         self.prove_by_neighbours();
-        // A record or a sidecar alone, of other facts than the log has, is of a document of another log.
+        // A record or a sidecar without a document, and with other facts than the log has, belongs
+        // to a document of another log.
         for (number, file) in &mut self.archived {
             let Some(opening) = self
                 .openings
@@ -352,15 +369,15 @@ impl Sources {
                     .is_none_or(|told| told == facts)
             });
         }
-        // Bytes alone, without sidecar and record, are of a document that was about to be archived, of another log, or
-        // damaged.
+        // Bytes alone, without sidecar and record, are of a document that was about to be archived,
+        // of another log, or damaged.
         self.archived.retain(|_, file| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
         });
     }
 
-    /// Of two documents with one number, takes the one of this log, else the one with more evidence, else the one of the
-    /// later epoch.
+    /// Keeps one of two documents with the same number: the one of this log, else the one with more
+    /// evidence, else the one of the later epoch.
     fn choose(&mut self, file: Archived) {
         let rank = |file: &Archived| {
             let document = file.document.as_ref();
@@ -370,6 +387,8 @@ impl Sources {
                 && document.is_some_and(|document| self.contradicted(document).is_none());
             let is_told = file.sidecar.is_some() || file.record.is_some();
             let epoch = file.name.epoch;
+            // The facts stand by their weight: each decides only between documents that are equal
+            // in all facts before.
             (document.is_some(), is_own, is_told, file.evidence, epoch)
         };
         let number = file.name.number;
@@ -381,10 +400,11 @@ impl Sources {
         self.left_out.extend(other.map(|other| other.name));
     }
 
-    /// Keeps those unproven documents that others prove. Either the entries of one lead to the history hash that the log, or a
-    /// proven document, has behind it. Or it goes on from the document before, as those of a later log do, and is proven by
-    /// the one behind it, by a checksum, or by nothing else being at the end of that log's documents. The others are left
-    /// out.
+    /// Keeps those unproven documents that others prove, and leaves the others out. The entries of
+    /// a document prove the document if they lead to the history hash that the log, or a proven
+    /// document, has behind it. A document of a later log has no such hash behind it. There, the
+    /// document must go on from the document before, and either the next document goes on from this
+    /// one, a checksum fits, or the document is the last of that log's documents.
     fn prove_by_neighbours(&mut self) {
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
@@ -394,7 +414,7 @@ impl Sources {
         let proven = self.archived.iter().filter(|(_, file)| file.is_proven());
         let told =
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
-        // A proven document comes before the log's opening of it.
+        // A proven document counts before the log's opening of that document.
         before.extend(told.filter_map(|(number, (_, before))| Some((*number, before?))));
         let begins = |file: &Archived| {
             let document = file.document.as_ref()?;
@@ -406,7 +426,7 @@ impl Sources {
             .iter()
             .filter_map(|(number, file)| Some((*number, begins(file)?)))
             .collect();
-        // Name of the document before, and the history hash behind it, if that one is kept.
+        // Name of the document before, and the history hash behind that document, if it is kept.
         let mut kept: Option<DocumentName> = None;
         let mut behind: Option<(DocumentNumber, HistoryHash)> = None;
         for (number, file) in &mut self.archived {
@@ -422,7 +442,7 @@ impl Sources {
             let is_last_of_others = begin == previous && begin != logged;
             let is_of_others =
                 goes_on && (has_next || file.evidence == Evidence::Intact || is_last_of_others);
-            // One of another restoration names another one before it.
+            // A document of another restoration names another predecessor.
             let opened = number
                 .previous()
                 .and_then(|before| self.openings.get(&before));
@@ -451,8 +471,9 @@ impl Sources {
         }
     }
 
-    /// Leaves out the entries of the log from the first one on that an archived document contradicts: the served log was
-    /// another one, and has given their positions to other entries. Returns the position, and the number of entries.
+    /// Leaves out the entries of the log from the first one on that an archived document
+    /// contradicts: the served log was another one, and has given their positions to other entries.
+    /// Returns the position, and the number of entries.
     fn leave_other_log(&mut self) -> Option<(Position, usize)> {
         let documents = self
             .archived
@@ -469,8 +490,9 @@ impl Sources {
         Some((parted, left_out))
     }
 
-    /// Returns the first entry of the log that an archived document contradicts: one before its end that is later than its
-    /// newest entry, or one in it with other bytes.
+    /// Returns the first entry of the log that an archived document contradicts: an entry before
+    /// the document's end that is later than the newest entry there, or an entry in the document
+    /// that has other bytes or, as the newest one, another instant.
     fn contradicted(&self, document: &Document) -> Option<Position> {
         let ((first, _), updated) = (document.history?, document.updated?);
         // Instants rise with positions.
@@ -518,7 +540,8 @@ impl Sources {
         (documents, overlapping)
     }
 
-    /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
+    /// Returns a document as the file, the log, the sidecar, the record and the neighbours describe
+    /// it.
     fn document(&self, number: DocumentNumber, previous: Option<&FoundDocument>) -> FoundDocument {
         let file = self.archived.get(&number);
         let opening = self.openings.get(&number);
@@ -554,7 +577,8 @@ impl Sources {
         let expected = sidecar
             .map(|sidecar| sidecar.sha256)
             .or(record.map(|record| record.identity.digest))
-            // A file that `read_documents` kept counts as proven, so its own digest serves, too.
+            // A file that `read_documents` kept counts as proven, so the digest of the file serves,
+            // too.
             .or(file
                 .filter(|_| read.is_some())
                 .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
@@ -576,8 +600,8 @@ impl Sources {
             opened: opened.unwrap_or_default(),
             source: Source::Log,
             expected,
-            // Without a digest to compare with, the settings must be known exactly, and the end of the
-            // document, too.
+            // Without a digest to compare with, the settings must be known exactly, and the end of
+            // the document, too.
             distrusted: self.foreign.contains(&name)
                 || self.left_out.contains(&name)
                 || expected.is_none()
@@ -601,7 +625,7 @@ impl Sources {
         Neighbour(before.and_then(|number| self.archived.get(&number)))
     }
 
-    /// Returns the name of a document, from its files, the log or a neighbour's link.
+    /// Returns the name of a document, from the files, the log or a neighbour's link.
     fn name(&self, number: DocumentNumber, logged: &[FoundEntry]) -> Option<DocumentName> {
         let told = |file: &&Archived| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
@@ -616,11 +640,12 @@ impl Sources {
             .or(self.neighbour_before(number).link("next-archive"))
     }
 
-    /// Returns the name under which its predecessor links to a document.
+    /// Returns the name under which the predecessor links to a document.
     fn linked_name(&self, number: DocumentNumber) -> Option<DocumentName> {
         let file = self.archived.get(&number);
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
         let opening = self.openings.get(&number);
+        // The predecessor's bytes are final, so the link in them comes before all other sources.
         let before = self.neighbour_before(number);
         let closed_in = before.closed_in();
         before
@@ -661,6 +686,8 @@ impl Sources {
             linked: found.linked,
             previous: previous.map(|previous| previous.name),
             first: found.first,
+            // A guess that is wrong gives another header. Then no revision matches, and the found
+            // one stays.
             before: found.before.unwrap_or(HistoryHash(Digest([0; 32]))),
             revision: found.revision,
             opened: found.opened,
@@ -695,8 +722,9 @@ impl Sources {
     }
 }
 
-/// Whether the log has opened a document with this file's number, or an earlier one, in a later epoch: a restoration gave
-/// the file's document up. Its own link has the document's name, and the file may have an older one.
+/// Returns whether a restoration gave the file's document up: the log has opened a document with
+/// this number, or an earlier one, in a later epoch. The document's link to itself has the
+/// document's name, and the file may have an older name.
 fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
     let linked = file.document.as_ref();
     let linked = linked.and_then(|document| name_of(document.link("self")?));
@@ -705,8 +733,8 @@ fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -
     openings.any(|(_, opening)| opening.name.epoch > own.epoch)
 }
 
-/// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
-/// guessed, except that of the newest entry, which is the document's `updated`.
+/// Returns the facts about the entries of an archived document. Without sidecar and log, instants
+/// are guessed, except that of the newest entry, which is the document's `updated`.
 fn entries_of(
     found: &FoundDocument,
     document: &Document,
@@ -719,7 +747,8 @@ fn entries_of(
         .iter()
         .map(|entry| (entry.at, *entry))
         .collect();
-    // The sidecar comes second and overrides the log, because it belongs to these very bytes.
+    // The sidecar comes second and overrides the log, because the sidecar belongs to these very
+    // bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
         if let Some(instant) = Timestamp::parse(&entry.instant) {
             let at = Position(entry.position);
@@ -766,7 +795,7 @@ impl Neighbour<'_> {
         name_of(self.0?.document.as_ref()?.link(rel)?)
     }
 
-    /// Returns when it was closed.
+    /// Returns the instant at which the document was closed.
     fn closed_at(&self) -> Option<Timestamp> {
         let file = self.0?;
         let sidecar = file.sidecar.as_ref();
@@ -779,7 +808,7 @@ impl Neighbour<'_> {
         self.0?.record.map(|record| record.closed_in)
     }
 
-    /// Returns the position after its last entry.
+    /// Returns the position after the document's last entry.
     fn end(&self) -> Option<Position> {
         let file = self.0?;
         let sidecar = file.sidecar.as_ref();
@@ -797,8 +826,8 @@ fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
         .map(|entry| Position(entry.position))
 }
 
-/// Moves guessed instants to free microseconds, so that they displace no known entry, and instants into the order of positions
-/// where sources contradict each other.
+/// Moves guessed instants to free microseconds, so that they displace no known entry, and instants
+/// into the order of positions where sources contradict each other.
 pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let entries = |feed: &FoundFeed| {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
@@ -830,6 +859,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
         let documents = feed.documents.iter_mut();
         for entry in documents.flat_map(|document| &mut document.entries) {
             if entry.instant <= newest {
+                // A moved instant counts as a guess: no commit had it.
                 entry.guessed = true;
                 while entry.instant <= newest || taken.contains(&entry.instant) {
                     entry.instant = entry.instant.max(newest).plus_micros(1);
@@ -841,8 +871,9 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Makes documents follow each other: archived ones count before the log, and the first of two at one place. Returns how many
-/// entries of which documents are left out for that.
+/// Makes documents follow each other: archived documents count before the log, and the first of two
+/// documents at one place counts. Returns how many entries of which documents are left out for
+/// that.
 fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     let archived = |document: &FoundDocument| document.source == Source::Archive;
     let found: Vec<usize> = documents
@@ -850,6 +881,8 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
         .map(|document| document.entries.len())
         .collect();
     let mut until = None;
+    // From the newest document back, because the next archived document bounds the log's entries
+    // before it.
     for document in documents.iter_mut().rev() {
         if archived(document) {
             until = Some(document.first);
@@ -875,8 +908,9 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     left_out.filter(|(_, entries)| *entries > 0).collect()
 }
 
-/// Gives a place to documents without any source: behind the one before, if that is complete, or else where
-/// the next one begins; but never before the remains of the one before.
+/// Gives a place to each document without any source: behind the document before, if that one is
+/// complete, or else where the next document begins. No place is before the remains of the document
+/// before.
 fn place_unknown(documents: &mut [FoundDocument]) {
     let mut follows = Some(Position(0));
     for document in documents.iter_mut() {
@@ -894,7 +928,8 @@ fn place_unknown(documents: &mut [FoundDocument]) {
         }
         next = Some(document.first);
     }
-    // The last documents may have no known neighbour; their place is behind everything that is left.
+    // The last documents may have no known neighbour; their place is behind everything that is
+    // left.
     let mut end = Position(0);
     for document in documents {
         if document.first == UNKNOWN {
@@ -914,7 +949,7 @@ fn split_open(documents: &mut Vec<FoundDocument>) {
             [one, next] => one.at.next() != next.at,
             _ => false,
         };
-        // If its first entries are missing, the open document stays behind without entries.
+        // If the first entries are missing, the open document stays behind without entries.
         let starts_late = open
             .entries
             .first()
@@ -938,6 +973,7 @@ fn split_open(documents: &mut Vec<FoundDocument>) {
             name,
             linked: name,
             first: begin.at,
+            // No document had this beginning before, so no source has a history hash for it.
             before: None,
             opened: begin.instant,
             expected: None,

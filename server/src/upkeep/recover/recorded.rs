@@ -1,7 +1,7 @@
 //! Facts of the old log about timelines: settings, follows, and the server's proposals.
 //!
-//! Pure over the remains. These facts have no documents of their own to be found in, so they come from the facts of
-//! commits, each with its place.
+//! Shell: the records that sled still returns. No document holds these facts, so they come from the
+//! facts of commits, each with a place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +17,9 @@ use simplefeed_log::{quietly, salvage::Remains};
 /// Facts about timelines, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    /// Changes, each with the instant of its place.
+    /// Changes, each with the instant of the change's place.
     pub(super) changes: Vec<(Timestamp, Change)>,
-    /// Timelines that are there again, each with its newest settings.
+    /// Timelines that are there again, each with the newest settings.
     pub(super) timelines: BTreeMap<FeedKey, Settings>,
     /// Timelines without their settings.
     pub(super) lost: BTreeSet<FeedKey>,
@@ -39,6 +39,8 @@ impl Recorded {
         for (_, facts) in quietly(|| old.facts()).unwrap_or_default() {
             let mut instant = facts.instant;
             for change in &facts.changes {
+                // Entry i of a commit has the commit's instant plus i microseconds, so a change
+                // behind entries has a later place than those before them.
                 if let ChangeOutline::Entries { count, .. } = change {
                     instant = instant.plus_micros(*count);
                 }
@@ -48,12 +50,13 @@ impl Recorded {
         recorded
     }
 
-    /// Returns the revision behind the newest one: those before it may be lost, and a log has each from the first on.
+    /// Returns the revision behind the newest one. Numbers begin anew here, because some revisions
+    /// may be lost, and a log has each from the first on.
     fn next(newest: Option<Revision>) -> Revision {
         newest.map_or(Revision::FIRST, Revision::next)
     }
 
-    /// Sees to it that there are proposals before the first timeline, as in every log.
+    /// Records proposals before the first timeline, as every log has them.
     fn propose(&mut self, instant: Timestamp, settings: &Settings) {
         if self.defaults.is_none() {
             let (revision, defaults) = (Revision::FIRST, (*settings.defaults).clone());
@@ -81,10 +84,12 @@ impl Recorded {
                             settings,
                         }
                     }
+                    // Settings of other feeds come with the remains of each feed.
                     _ => return,
                 }
             }
             ChangeOutline::Following { feed, change } => {
+                // Without settings no timeline can be made. The report names those in `lost`.
                 if !self.timelines.contains_key(feed) {
                     self.lost.insert(*feed);
                     return;
@@ -105,7 +110,8 @@ impl Recorded {
         self.changes.push((instant, change));
     }
 
-    /// Returns the changes by which all timelines begin anew: their entries may have other positions now.
+    /// Returns the changes by which all timelines begin anew: their entries may have other
+    /// positions now.
     pub(super) fn restarts(&self) -> Vec<Change> {
         let restart = |(feed, settings): (&FeedKey, &Settings)| Change::Lost {
             feed: *feed,

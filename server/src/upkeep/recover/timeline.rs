@@ -1,7 +1,7 @@
 //! Commits the found entries again, in their original order.
 //!
-//! Shell over the old archive and log, which hold the bytes, and the new log. Each entry keeps its
-//! instant: entries of one commit that are still together make a commit again.
+//! Shell: the old archive and the old log, which hold the bytes, and the new log. Instants of
+//! entries stay: entries of one commit that are still together make a commit again.
 
 use std::collections::HashMap;
 
@@ -29,10 +29,11 @@ use super::{
     recorded::Recorded,
 };
 
-/// Bytes of archived documents kept in memory while their entries are committed; more empty the memory.
+/// Bytes of archived documents kept in memory while their entries are committed; more empty the
+/// memory.
 const LOADED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// An event in the old log: a document was opened, or an entry appended to it.
+/// An event in the old log, such as the opening of a document or the append of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     instant: Timestamp,
@@ -41,22 +42,26 @@ struct Event {
     epoch: Epoch,
     feed: usize,
     document: usize,
-    /// Index of the entry in its document; 0 for other events.
+    /// Index of the entry in the document, or of the recorded change; 0 for other events.
     entry: usize,
 }
 
 /// Kinds of events, in the order in which those of one instant are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
-    /// A feed came into being in an earlier epoch than the one that has opened its first document again.
+    /// A feed came into being in an earlier epoch than the epoch that has opened the feed's first
+    /// document again.
     Foundation,
     /// A feed came into being, in the commit of this instant.
     Creation,
-    /// A timeline was created or changed; it has the entries of that instant and later ones.
+    /// A timeline was created or changed. The timeline has the entries of that instant and later
+    /// ones.
     Recorded,
-    /// An entry was appended. It opens its document, unless that was opened apart.
+    /// An entry was appended. The entry opens the document, unless an event before has opened the
+    /// document.
     Entry,
-    /// A document was opened behind the entry of this instant; its own first one is not left.
+    /// A document was opened behind the entry of this instant; the document's own first entry is
+    /// not left.
     Opening,
 }
 
@@ -130,28 +135,31 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
             });
         };
         let (first, opened) = (found_here.entries.first(), found_here.opened);
-        // The entry that opened the document, if it is left and its instant is no guess.
+        // The entry that opened the document, if the entry is left and the instant is no guess.
         let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
-        // A document that a recovery has left without entries gets another name before its first one.
+        // A document that an earlier recovery has left without entries gets another name before the
+        // first entry.
         let is_renamed = |begins: &FoundEntry| begins.document.epoch > found_here.linked.epoch;
         if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
             happened(opened, EventKind::Creation, 0);
         } else if document > 0 && (broken || begins.is_none_or(is_renamed)) {
-            // Never before the entries of the document that it closes.
+            // The opening closes the document before, so no entry of that document may come later.
             happened(opened.max(newest), EventKind::Opening, 0);
         }
         for (index, entry) in found_here.entries.iter().enumerate() {
             happened(entry.instant, EventKind::Entry, index);
             newest = newest.max(entry.instant);
         }
-        // A loss is recorded before the next document is opened, so that opening is an event of its own.
+        // A loss is recorded before the next document is opened, so that opening is an event of its
+        // own.
         let next = found.documents.get(document + 1);
         broken = next.is_some_and(|next| found_here.lacks_entries(next.first));
     }
 }
 
-/// Returns the creation of a feed that was without entries when an epoch began, if the epoch's first event comes before the
-/// feed's first document was opened for the last time: new settings open a document without entries again.
+/// Returns the creation of a feed that was without entries when an epoch began, if the epoch's
+/// first event comes before the feed's first document was opened for the last time: new settings
+/// open a document without entries again.
 fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
     let first = feeds.get(feed)?.documents.first()?;
     let epoch = first.linked.epoch;
@@ -194,7 +202,7 @@ struct Replay<'a> {
 /// A commit in the making.
 struct Group {
     instant: Timestamp,
-    /// Old commit of its entries; `None` while it has none.
+    /// Old commit of the entries; `None` while there are none.
     was: Option<CommitNumber>,
     changes: Vec<Change>,
     entries: usize,
@@ -219,7 +227,8 @@ impl Group {
     }
 
     fn takes(&self, entry: &FoundEntry) -> bool {
-        // Entry i of a commit has its instant plus i microseconds, and the old commit bounds the new one.
+        // Entry i of a commit has the commit's instant plus i microseconds. The old commit bounds
+        // the new one.
         self.next() == entry.instant
             && self.was.is_none_or(|was| was == entry.commit)
             && self.entries < BATCH_ENTRIES_MAX
@@ -247,14 +256,16 @@ impl Replay<'_> {
                 return Ok(());
             }
             EventKind::Creation | EventKind::Opening => {
-                // A creation comes first in its commit: entries before it would shift its instant.
+                // A creation comes first in a commit: entries before the creation would shift its
+                // instant.
                 if self.group.instant != document.opened
                     || event.kind == EventKind::Creation && self.group.entries > 0
                 {
                     self.begin(document.opened.max(self.group.next()))?;
                 }
-                // A feed that was founded in an earlier epoch has an open document, which has got a name in this one. Its last
-                // name may be of a later epoch, which has not begun yet.
+                // A feed that was founded in an earlier epoch has an open document, which gets a
+                // name of this epoch. The last name of that document may be of a later epoch, which
+                // has not begun yet.
                 if event.kind == EventKind::Creation {
                     self.rename_open(event.feed, document.name.epoch.min(self.epoch));
                 }
@@ -294,7 +305,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Repeats a change of a timeline at its place.
+    /// Repeats a change of a timeline at the change's place.
     fn take_recorded(&mut self, event: Event) -> Result<(), LogError> {
         let Some((instant, change)) = self.recorded.changes.get(event.entry) else {
             return Ok(());
@@ -335,7 +346,7 @@ impl Replay<'_> {
             self.epoch = *epoch;
         }
         if let Some(head) = self.heads.get_mut(feed) {
-            // The first settings of a feed create it.
+            // The first settings of a feed create the feed.
             if let (None, Change::Settings { settings, .. }) = (&head, &change) {
                 *head = Some(FeedHead::create(settings, instant, self.epoch));
             }
@@ -365,8 +376,8 @@ impl Replay<'_> {
                 self.rename_open(feed, before.name.epoch);
                 self.end(feed, before, next);
             }
-            // The epoch names the document, so it comes before the opening, and before the first settings, which open the
-            // feed's first one.
+            // The epoch names the document, so the epoch comes before the opening. The epoch also
+            // comes before the first settings, which open the feed's first document.
             if next.linked.epoch > self.epoch {
                 let epoch = next.linked.epoch;
                 self.push(feed, Change::Epoch { epoch });
@@ -393,7 +404,7 @@ impl Replay<'_> {
         if !document.lacks_entries(next.first) && !head.open.lost {
             return;
         }
-        // With the next document's own hash, its header comes out as it was.
+        // With the next document's own hash, the header of the next document comes out as before.
         let lost = Change::Lost {
             feed: head.feed,
             next: next.first,
@@ -415,22 +426,22 @@ impl Replay<'_> {
         self.push(feed, lost);
     }
 
-    /// Gives the open document the name it got in a later epoch.
+    /// Gives the open document the name of a later epoch.
     fn rename_open(&mut self, feed: usize, epoch: Epoch) {
         let Some(head) = self.head(feed) else { return };
         if head.open.opening.name.epoch >= epoch {
             return;
         }
         let renamed = head.renamed();
-        // The new name takes its epoch from the log.
+        // The new name takes the epoch of the log.
         if self.epoch < epoch {
             self.push(feed, Change::Epoch { epoch });
         }
         self.push(feed, renamed);
     }
 
-    /// Creates a feed whose first document is opened again later: with the settings before that document's, if they are
-    /// left.
+    /// Creates a feed whose first document is opened again later: with the settings before that
+    /// document's, if they are left.
     fn found(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let before = found.settings.range(..document.revision).next_back();
         let revision = before.map_or(document.revision, |(revision, _)| *revision);
@@ -478,7 +489,8 @@ impl Replay<'_> {
         let Some(found) = self.feeds.get(feed) else {
             return Ok(());
         };
-        // Settings behind the last entry have no instant of their own, so they go into a later commit.
+        // Settings behind the last entry have no instant of their own, so they go into a later
+        // commit.
         self.begin(self.new.head().last.plus_micros(1))?;
         let Some(last) = found.documents.last() else {
             return Ok(());
@@ -504,7 +516,7 @@ struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// Returns an entry's id, the digest of its sent form, and its fragment.
+    /// Returns an entry's id, the digest of the sent form, and the fragment.
     fn of(
         &mut self,
         feed: &FoundFeed,
@@ -534,7 +546,8 @@ impl Content<'_> {
             let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
             self.loaded_bytes += bytes.as_ref().map_or(0, Bytes::len);
             if self.loaded_bytes > LOADED_BYTES_MAX {
-                // Entries come in the order of time, so documents loaded long ago are rarely needed again.
+                // Entries come in the order of time, so documents loaded long ago are rarely needed
+                // again.
                 self.loaded.clear();
                 self.loaded_bytes = bytes.as_ref().map_or(0, Bytes::len);
             }
@@ -558,7 +571,7 @@ impl Content<'_> {
             // Another log may have another entry there.
             (logged.fragment == fragment).then_some(logged.sent)
         });
-        // Without the digest of the sent form, a repeat is recognised by its completed fragment.
+        // Without the digest of the sent form, a repeat is recognised by the completed fragment.
         let sent = sent.unwrap_or_else(|| Digest::of(&fragment));
         Some((EntryId::parse(id)?, sent, fragment))
     }
