@@ -1,7 +1,7 @@
 //! Access rules: tokens, the rights they give, and the rights of requests without one.
 //!
-//! Pure, except for the random bits of a new token and today's date. A token is 256 random bits. The server
-//! stores only its SHA-256, so a leaked file of tokens gives no access.
+//! Shell: the random bits of a new token, and the date of today. A token is 256 random bits. The
+//! server stores only the SHA-256 of a token, so a leaked file of tokens gives no access.
 //!
 //! ```text
 //! # name : SHA-256 of the token, hex : right : feeds [: last day]
@@ -36,7 +36,7 @@ pub enum Right {
     Read,
     /// Append to the feed, which creates it if need be.
     Publish,
-    /// Change its settings, hence create closed feeds.
+    /// Change the settings of the feed, hence create closed feeds.
     Admin,
 }
 
@@ -68,7 +68,7 @@ struct Grant {
     name: String,
     right: Right,
     feeds: FeedPattern,
-    /// Last day, in UTC, on which it counts; `None` for ever.
+    /// Last day, in UTC, on which the grant counts; `None` for ever.
     until: Option<Day>,
 }
 
@@ -112,7 +112,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// Returns one problem for each wrong line. A problem never quotes its line, which may hold a token by mistake.
+    /// Returns one problem for each wrong line. No problem quotes its line.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut grants, mut problems) = (HashMap::<_, Vec<_>>::new(), vec![]);
         for (number, line) in text.lines().enumerate() {
@@ -121,6 +121,7 @@ impl Tokens {
             }
             match grant(line.trim()) {
                 Ok((secret, grant)) => grants.entry(secret).or_default().push(grant),
+                // The loop goes on, so that one error names all wrong lines.
                 Err(problem) => problems.push(format!("line {}: {problem}", number + 1)),
             }
         }
@@ -136,24 +137,25 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Returns the grants of a token, or `None` if it is no token of ours.
-    ///
-    /// The time of the lookup depends on the digest alone. A sender cannot choose a token by its digest.
+    /// Returns the grants of a token that count today, or `None` if there are none.
     fn caller(&self, token: &str) -> Option<Caller<'_>> {
         let today = Day::today();
+        // The key is the digest, since the time of a lookup tells something about its key. A sender
+        // cannot choose a token by its digest.
         let grants = self.0.get(&Digest::of(token.as_bytes()))?;
         let counts = |grant: &&Grant| grant.until.is_none_or(|until| today <= until);
         let grants: Vec<&Grant> = grants.iter().filter(counts).collect();
+        // An expired token gets the answer of an unknown one: 401, and not 403.
         (!grants.is_empty()).then_some(Caller(grants))
     }
 }
 
-/// Returns the text of a file of tokens. Where bytes at its end are no text, as a power cut may leave them, it ends before
-/// them with a NUL.
+/// Returns the text of a file of tokens. A power cut may leave bytes at the end of the file that
+/// are no text. A NUL stands in their place.
 ///
 /// # Errors
 ///
-/// Returns that a line before its end is no text.
+/// Returns that a line before the end of the file is no text.
 pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     let bytes = match String::from_utf8(bytes) {
         Ok(text) => return Ok(text),
@@ -161,23 +163,26 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     };
     let (error, bytes) = (bytes.utf8_error(), bytes.into_bytes());
     let (text, rest) = bytes.split_at(error.valid_up_to());
-    // Of one addition, nothing behind such bytes is a token.
+    // A power cut tears one added line, and no line comes behind that one. Where a grant does, the
+    // damage has another cause.
     let mut lines = rest.split(|byte| *byte == b'\n').skip(1);
     if lines.any(|line| str::from_utf8(line).is_ok_and(|line| grant(line.trim()).is_ok())) {
         return Err(error);
     }
     let mut text = str::from_utf8(text)?.to_owned();
+    // `whole_lines` ends the text at the NUL, so `is_torn` tells that bytes are missing.
     text.push('\0');
     Ok(text)
 }
 
-/// Returns the text of a file of tokens without a last line of which a power cut has kept a part only: nobody was told
-/// that it is a token.
+/// Returns the text of a file of tokens without a torn last line, of which a power cut has kept a
+/// part only. Nobody has got the token of such a line.
 pub fn whole_lines(text: &str) -> &str {
     let trimmed = text.trim_end_matches('\n');
     let begin = trimmed.rfind('\n').map_or(0, |end| end + 1);
-    // The length of an added line may have been kept without its bytes.
+    // A file system may keep the length of an added line and lose the bytes, which are NUL then.
     let kept = trimmed[begin..].find('\0').map(|bytes| begin + bytes);
+    // Each bound of a slice stands beside an ASCII character, so that no character is split.
     let text = &text[..kept.unwrap_or(text.len())];
     let last = &text[begin..];
     if !text.ends_with('\n') && is_grant(last) && grant(last.trim()).is_err() {
@@ -186,12 +191,13 @@ pub fn whole_lines(text: &str) -> &str {
     text
 }
 
-/// Returns whether the last line of a file of tokens is one of which a power cut has kept a part only.
+/// Returns whether a power cut has kept only a part of the last line of a file of tokens.
 pub fn is_torn(text: &str) -> bool {
     whole_lines(text).len() < text.trim_end_matches('\n').len()
 }
 
-/// Returns whether a line of a file of tokens gives a right: it is no comment and not blank.
+/// Returns whether a line of a file of tokens gives a right: neither a comment nor a blank line
+/// does.
 pub fn is_grant(line: &str) -> bool {
     let line = line.trim();
     !line.is_empty() && !line.starts_with('#')
@@ -200,11 +206,12 @@ pub fn is_grant(line: &str) -> bool {
 /// Returns whether a holder of a token can have this name in a file of tokens.
 pub fn is_holder(name: &str) -> bool {
     let possible = |c: char| c != ':' && !c.is_control();
-    // A name with `:` would end its field, and one that begins with `#` would be a comment.
+    // A `:` would end the field of the name, and a line that begins with `#` is a comment.
     !name.trim().is_empty() && !name.trim_start().starts_with('#') && name.chars().all(possible)
 }
 
 fn grant(line: &str) -> Result<(Digest, Grant), &'static str> {
+    // The errors are fixed texts: none quotes the line, which may hold a token by mistake.
     let fields: Vec<&str> = line.split(':').collect();
     let ([name, secret, right, feeds] | [name, secret, right, feeds, _]) = fields[..] else {
         return Err("it is not name:sha256:right:feeds, with :DATE behind it or without");
@@ -251,9 +258,9 @@ impl Caller<'_> {
 /// Group of readers with equal rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Audience {
-    /// Those without a token: they see open feeds.
+    /// Readers without a token, who see open feeds.
     Strangers,
-    /// Those of a listener where every request may do everything.
+    /// Readers at a listener where every request may do everything.
     Everyone,
 }
 
@@ -264,7 +271,8 @@ pub enum Access {
     Anyone,
     /// Every request may read public feeds, and none may publish.
     Readers,
-    /// A request may do as much as the grants of its token; without one it may read public feeds.
+    /// A request may do as much as the grants of its token allow, and without a token read public
+    /// feeds.
     Holders(Tokens),
     /// As `Holders`, but none may publish.
     ReadingHolders(Tokens),
@@ -275,14 +283,14 @@ pub enum Access {
 pub enum Denied {
     /// The request has no token, and needs one.
     NoToken,
-    /// The token is none of ours, or not any more.
+    /// The token is none of ours, or is none any more.
     WrongToken,
     /// The token gives other rights, or over other feeds.
     NotEntitled {
-        /// Its name and rights, and the right it lacks, for its holder.
+        /// Name and rights of the token, and the right that it lacks, for the holder.
         detail: String,
     },
-    /// This listener refuses it to every request.
+    /// This listener refuses the action to every request.
     NotHere,
 }
 
@@ -296,7 +304,7 @@ impl Access {
         let tokens = match self {
             Self::Anyone => return Ok(()),
             Self::Readers => return Err(Denied::NotHere),
-            // Before the token is looked at: no token publishes at this listener.
+            // The listener decides before the token does: no token publishes here.
             Self::ReadingHolders(_) if right > Right::Read => return Err(Denied::NotHere),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
@@ -315,8 +323,8 @@ impl Access {
         })
     }
 
-    /// Checks that the token of a request, if it has one, is one of ours: with a wrong one, a list of closed feeds
-    /// would be empty without an error.
+    /// Checks that a request has no token, or a token of ours. With a wrong one, a list of closed
+    /// feeds would be empty without an error.
     ///
     /// # Errors
     ///
@@ -335,7 +343,8 @@ impl Access {
         matches!(self, Self::Holders(_) | Self::ReadingHolders(_))
     }
 
-    /// Checks that the sender of a request administers every feed: who may know about the server itself.
+    /// Checks that the sender of a request administers every feed, and so may know about the server
+    /// itself.
     ///
     /// # Errors
     ///
@@ -358,10 +367,12 @@ impl Access {
         })
     }
 
-    /// Returns to whom else the sender of a request is equal; `None` if it has a token, or may have one in a cookie.
+    /// Returns the group of readers whose rights the sender of a request has; `None` for a request
+    /// with a token, or with a cookie, which may hold one.
     pub fn audience(&self, headers: &HeaderMap) -> Option<Audience> {
         match self {
             Self::Anyone => Some(Audience::Everyone),
+            // The token itself is not looked at: a ready answer is given without a look at any.
             _ if headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE) => None,
             Self::Readers | Self::Holders(_) | Self::ReadingHolders(_) => Some(Audience::Strangers),
         }
@@ -374,7 +385,8 @@ impl Access {
             Self::Readers => return Sight::default(),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
-        // A wrong token shows as little as none. `knows_caller` refuses it where that matters.
+        // A wrong token shows as little as none. `knows_caller` refuses a wrong one where that
+        // matters.
         let caller = token_of(headers).and_then(|token| tokens.caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
         Sight::of(grants.iter().map(|grant| grant.feeds.clone()).collect())
@@ -384,6 +396,7 @@ impl Access {
 /// Returns the bearer token of a request (RFC 6750, 2.1); `None` if there are several.
 fn token_of(headers: &HeaderMap) -> Option<&str> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
+    // `Authorization` is no list (RFC 9110, 5.3 and 11.6.2), so two fields name no token.
     let (field, None) = (fields.next()?, fields.next()) else {
         return None;
     };
@@ -394,7 +407,7 @@ fn token_of(headers: &HeaderMap) -> Option<&str> {
         .then(|| token.trim_start_matches(' '))
 }
 
-/// Returns a new token, and the line for the file of tokens that gives it a right.
+/// Returns a new token, and the line for the file of tokens that gives the token a right.
 ///
 /// # Errors
 ///
@@ -408,7 +421,7 @@ pub fn new_token(
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
     let token = format!("{TOKEN_PREFIX}{}", Digest(bits));
-    // The file gets the digest only; the token itself is printed once, and is stored nowhere.
+    // The file gets the digest only; the token is printed once, and stored nowhere.
     let secret = Digest::of(token.as_bytes());
     let until = until.map_or(String::new(), |until| format!(":{until}"));
     Ok((token, format!("{name}:{secret}:{right}:{feeds}{until}")))

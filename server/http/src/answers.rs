@@ -44,7 +44,7 @@ pub fn failed() -> Answer {
     problem_answer(&Problem::internal())
 }
 
-/// Returns the answer to a read; `body` is present if the verdict is to send it.
+/// Returns the answer to a read; `body` is present if the verdict is to send the body.
 ///
 /// # Errors
 ///
@@ -58,6 +58,7 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
         }
         Verdict::NotModified => {
             *answer.status_mut() = StatusCode::NOT_MODIFIED;
+            // A 304 describes no content, since none is sent (RFC 9110, 15.4.5).
             answer.headers_mut().clone_from(&reply.not_modified);
         }
         Verdict::Send => {
@@ -68,8 +69,9 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
     Ok(answer)
 }
 
-/// Header fields that scripts of other sites may send. Without a media type, since browsers let POST pass whatever the methods
-/// say: a page could publish to a server in the network of its visitor.
+/// Header fields that scripts of other sites may send. No media type is among them, since browsers
+/// let POST pass whatever the methods say: a page could publish to a server in the network of the
+/// visitor.
 const READING_HEADERS: &str = "cache-control, if-modified-since, if-none-match, last-event-id";
 
 /// Returns the answer to OPTIONS: a script of any site may read.
@@ -78,6 +80,7 @@ pub fn options(allow: &str) -> Answer {
     *answer.status_mut() = StatusCode::NO_CONTENT;
     let headers = answer.headers_mut();
     headers.insert(ALLOW, header_value(allow));
+    // Scripts may read, and no more: a page of another site must not publish.
     headers.extend(FOR_EVERY_SITE);
     let text = HeaderValue::from_static;
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, text("GET, HEAD"));
@@ -121,7 +124,8 @@ pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document if it is known.
+/// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document if
+/// that tag is known.
 pub fn json(status: StatusCode, body: Vec<u8>, tag: Option<&HeadTag>) -> Answer {
     let mut answer = document(status, body);
     if let Some(tag) = tag {
@@ -155,9 +159,10 @@ pub fn problem_answer(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
-    // A detail repeats what the request said.
+    // A detail repeats parts of the request, and no browser may take these for a page.
     headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        // Clients repeat a request whose refusal names a time.
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     match problem.accepts() {

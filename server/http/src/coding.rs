@@ -52,6 +52,7 @@ fn parse(item: &str) -> (&str, u16) {
             .eq_ignore_ascii_case("q")
             .then(|| weight_in_thousandths(value.trim()))
     });
+    // Without a weight, an item counts in full (RFC 9110, 12.4.2).
     (name, weight.map_or(1_000, Option::unwrap_or_default))
 }
 

@@ -1,8 +1,9 @@
 //! Conditional requests (RFC 9110, 13; rules H-1 to H-9).
 //!
-//! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags; it parses no lists,
-//! and takes `"a", "b"` for one tag, so the list is taken apart here. The headers crate would do so, but takes a list
-//! with one foreign tag for none, and `*` beside tags for `*` (rule H-9).
+//! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags.
+//! That crate parses no lists, and takes `"a", "b"` for one tag, so this file takes lists apart.
+//! The headers crate would do so, but takes a list with one foreign tag for none, and `*` beside
+//! tags for `*` (rule H-9).
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +18,7 @@ use hyper::header::{
 pub struct Validators {
     /// Entity tag of the bytes in one coding.
     pub tag: EntityTag,
-    /// Second of its last change, counted from 1970; `None` while no `Last-Modified` is sent.
+    /// Second of the last change, counted from 1970; `None` while no `Last-Modified` is sent.
     pub modified: Option<i64>,
 }
 
@@ -26,7 +27,7 @@ pub struct Validators {
 pub enum Verdict {
     /// 200: the representation is sent.
     Send,
-    /// 304: the client has it.
+    /// 304: the client has the representation.
     NotModified,
     /// 412: a precondition does not hold.
     Failed,
@@ -44,8 +45,8 @@ pub enum TagList {
 }
 
 impl TagList {
-    /// Returns the list that all header lines of this name form together, or `None` if there are none. Tags longer than
-    /// ours can be are left out, because they are not ours.
+    /// Returns the list that all header lines of this name form together, or `None` if there are
+    /// none. Tags longer than ours can be are left out, because they are not ours.
     pub fn of(headers: &HeaderMap, name: &HeaderName) -> Option<Self> {
         let mut lines = headers.get_all(name).iter().peekable();
         lines.peek()?;
@@ -113,8 +114,8 @@ const CONDITIONS: [HeaderName; 4] = [
     IF_UNMODIFIED_SINCE,
 ];
 
-/// Decides the conditions of most reads as [`verdict`] does, in one look at each field: none, or `If-None-Match` with just
-/// the tag that was sent. `None` for all others.
+/// Decides most reads as [`verdict`] does, in one look at each field: reads without a condition,
+/// and reads with `If-None-Match` and exactly the tag that is sent. `None` for all other reads.
 pub fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> {
     let mut conditions = headers.iter().filter(|(name, _)| CONDITIONS.contains(name));
     match (conditions.next(), conditions.next()) {
@@ -129,13 +130,13 @@ pub fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> 
 /// Decides a GET or HEAD (rule H-7: first `If-Match`, else `If-Unmodified-Since`; then
 /// `If-None-Match`, else `If-Modified-Since`).
 ///
-/// `If-Modified-Since` counts only if it is exactly the second that was sent, since the same second may have seen a
-/// later change (rule H-4).
+/// `If-Modified-Since` counts only if the date is exactly the second that was sent (rule H-4).
 pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let tag = &validators.tag;
     let holds = match TagList::of(headers, &IF_MATCH) {
         Some(TagList::Any) => true,
-        // Strongly here, and weakly in `If-None-Match` (RFC 9110, 13.1.1 and 13.1.2).
+        // Tags are compared strongly here, and weakly in `If-None-Match` (RFC 9110, 13.1.1 and
+        // 13.1.2).
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.strong_eq(tag)),
         Some(TagList::Invalid) => false,
         None => match (date_of(headers, &IF_UNMODIFIED_SINCE), validators.modified) {
@@ -149,10 +150,12 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let known = match TagList::of(headers, &IF_NONE_MATCH) {
         Some(TagList::Any) => true,
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.weak_eq(tag)),
-        // Present, so the date does not count (rule H-8), and matching nothing.
+        // The field is present, so the date does not count (rule H-8). An invalid list matches
+        // nothing.
         Some(TagList::Invalid) => false,
         None => {
             let date = date_of(headers, &IF_MODIFIED_SINCE);
+            // Exactly the second that was sent: the same second may have seen a later change.
             date.is_some() && date == validators.modified
         }
     };
@@ -163,7 +166,8 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     }
 }
 
-/// Returns the second a date header names (rule H-5: all three forms), if it is one valid date.
+/// Returns the second that a date header names (rule H-5: all three forms), if the header is one
+/// valid date.
 fn date_of(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
     let mut lines = headers.get_all(name).iter();
     // Two dates contradict each other, so neither counts.

@@ -1,12 +1,12 @@
 //! The cookie of a reader who has signed in: a token, for browsers.
 //!
-//! Pure. It counts for reads only, and only where the table of endpoints says so: a page of another site makes a browser
-//! send it, but cannot read the answer.
+//! Pure. The cookie counts for reads only, and only where the table of endpoints says so: a page of
+//! another site may make a browser send the cookie, but cannot read the answer.
 
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
 use url::Url;
 
-/// Seconds for which a browser keeps it.
+/// Seconds for which a browser keeps the cookie.
 const SECONDS: u32 = 30 * 86_400;
 
 /// Cookie of one server.
@@ -18,19 +18,21 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// Returns the cookie of a server with a public URL. Browsers send the cookies of all servers on a host, whatever their
-    /// ports, so each has a name of its own.
+    /// Returns the cookie of a server with a public URL, under a name of this server alone.
     pub fn of(public_url: &Url) -> Self {
+        // Browsers send the cookies of a host to all ports of that host, so servers on one host
+        // need different names.
         let number = crc32fast::hash(public_url.as_str().as_bytes());
         Self {
             name: format!("simplefeed-{number:08x}"),
-            // Streams of events are not below the pages.
+            // Not the path of the pages: streams of events, which take the cookie, are elsewhere.
             path: format!("{}/", public_url.path().trim_end_matches('/')),
             is_secure: public_url.scheme() == "https",
         }
     }
 
-    /// Gives a request the right of the token in its cookie, unless it has another one.
+    /// Gives a request the rights of the token in the cookie, unless the request names a token
+    /// itself.
     pub(super) fn sign_in(&self, headers: &mut HeaderMap) {
         if headers.contains_key(AUTHORIZATION) {
             return;
@@ -49,13 +51,16 @@ impl Cookie {
         let pairs = pairs.flat_map(|line| line.split(';')).map(str::trim);
         let mut tokens = pairs.filter_map(|pair| pair.strip_prefix(&self.name)?.strip_prefix('='));
         let token = tokens.next()?;
+        // A cookie of another path may have the same name, and nobody can tell which of two counts.
         (tokens.next().is_none() && !token.is_empty()).then_some(token)
     }
 
-    /// Returns the field that keeps a token in a browser; without a token, the field that removes it. Forms of other sites
-    /// send nothing of it: `SameSite=Lax`. `None` if the token has bytes that no token has.
+    /// Returns the field that keeps a token in a browser; without a token, the field that removes
+    /// the cookie. `None` if the token has bytes that no token has.
     pub fn field(&self, token: Option<&str>) -> Option<HeaderValue> {
         let (token, seconds) = token.map_or(("", 0), |token| (token, SECONDS));
+        // These are the bytes of a bearer token (RFC 6750, 2.1). Others could add attributes, or
+        // fields.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         if !token.bytes().all(is_plain) {
             return None;
@@ -65,7 +70,10 @@ impl Cookie {
             path,
             is_secure,
         } = self;
+        // Over plain HTTP, browsers would not keep a cookie with `Secure`.
         let secure = if *is_secure { "; Secure" } else { "" };
+        // `SameSite=Lax`: a form that another site posts sends no cookie. `HttpOnly`: no script
+        // reads the token.
         let field = format!(
             "{name}={token}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
         );

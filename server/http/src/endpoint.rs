@@ -1,8 +1,9 @@
 //! Endpoints as the pipeline sees them: a table of paths, methods, rights and handlers.
 //!
-//! Pure. A path is matched exactly as it arrives: no decoding, no dot segments, no second spelling of a number, and no
-//! path ever reaches the file system. `Allow`, the labels of metrics, the tests of access and the table in
-//! `docs/protocol.md` follow from the same table.
+//! Shell: the bodies of requests, which arrive over a connection. A path is matched as sent: no
+//! decoding, no dot segments, no second spelling of a number, and no path ever reaches the file
+//! system. `Allow`, the labels of metrics, the tests of access and the table in `docs/protocol.md`
+//! follow from the same table.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -38,17 +39,18 @@ pub type Answering<'r> = Pin<Box<dyn Future<Output = Result<Outcome, Problem>> +
 /// Handler of one method of an endpoint. `S` is what all handlers share.
 pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> Answering<'r>;
 
-/// Row of the table: a path, and the methods it answers.
+/// Row of the table: a path, and the methods for that path.
 #[derive(Debug)]
 pub struct Endpoint<S: 'static> {
-    /// Path below the public URL. `{feed}` stands for the name of a feed, `{item}` for one or a pattern, `{position}`
-    /// for a number from 0, and any other word in braces for a number from 1; either may have an epoch.
+    /// Path below the public URL. `{feed}` stands for the name of a feed, `{item}` for the name of
+    /// a feed or a pattern, `{position}` for a number from 0, and any other word in braces for a
+    /// number from 1. A number may have an epoch.
     pub path: &'static str,
-    /// Label of its requests in the metrics.
+    /// Label of the endpoint's requests in the metrics.
     pub label: &'static str,
     /// Meaning of a query.
     pub query: Query,
-    /// Methods that it answers. HEAD is answered as GET.
+    /// Methods that the endpoint answers. HEAD is answered as GET.
     pub methods: &'static [Verb<S>],
 }
 
@@ -57,9 +59,9 @@ pub struct Endpoint<S: 'static> {
 pub enum Query {
     /// Nothing: the answer is that of the path alone.
     Ignored,
-    /// Answers depend on it.
+    /// Answers depend on the query.
     Named,
-    /// Nothing, unless it asks the server to wait.
+    /// Nothing, unless the query asks the server to wait.
     Wait,
 }
 
@@ -67,9 +69,9 @@ pub enum Query {
 pub struct Verb<S: 'static> {
     /// HTTP method; GET covers HEAD, too.
     pub method: Method,
-    /// Right that the pipeline demands before it reads a body.
+    /// Right that the pipeline demands before any body is read.
     pub needs: Needs,
-    /// Handler of its requests.
+    /// Handler of the requests with this method.
     pub handle: Handle<S>,
 }
 
@@ -86,8 +88,8 @@ pub enum Needs {
     Nothing,
     /// None for open feeds. Closed ones are absent from the answer unless the token may read them.
     Sight,
-    /// As [`Sight`](Self::Sight), and a token that is given must be right: with a wrong one, an answer would be empty
-    /// without an error.
+    /// As [`Sight`](Self::Sight), and a token that is given must be right: with a wrong one, an
+    /// answer would be empty without an error.
     KnownCaller,
     /// A right to the feed of the path.
     Right(Right),
@@ -116,7 +118,7 @@ impl Params {
             .expect("the path of the endpoint has {item}")
     }
 
-    /// Returns the number that the path names, if it names one.
+    /// Returns the number that the path names, if there is one.
     pub fn number(&self) -> Option<Numbered> {
         self.number
     }
@@ -131,15 +133,15 @@ pub struct Exchange<'r> {
     pub headers: &'r HeaderMap,
     /// Parameters in the path.
     pub params: Params,
-    /// Access rules of the listener, as they were when the request came.
+    /// Access rules of the listener that held when the request came.
     pub access: &'r Access,
-    /// Rules of the listener, for a handler that waits: they may have changed since.
+    /// Rules of the listener, for a handler that waits: others may hold by then.
     pub rules: &'r Arc<Rules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
     /// Answers that are ready, for a handler that waits.
     pub ready: &'r ReadyAnswers,
-    /// End of the connection. A handler that waits, or streams, ends when it is near.
+    /// End of the connection. A handler that waits, or streams, ends when that end is near.
     pub ending: &'r Ending,
 }
 
@@ -150,7 +152,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Body of a request, which takes memory only as its bytes arrive.
+/// Body of a request, which takes memory only as bytes arrive.
 #[derive(Debug)]
 pub struct RequestBody<'r> {
     pub(super) incoming: &'r mut Incoming,
@@ -160,22 +162,26 @@ pub struct RequestBody<'r> {
 }
 
 impl RequestBody<'_> {
-    /// Reads the body, and reserves memory for it.
+    /// Reads the body, and reserves memory for the bytes.
     ///
     /// # Errors
     ///
-    /// A problem for a body that is too large, too slow or broken, or if too many others are being read.
+    /// A problem for a body that is too large, too slow or broken, or if too many others are being
+    /// read.
     pub async fn read(self) -> Result<(Bytes, Room), Problem> {
         self.read_at_most(BODY_BYTES_MAX).await
     }
 
-    /// Reads a body of so many bytes at most. A small one takes no room from those of publishers.
+    /// Reads a body of so many bytes at most. A small body takes no room from the bodies of
+    /// publishers.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
     pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, Room), Problem> {
         let body = read_body(self.incoming, bytes, self.limits, self.rooms).await?;
+        // The request is complete now: the peer may close its half of the connection, and still
+        // gets the answer.
         self.ending.owe_answer();
         Ok(body)
     }
@@ -184,7 +190,7 @@ impl RequestBody<'_> {
 /// Outcome of a handler.
 #[derive(Debug)]
 pub enum Outcome {
-    /// A representation. The pipeline chooses its coding and decides the conditions of the request.
+    /// A representation. The pipeline chooses the coding and decides the conditions of the request.
     Shown(Box<Shown>),
     /// A representation, in answer to a wait: no cache may keep the answer.
     Waited(Box<Shown>),
@@ -192,25 +198,26 @@ pub enum Outcome {
     Answer(Answer),
 }
 
-/// Representation, with its caching terms.
+/// Representation, with terms for caches.
 #[derive(Debug)]
 pub struct Shown {
     /// Resource to be sent.
     pub resource: Resource,
-    /// Readers that may see it.
+    /// Readers that may see the resource.
     pub visibility: Visibility,
     /// Value of `Cache-Control`, for these readers.
     pub policy: HeaderValue,
     /// Further header fields, of a 304 answer as well.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Last second that the writer had left behind before the resource was looked up.
+    /// Last second that was finished before the lookup of the resource: no later commit gets an
+    /// instant in that second or before.
     pub over: i64,
     /// Whether another reader may get other bytes from the same URL.
     pub depends_on_reader: bool,
 }
 
 impl<S> Endpoint<S> {
-    /// Returns the parameters in a path, if the path is one of this endpoint.
+    /// Returns the parameters in a path, if the path belongs to this endpoint.
     pub fn params(&self, path: &str) -> Option<Params> {
         let mut params = Params::default();
         let mut segments = path.strip_prefix('/')?.split('/');
@@ -230,15 +237,18 @@ impl<S> Endpoint<S> {
                 params.item = Some(FeedPattern::parse(value)?);
             } else {
                 let number = Numbered::parse(value)?;
+                // Positions begin with 0. Documents, and other things with numbers, begin with 1.
                 let least = u64::from(name != "position");
                 params.number = Some(number).filter(|number| number.number >= least);
+                // A number below the least one names nothing, so this endpoint has no such path.
                 params.number?;
             }
         }
         segments.next().is_none().then_some(params)
     }
 
-    /// Returns the URL that an answer depends on; `None` if each such request has an answer of its own.
+    /// Returns the part of the URL that an answer depends on; `None` if each such request has an
+    /// answer of its own.
     pub fn named<'u>(&self, uri: &'u Uri) -> Option<&'u str> {
         match self.query {
             Query::Named if self.is_wait(uri) => None,
@@ -254,7 +264,7 @@ impl<S> Endpoint<S> {
         self.query != Query::Ignored && parts.any(|part| part.starts_with("wait="))
     }
 
-    /// Returns the methods it answers, as in an `Allow` header (rule H-14).
+    /// Returns the methods of the endpoint, as in an `Allow` header (rule H-14).
     pub fn allow(&self) -> String {
         let mut methods = vec![];
         for verb in self.methods {

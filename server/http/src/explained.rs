@@ -1,8 +1,9 @@
-//! Problem documents in place of the empty answers that hyper gives by itself.
+//! Problem documents in place of hyper's own empty refusals.
 //!
-//! Shell: a stream around a stream. hyper refuses a head that it cannot read with a status and no body, before
-//! any of our code is asked. Such an answer is recognised as it is written: alone in its buffer, empty, with one of
-//! three statuses. Answers of ours with these statuses always have a body.
+//! Shell: a stream around a stream. hyper refuses an unreadable head with a status and no body,
+//! before any of our code runs. The stream recognises such an answer among the bytes that hyper
+//! writes: alone in a buffer, without a body, with one of two statuses. Answers of ours with these
+//! statuses always have a body.
 
 use std::{
     io,
@@ -18,7 +19,7 @@ use tokio::{
 
 use super::problem::{PROBLEM_TYPE, Problem};
 
-/// Upper bound of an answer that hyper gives by itself, in bytes.
+/// Upper bound of hyper's own answers, in bytes.
 const ANSWER_BYTES_MAX: usize = 200;
 
 /// A connection whose empty refusals are problem documents.
@@ -26,20 +27,21 @@ const ANSWER_BYTES_MAX: usize = 200;
 pub(super) struct Explained<S> {
     stream: S,
     head_bytes_max: usize,
-    /// An answer in place of hyper's, and how much of it is written.
+    /// An answer in place of hyper's, and the number of bytes that are written.
     instead: Option<(Vec<u8>, usize)>,
     /// The rest of a refused request, which is read before the connection is closed.
     rest: Option<Rest>,
 }
 
-/// Bytes that are read and thrown away: closed with a request unread, a connection is reset, and its answer lost.
+/// Bytes that are read and thrown away. A close with a request unread would reset the connection,
+/// and the answer would be lost.
 #[derive(Debug)]
 struct Rest {
     bytes: usize,
     time: Pin<Box<Sleep>>,
 }
 
-/// The most bytes of a refused request that are read, and the longest time for it.
+/// Most bytes of a refused request that are read, and the longest time for reading them.
 const REST_BYTES_MAX: usize = 1024 * 1024;
 const REST_TIME: Duration = Duration::from_secs(2);
 
@@ -76,6 +78,7 @@ impl<S> Explained<S> {
             _ => return None,
         };
         let body = problem.body();
+        // hyper closes the connection behind such a refusal, so the answer says `close`, too.
         let mut answer = format!(
             "HTTP/1.1 {line}\r\nconnection: close\r\ncache-control: no-store\r\n\
              content-type: {PROBLEM_TYPE}\r\nx-content-type-options: nosniff\r\ncontent-length: {}\r\n\r\n",
@@ -97,6 +100,7 @@ impl<S: AsyncWrite + Unpin> Explained<S> {
         if let Some((answer, done)) = &mut self.instead {
             while let Some(rest) = answer.get(*done..).filter(|rest| !rest.is_empty()) {
                 let written = ready!(Pin::new(&mut self.stream).poll_write(context, rest))?;
+                // A stream that takes nothing would keep this loop for ever.
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
@@ -108,7 +112,7 @@ impl<S: AsyncWrite + Unpin> Explained<S> {
                 time: Box::pin(tokio::time::sleep(REST_TIME)),
             });
         }
-        // hyper counts its own bytes, not those that took their place.
+        // hyper counts the bytes that hyper offered, not the bytes that took their place.
         Poll::Ready(Ok(length))
     }
 }

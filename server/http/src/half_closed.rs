@@ -1,9 +1,10 @@
 //! Answers for a peer that has sent all its requests and closed its half of the connection.
 //!
-//! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer, and drops the answer
-//! that it has not written yet. So the end is hidden while an answer is owed. It is shown to an answer that waits or
-//! streams, up to its last bytes: such an answer may have no other sign that its peer is gone. For a peer that is gone
-//! altogether, an answer is made in vain, in a bounded time.
+//! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer,
+//! and drops an answer that is not written yet. So this stream hides the end while an answer is
+//! owed. An answer that waits or streams is shown the end, up to the last bytes: such an answer may
+//! have no other sign that the peer is gone. For a peer that is gone altogether, an answer is made
+//! in vain, in a bounded time.
 
 use std::{
     io,
@@ -15,14 +16,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::progress::Progress;
 
-/// A connection whose peer may close its half.
+/// A connection whose peer may close the sending half.
 #[derive(Debug)]
 pub(super) struct HalfClosed<S> {
     stream: S,
     progress: Progress,
     /// Whether the last read met the end of the requests.
     has_ended: bool,
-    /// Whether that end is hidden: hyper has to be woken for it.
+    /// Whether that end is hidden, so that hyper has to be woken later.
     is_hidden: bool,
 }
 
@@ -50,13 +51,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
         if !is_end {
             self.progress.received();
         }
+        // The handler gets one turn. A second look at the same end finds whether an answer is owed.
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
         if is_end && self.progress.may_owe() && is_first {
-            // In this turn, the handler of a complete request notes that it is complete.
+            // In this turn, the handler of a complete request notes that the request is complete.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         if is_end && self.progress.owes() {
+            // No wake here: `poll_flush` wakes hyper once the answer is written.
             self.is_hidden = true;
             return Poll::Pending;
         }
@@ -88,9 +91,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        // hyper flushes the stream once it has written everything it has.
+        // hyper flushes the stream once everything buffered is written.
         if self.progress.written() && std::mem::take(&mut self.is_hidden) {
-            // hyper reads again when it is polled, and meets the end.
+            // A woken hyper reads again, and meets the end.
             context.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))

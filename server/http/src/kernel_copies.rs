@@ -1,11 +1,13 @@
-//! Large bodies that the kernel has a copy of, and sends without copying them to each connection.
+//! Large bodies that the kernel sends from a copy of its own, without copying bytes for each
+//! connection.
 //!
-//! Shell: files in memory, sockets. A body that was read and checked is written once to a file without a name, which is
-//! then sealed against all changes. Where such a body is to be written to a socket, the kernel sends the
-//! file's pages. A file on the disk is not sent this way: its bytes may have changed since they were checked.
+//! Shell: files in memory, sockets. A body that was read and checked is written once to a file
+//! without a name, which is then sealed against all changes. Where such a body is to be written to
+//! a socket, the kernel sends the file's pages. No file on the disk is sent this way: the bytes may
+//! have changed since the check.
 //!
-//! A body is recognised by its address in memory. A copy keeps the body, so no other bytes can be at that address as
-//! long as there is the copy. Other bytes are written as usual.
+//! The address in memory tells that bytes are a body with a copy. A copy keeps the body, so no
+//! other bytes can be at that address as long as the copy exists. Other bytes are written as usual.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +28,8 @@ use tokio::{
 };
 use tracing::debug;
 
-/// Shortest body that is worth a copy, in bytes. A shorter one is written in one system call instead of two.
+/// Shortest body that is worth a copy, in bytes. A shorter one is written in one system call
+/// instead of two.
 const BODY_BYTES_MIN: usize = 16 * 1024;
 /// Most copies at a time, each of which is an open file.
 pub const COPIES_MAX: usize = if cfg!(target_os = "linux") { 128 } else { 0 };
@@ -96,11 +99,14 @@ impl Copies {
 }
 
 impl KernelCopies {
-    /// Copies a body. Returns `None` if it is short, has a copy, or there is no place for one; it is sent all the same.
+    /// Copies a body. Returns `None` if the body is short, has a copy, or finds no place for one;
+    /// such a body is sent all the same.
     pub fn copy(self: &Arc<Self>, body: &Bytes) -> Option<Registration> {
         if body.len() < BODY_BYTES_MIN || !self.copies.read().has_place_for(body, self.most()) {
             return None;
         }
+        // The lock is not held here: writing a file takes long, and all connections wait for the
+        // lock.
         let file = sealed_file(body)
             .inspect_err(|error| debug!(%error, "a body cannot be copied to the kernel"))
             .ok()?;
@@ -111,7 +117,8 @@ impl KernelCopies {
         self.register(copy)
     }
 
-    /// Returns the most copies: an eighth of the open files that the system allows, so that others find room.
+    /// Returns the most copies: an eighth of the open files that the system allows, so that others
+    /// find room.
     fn most(&self) -> usize {
         *self.most.get_or_init(|| {
             let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -132,16 +139,18 @@ impl KernelCopies {
         Some(Registration { copies, address })
     }
 
-    /// Returns the copy that has these bytes, and their place in it.
+    /// Returns the copy that has these bytes, and the place of the bytes in that copy.
     fn find(&self, bytes: &[u8]) -> Option<(Arc<KernelCopy>, usize)> {
         if bytes.len() < BODY_BYTES_MIN {
             return None;
         }
         let address = bytes.as_ptr().addr();
         let copies = self.copies.read();
+        // hyper may offer a body from any place on, after a part was sent.
         let (begin, copy) = copies.by_address.range(..=address).next_back()?;
         let place = address - begin;
         let is_within = place + bytes.len() <= copy.body.len();
+        // The copy stays alive while it is sent, even if the body is unregistered meanwhile.
         is_within.then(|| (Arc::clone(copy), place))
     }
 
@@ -180,7 +189,7 @@ impl Sending {
                 send(&self.stream, head, copy, place, length)
             });
             match sent {
-                // The stream counts as unready now, so the next turn waits.
+                // The stream counts as unready now, so the next turn of the loop waits.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => return Poll::Ready(sent),
             }
@@ -209,7 +218,8 @@ impl AsyncWrite for Sending {
         {
             return Poll::Ready(Ok(sent));
         }
-        // Also where the system refuses to send a file. A broken connection gives its error once more.
+        // Reached also where the system refuses to send a file. A broken connection gives the error
+        // once more.
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -269,7 +279,8 @@ fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Sends `head`, then `length` bytes of a copy from `place` on. Returns how many bytes of both the socket took.
+/// Sends `head`, then `length` bytes of a copy from `place` on. Returns how many bytes of both the
+/// socket took.
 #[cfg(target_os = "linux")]
 fn send(
     socket: impl AsFd,
@@ -330,7 +341,8 @@ mod tests {
             .collect()
     }
 
-    /// Goal: a body is found by its address and no other bytes are; as long as it has its copy, and no longer.
+    /// Goal: a body is found by its address and no other bytes are; as long as it has its copy, and
+    /// no longer.
     #[test]
     fn only_the_bytes_of_a_body_have_its_copy() {
         let copies = Arc::new(KernelCopies::default());
@@ -405,7 +417,8 @@ mod tests {
         (client, Sending::new(server, Arc::clone(copies)))
     }
 
-    /// Goal: all bytes arrive in order, with and without copies, at a slow peer, also if a copy is gone in the middle.
+    /// Goal: all bytes arrive in order, with and without copies, at a slow peer, also if a copy is
+    /// gone in the middle.
     #[tokio::test]
     async fn everything_arrives_in_order() {
         let copies = Arc::new(KernelCopies::default());

@@ -1,8 +1,9 @@
 //! The HTTP shell: connections in, answers out.
 //!
-//! Shell: sockets. HTTP/1.1 by hyper's own connection builder; HTTP/2 and TLS are the proxy's. This file adds the bounds:
-//! the number of connections, their age, and the time that a peer may take for a head and let an answer wait. The files
-//! beside this one decide the answers, and need no socket.
+//! Shell: sockets. hyper's own connection builder speaks HTTP/1.1; HTTP/2 and TLS are the proxy's.
+//! This file adds the bounds: the number of connections, their age, the time that a peer may take
+//! for a head, and the time that a peer may let an answer wait. The files beside this one decide
+//! the answers, and need no socket.
 #![cfg_attr(
     test,
     expect(
@@ -75,13 +76,14 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause after a connection could not be accepted, for lack of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two lines that tell of it.
+/// Time between two log lines about connections that cannot be accepted.
 const TOLD_AGAIN: Duration = Duration::from_mins(1);
-/// Connections over the limit that are answered at the same time; others are closed without an answer.
+/// Connections over the limit that are answered at the same time; others are closed without an
+/// answer.
 const TURNED_AWAY_MAX: usize = 64;
 /// Longest time for an idle connection to make room for a new one.
 const ROOM_TIME: Duration = Duration::from_secs(1);
-/// Longest time for one of them to take its answer.
+/// Longest time for a connection over the limit to take the answer.
 const TURNED_AWAY_TIME: Duration = Duration::from_secs(1);
 /// Answer to a connection over the limit, written without hyper.
 const TURNED_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\n\
@@ -102,7 +104,7 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// A connection that no runtime has yet.
+/// An accepted connection, which is registered with no runtime yet.
 enum Connection {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
@@ -133,6 +135,7 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // An answer is written whole, so there is nothing to wait for (Nagle's algorithm).
                 stream.set_nodelay(true)?;
+                // The connection leaves this runtime: a worker serves it on a runtime of its own.
                 Ok(Connection::Tcp(stream.into_std()?))
             }
             Self::Unix(listener) => {
@@ -153,16 +156,17 @@ impl Listener {
             &mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)],
             Some(&at_once),
         );
+        // An error counts as nobody: no connection gives way to a newcomer that may not exist.
         asked.is_ok_and(|ready| ready > 0)
     }
 }
 
-/// Access rules of a listener, which SIGHUP may replace while it listens.
+/// Access rules of a listener, which SIGHUP may replace at any time.
 #[derive(Debug)]
 pub struct Rules(RwLock<Arc<Access>>);
 
 impl Rules {
-    /// Returns the rules that hold until they are replaced.
+    /// Returns a holder of the rules, which hold until others replace them.
     pub fn new(access: Access) -> Self {
         Self(RwLock::new(Arc::new(access)))
     }
@@ -172,26 +176,26 @@ impl Rules {
         *self.0.write() = Arc::new(access);
     }
 
-    /// Returns the rules of now.
+    /// Returns the rules that hold now.
     pub fn now(&self) -> Arc<Access> {
         Arc::clone(&self.0.read())
     }
 }
 
-/// End of a connection, as its handlers see it, and bring it about.
+/// End of a connection, which handlers watch and may bring about.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Becomes true when the connection is to end: it is old, or the server stops.
+    /// Becomes true when the connection is to end: because of age, or because the server stops.
     pub is_near: watch::Receiver<bool>,
-    /// Cuts the connection, also in the middle of an answer.
+    /// Signal that cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
     progress: Progress,
 }
 
 impl Ending {
-    /// Returns the sender that makes a connection end soon, and the end as its handlers see it.
+    /// Returns the sender that makes a connection end soon, and the end for the handlers.
     fn begun() -> (watch::Sender<bool>, Self) {
-        // Becomes true when the connection is to end, so that a stream can end with its last chunk.
+        // Handlers learn of the end early, so that a stream can end with its last chunk.
         let (end, is_near) = watch::channel(false);
         let ending = Self {
             is_near,
@@ -206,7 +210,8 @@ impl Ending {
         self.cut.notify_one();
     }
 
-    /// Lets the answer come even if the peer has closed its half of the connection: the request is complete.
+    /// Notes that the request is complete. The answer then comes even if the peer has closed its
+    /// half of the connection.
     pub fn owe_answer(&self) {
         self.progress.owe();
     }
@@ -236,21 +241,22 @@ pub trait Answers: Clone + Send + Sync + 'static {
 /// Everything that the connections of a listener share.
 #[derive(Clone, Debug)]
 pub struct Service<A> {
-    /// Part of the server that answers their requests.
+    /// Part of the server that answers the requests.
     pub answers: A,
-    /// Bounds on each connection, and on their number.
+    /// Bounds on each connection, and on the number of connections.
     pub limits: Limits,
     /// Bodies that the kernel sends.
     pub copies: Arc<KernelCopies>,
     /// One permit for each connection that may be open.
     pub slots: Arc<Semaphore>,
-    /// Those that are open.
+    /// Connections that are open now.
     pub open: Arc<OpenConnections>,
     /// Becomes true when the server is to stop.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Serves connections on `workers` until the server is to stop, then lets requests in flight finish.
+/// Serves connections on `workers` until the server is to stop, then lets requests in flight
+/// finish.
 pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers: &Workers) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let mut stopping = service.stopping.clone();
@@ -263,7 +269,8 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                // Linux looks for a handle before it looks for a connection.
+                // Linux looks for a handle before a connection, so a lack of handles may show while
+                // nobody waits. Then no idle connection has to give way.
                 if !is_momentary(&error) || listener.has_waiting() {
                     told = make_room(&error, &service.open, told);
                 }
@@ -272,7 +279,7 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
                 continue;
             }
         };
-        // Never a wait here: a connection over the limit gets its answer at once.
+        // No wait for a slot here, which would hold up all later connections.
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             workers.spawn(answer_all(connection, service.clone(), slot));
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
@@ -323,8 +330,8 @@ async fn answer_all<A: Answers>(
     drop(slot);
 }
 
-/// Lets an idle connection end, whose handle the next one may have. Logs the error, unless the
-/// same one was logged a moment ago. Returns the number of the last logged error, and its time.
+/// Lets an idle connection end, so that the next one may get the handle. Logs the error, unless the
+/// same error was logged a moment ago. Returns the time and the number of the last logged error.
 fn make_room(
     error: &io::Error,
     open: &OpenConnections,
@@ -342,7 +349,8 @@ fn make_room(
     Some((now, number))
 }
 
-/// Answers the requests of one connection, until it ends, is too old, gives way to another one, or the server is to stop.
+/// Answers the requests of one connection, until the connection ends, is too old or gives way to
+/// another one, or the server is to stop.
 async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     stream: S,
     limits: Limits,
@@ -357,13 +365,15 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
     let ending = &ending;
-    // Borrowed: copies of what all connections share would make the processors wait for each other at each request.
+    // Borrowed: copies of what all connections share would make the processors wait for each other
+    // at each request.
     let answering = service_fn(move |request| {
         ending.progress.begin();
         if let Some(answer) = completed_at_once(answers, &request, ending) {
             return future::Either::Left(future::ready(Ok::<_, Infallible>(answer)));
         }
-        // Boxed, or every idle connection would keep room for it, and a ready answer would move it.
+        // Boxed: else every idle connection would keep room for this future, and every ready answer
+        // would move that room.
         let answer = completed(answers, request, ending).map(Ok);
         future::Either::Right(answer.boxed())
     });
@@ -379,7 +389,7 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
             answering,
         );
     let mut connection = pin!(connection);
-    // An idle connection ends as one does whose head comes slowly.
+    // One bound holds for both: an idle connection, and a connection whose head comes slowly.
     let late = ending.progress.head_is_late(limits.idle);
     let late = late.map(|()| Turn::IsOver("an idle connection ends"));
     let ends = async {
@@ -389,11 +399,12 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
         }
     };
     let is_cut = || cut.notified().map(|()| Turn::IsCut).boxed();
-    // Polled only when they are woken, and not with each request.
+    // The set polls a turn only when the turn is woken, and not with each request.
     let mut turns: FuturesUnordered<_> =
         [late.boxed(), ends.boxed(), is_cut()].into_iter().collect();
     let ended = loop {
         let turn = tokio::select! {
+            // The connection comes first: bytes that have come save it from the cut below.
             biased;
             ended = connection.as_mut() => break ended,
             Some(turn) = turns.next() => turn,
@@ -402,12 +413,13 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
             Turn::Ends => {
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
-                // A peer that is slow to take its last answer does without it.
+                // A peer that is slow to take the last answer loses that answer, so that the end
+                // has a bound.
                 let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
             Turn::IsCut if ending.progress.is_wanted_again() => {
-                // The newcomer, if it still waits, gets the place of the next one.
+                // This connection has work again, so the next idle one gives way to the newcomer.
                 open.end_idlest();
                 turns.push(is_cut());
             }
@@ -422,7 +434,8 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     }
 }
 
-/// Returns the answer to a request if it is at hand. A panic costs one answer, not the connection.
+/// Returns the answer to a request if the answer is at hand. A panic costs one answer, not the
+/// connection.
 fn completed_at_once<A: Answers>(
     answers: &A,
     request: &Request<Incoming>,
@@ -460,11 +473,11 @@ const TOO_SLOW: &str = "a connection whose peer is too slow is cut";
 
 /// Turn in the life of a connection, beside its requests.
 enum Turn {
-    /// It is old, or the server stops: it ends after its answer.
+    /// The connection is old, or the server stops: the connection ends after the current answer.
     Ends,
-    /// It ends at once, unless it has work again.
+    /// The connection ends at once, unless there is work for it again.
     IsCut,
-    /// It ends at once.
+    /// The connection ends at once, for this reason.
     IsOver(&'static str),
 }
 
@@ -475,9 +488,9 @@ where
 {
     let told = async {
         stream.write_all(TURNED_AWAY.as_bytes()).await?;
-        // Only the sending half ends here, so the peer can still be read.
+        // Only the sending half ends here, so that the bytes of the peer can still be read.
         stream.shutdown().await?;
-        // Closed with bytes unread, the connection would be reset, and its answer lost.
+        // A close with bytes unread would reset the connection, and the answer would be lost.
         let mut unread = [0; 1024];
         while stream.read(&mut unread).await? > 0 {}
         Ok::<_, io::Error>(())
@@ -589,7 +602,8 @@ mod tests {
         answer.lines().next().unwrap().to_owned()
     }
 
-    /// Goal: where each slot has a connection, the one longest idle gives way to a new one, and none that has work does.
+    /// Goal: where each slot has a connection, the one longest idle gives way to a new one, and
+    /// none that has work does.
     #[tokio::test]
     async fn the_connection_longest_idle_gives_way() {
         const SLOTS: usize = 2;
@@ -662,7 +676,8 @@ mod tests {
         workers.end(Duration::ZERO);
     }
 
-    /// Goal: a connection that is used in the moment in which it is to give way stays, and the next one gives way instead.
+    /// Goal: a connection that is used in the moment in which it is to give way stays, and the next
+    /// one gives way instead.
     #[tokio::test]
     async fn a_connection_that_is_used_again_passes_its_end_on() {
         let work = Semaphore::new(0);
@@ -710,8 +725,8 @@ mod tests {
         serde_json::from_str::<serde_json::Value>(body).unwrap();
     }
 
-    /// Goal: a request that makes us panic gets an answer, and so do those after it, in their order; whether the answers
-    /// are at hand or not.
+    /// Goal: a request that makes us panic gets an answer, and so do those after it, in their
+    /// order; whether the answers are at hand or not.
     #[tokio::test]
     async fn a_panic_is_one_500() {
         let answer = |request: Request<Incoming>, _| async move {
@@ -784,8 +799,8 @@ mod tests {
         }
     }
 
-    /// Sends each text after so many seconds, over one connection whose answers take `answer` seconds. Returns how often
-    /// it was answered, and after how many seconds it was closed.
+    /// Sends each text after so many seconds, over one connection whose answers take `answer`
+    /// seconds. Returns how often it was answered, and after how many seconds it was closed.
     async fn talk(parts: &[(u64, &str)], answer: u64) -> (usize, u64) {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
@@ -811,8 +826,8 @@ mod tests {
         tokio::join!(asked, served)
     }
 
-    /// Goal: whoever sends no head, or sends it slowly, holds a connection for the idle time and no longer, and nobody
-    /// else is cut.
+    /// Goal: whoever sends no head, or sends it slowly, holds a connection for the idle time and no
+    /// longer, and nobody else is cut.
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_each_head_as_long_as_it_may_be_idle() {
         let whole = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -831,7 +846,8 @@ mod tests {
         assert_eq!(talk(&second_half_is_late, 0).await, (1, 14), "too late");
     }
 
-    /// Goal: a peer that takes an answer slowly gets all of it, though that takes longer than a connection may be idle.
+    /// Goal: a peer that takes an answer slowly gets all of it, though that takes longer than a
+    /// connection may be idle.
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_not_idle_while_an_answer_is_taken() {
         let (mut client, server) = tokio::io::duplex(1_000);
@@ -858,7 +874,8 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(100));
     }
 
-    /// Goal: a connection is not idle while the body of a request comes, nor before an answer that is at hand.
+    /// Goal: a connection is not idle while the body of a request comes, nor before an answer that
+    /// is at hand.
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_not_idle_while_a_body_comes() {
         let (mut client, server) = tokio::io::duplex(100_000);
@@ -889,7 +906,8 @@ mod tests {
         assert_eq!(began.elapsed().as_secs(), 37);
     }
 
-    /// Goal: after a stream, a connection may be idle as long as after any other answer, and not in the middle of one.
+    /// Goal: after a stream, a connection may be idle as long as after any other answer, and not in
+    /// the middle of one.
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_a_head_after_a_stream() {
         let (mut client, server) = tokio::io::duplex(100_000);
@@ -917,8 +935,8 @@ mod tests {
         assert_eq!((frames, began.elapsed().as_secs()), (5, 70));
     }
 
-    /// Goal: a connection whose head was refused, and which its peer keeps open, ends by itself and takes no processor
-    /// meanwhile.
+    /// Goal: a connection whose head was refused, and which its peer keeps open, ends by itself and
+    /// takes no processor meanwhile.
     #[test]
     fn a_refused_head_shortly_before_the_time_is_over_stops_nobody() {
         let (sender, results) = std::sync::mpsc::channel();

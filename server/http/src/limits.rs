@@ -13,7 +13,7 @@ pub struct Limits {
     pub idle: Duration,
     /// Longest time in which the body of a request must arrive.
     pub body: Duration,
-    /// Longest time without a byte of a body that is sent, or of an answer that is taken.
+    /// Longest time in which no byte of a body arrives, or no byte of an answer is taken.
     pub stall: Duration,
     /// Age at which a connection ends, after its last answer.
     pub age: Duration,

@@ -1,6 +1,7 @@
 //! Open connections of a listener, of which the one longest idle gives way to a new one.
 //!
-//! Shell: a lock, which is taken when a connection begins or ends, and when there is no room for another one.
+//! Shell: a lock, which is held when a connection begins or ends, and when there is no room for
+//! another one.
 
 use std::{
     collections::HashMap,
@@ -30,7 +31,8 @@ impl OpenConnections {
         }
     }
 
-    /// Waits until so many are idle: an answer may come before the server has noted that it is written.
+    /// Waits until so many are idle. An answer may arrive before the server has noted the end of
+    /// writing.
     #[cfg(test)]
     pub(super) async fn until_idle(&self, count: usize) {
         let is_idle = |(progress, _): &&(Progress, _)| progress.idle_since().is_some();
@@ -48,6 +50,7 @@ impl OpenConnections {
         let Some((_, progress, cut)) = idle.min_by_key(|(rank, ..)| *rank) else {
             return false;
         };
+        // First the note, then the signal: a woken connection looks at the note.
         progress.give_way();
         cut.notify_one();
         true

@@ -1,7 +1,8 @@
 //! The pipeline: from a request to an answer, for any table of endpoints.
 //!
-//! Shell: moves disk work off the threads that serve connections. Endpoints decide what is answered; the pipeline finds
-//! the endpoint, demands its right, and decides conditions and coding of what it shows.
+//! Shell: threads, which take disk work off the threads that serve connections. Endpoints decide
+//! the answers. The pipeline finds the endpoint, demands the right, and decides the conditions and
+//! the coding of a representation.
 
 use std::{
     error::Error as _,
@@ -46,12 +47,13 @@ const NO_ENDPOINT: &str = "none";
 /// Label of requests that wait for a change.
 const WAIT: &str = "wait";
 
-/// Endpoints, and what of the pipeline depends on them.
+/// Endpoints, and the parts of the pipeline that depend on them.
 #[derive(Debug)]
 pub struct Table<S: 'static> {
     /// Rows, in tables by subject.
     pub endpoints: &'static [&'static [Endpoint<S>]],
-    /// Returns whether the cookie of a signed-in reader counts for reads of a path, as its token would.
+    /// Returns whether the cookie of a signed-in reader counts for reads of a path, as a token
+    /// would.
     pub takes_cookie: fn(path: &str) -> bool,
     /// Returns a problem in the form of the pages for people, if the path is one of these.
     pub explain: fn(&S, &Request<Incoming>, &Problem) -> Option<Answer>,
@@ -73,7 +75,7 @@ pub struct Pipeline<S: 'static> {
     hosts: OwnHosts,
     usual_host: Option<HeaderValue>,
     cookie: Cookie,
-    /// Path of the public URL, which a proxy may have left on or taken off.
+    /// Path of the public URL. A proxy may leave the prefix on a request or take it off.
     prefix: String,
     limits: Limits,
     /// Room for the bodies of requests, in KiB.
@@ -88,10 +90,11 @@ impl<S> fmt::Debug for Pipeline<S> {
     }
 }
 
-/// Facts of a request, kept until it is answered.
+/// Facts of a request, kept until the answer.
 struct RequestFacts {
     is_head: bool,
-    /// Method and path, only if they are logged: a ready answer costs no allocation for them.
+    /// Method and path, only if they are logged, so that a ready answer costs no allocation for
+    /// them.
     line: Option<String>,
 }
 
@@ -144,11 +147,12 @@ impl<S: Send + Sync> Pipeline<S> {
         self.ready.copies()
     }
 
-    /// Returns the answer to a request under the access rules of its listener, if it is ready. All readers with the rights
-    /// of the sender get it, so it needs neither a token nor an endpoint.
+    /// Returns the answer to a request under the access rules of the listener, if the answer is
+    /// ready. All readers with the rights of the sender get that answer, so neither a token nor an
+    /// endpoint is looked up.
     pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
-        // Counted as no time: a look at the clock would be a large part of it.
+        // Counted as no time: a look at the clock would be a large part of that time.
         let took = Duration::ZERO;
         Some(self.counted(RequestFacts::by(request), label, took, answer))
     }
@@ -167,6 +171,8 @@ impl<S: Send + Sync> Pipeline<S> {
             Some((found, _)) if found.is_wait(request.uri()) => WAIT,
             Some((found, _)) => found.label,
         };
+        // A request with a body is complete only once a handler has read the body. A wait owes no
+        // answer, since the peer may leave meanwhile.
         if label != WAIT && request.body().is_end_stream() {
             ending.owe_answer();
         }
@@ -174,7 +180,7 @@ impl<S: Send + Sync> Pipeline<S> {
         self.counted(asked, label, began.elapsed(), answer)
     }
 
-    /// Counts an answer, and takes the body from that to HEAD.
+    /// Counts an answer, and takes the body from an answer to HEAD.
     fn counted(
         &self,
         asked: RequestFacts,
@@ -202,7 +208,7 @@ impl<S: Send + Sync> Pipeline<S> {
         answer
     }
 
-    /// Counts a request whose handler panicked, and answers it with 500.
+    /// Counts a request whose handler panicked, and answers with 500.
     pub fn failed(&self) -> Answer {
         let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
         self.traffic.answered(NO_ENDPOINT, status, Duration::ZERO);
@@ -214,7 +220,7 @@ impl<S: Send + Sync> Pipeline<S> {
         find(self.table.endpoints, &self.prefix, path)
     }
 
-    /// Answers a request, and drains the rest of its body.
+    /// Answers a request, and drains the rest of the body.
     async fn call_handler(
         &self,
         mut request: Request<Incoming>,
@@ -222,6 +228,7 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Answer {
+        // Asked first: a handler takes the headers from the request.
         let waits = waits_to_send(&request);
         let decided = self.decide_ready(&mut request, found, rules, ending).await;
         let page = match &decided {
@@ -240,8 +247,9 @@ impl<S: Send + Sync> Pipeline<S> {
         }
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
-        // A client that waits for `100 Continue` has not sent its body, and reading would ask for it. One that stalled
-        // has had its time. Where the answer ends the connection, a body that was announced may never come.
+        // A client that waits for `100 Continue` has not sent the body, and reading would ask for
+        // the body. A client that stalled has had its time. Where the answer ends the connection,
+        // an announced body may never come.
         let has_stalled = answer.status() == StatusCode::REQUEST_TIMEOUT;
         let is_last = answer.headers().contains_key(CONNECTION);
         if is_unread && (waits || has_stalled || is_last || !drain(body).await) {
@@ -258,10 +266,12 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Result<Answer, Problem> {
+        // One set of rules decides the rights, even if SIGHUP brings others meanwhile.
         let access = &*rules.now();
         if let Err(problem) = check_request(request) {
             let mut answer = problem_answer(&problem);
-            // The next bytes may belong to this request, because its end is unknown.
+            // The end of this request is unknown, so the next bytes may still belong to that
+            // request.
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
             return Ok(answer);
@@ -270,7 +280,7 @@ impl<S: Send + Sync> Pipeline<S> {
             return Err(Problem::misdirected());
         }
         if request.method() == Method::OPTIONS && request.uri().path() == "*" {
-            // About the server as a whole (RFC 9110, 9.3.7).
+            // `*` asks about the server as a whole (RFC 9110, 9.3.7).
             return Ok(options("GET, HEAD, POST, PUT, DELETE"));
         }
         let (endpoint, params) = found.ok_or_else(|| nothing_at(request.uri().path()))?;
@@ -280,6 +290,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 return Ok(options(&allow));
             }
             let mut answer = problem_answer(&Problem::method(&allow));
+            // `Allow` is required in a 405 (RFC 9110, 15.5.6; rule H-14).
             let allow = HeaderValue::from_str(&allow).expect("methods are plain text");
             answer.headers_mut().insert(ALLOW, allow);
             return Ok(answer);
@@ -287,7 +298,7 @@ impl<S: Send + Sync> Pipeline<S> {
         if is_reading(request) && (self.table.takes_cookie)(endpoint.path) {
             self.cookie.sign_in(request.headers_mut());
         }
-        // Rights come before the body: a request without them takes no memory for it.
+        // Rights come before the body: a request without rights takes no memory for a body.
         let entitled = match verb.needs {
             Needs::Nothing | Needs::Sight => Ok(()),
             Needs::KnownCaller => access.knows_caller(request.headers()),
@@ -296,6 +307,7 @@ impl<S: Send + Sync> Pipeline<S> {
         if let Err(denied) = entitled {
             return Ok(denied_answer(denied));
         }
+        // Taken out, because the handler borrows the body of the request mutably.
         let (uri, headers) = (request.uri().clone(), std::mem::take(request.headers_mut()));
         let exchange = Exchange {
             uri: &uri,
@@ -321,6 +333,8 @@ impl<S: Send + Sync> Pipeline<S> {
             }
             Outcome::Waited(shown) => {
                 let url = endpoint.named(&uri);
+                // `send` keeps the plain answer ready for other readers that wait for this change.
+                // Only this copy says `no-store`.
                 let answer = self.send(url, endpoint.label, (&headers, access), *shown);
                 answer.await.map(for_once)
             }
@@ -385,19 +399,19 @@ impl<S: Send + Sync> Pipeline<S> {
         Ok(answer)
     }
 
-    /// Returns whether a request may come from the page of another site, under whose name this server was reached: without
-    /// tokens, it could do everything.
+    /// Returns whether a request may come from a page of another site, by DNS rebinding. Without
+    /// tokens, such a page could do everything.
     fn is_misled(&self, request: &Request<Incoming>, rules: &Rules) -> bool {
         !self.hosts.have(request) && !rules.now().has_tokens()
     }
 
-    /// Returns the answer to a read and its label, if a ready one is still right.
+    /// Returns the answer to a read and the label, if a ready answer is still right.
     fn ready_answer(
         &self,
         request: &Request<Incoming>,
         rules: &Rules,
     ) -> Option<(&'static str, Answer)> {
-        // The same checks as in `decide_ready`, which a ready answer passes by.
+        // The checks of `decide_ready`, which a ready answer does not reach.
         let is_sound = || {
             is_reading(request) && check_request(request).is_ok() && !self.is_misled(request, rules)
         };
@@ -411,7 +425,8 @@ impl<S: Send + Sync> Pipeline<S> {
             if endpoint.is_wait(uri) {
                 return None;
             }
-            // Only some endpoints have a query. At the others, no query may fill the memory with copies.
+            // Only some endpoints have a query. At all others, no query may fill the memory with
+            // copies of one answer.
             url = endpoint.named(uri)?;
         }
         let headers = request.headers();
@@ -432,16 +447,16 @@ pub fn find<S>(
             .find_map(|endpoint| Some((endpoint, endpoint.params(path)?)))
     };
     let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
-    // With the prefix first, because the prefix may look like a route by itself.
+    // The path without the prefix comes first, because the prefix may look like a route.
     below.and_then(find).or_else(|| find(path))
 }
 
-/// Listener's view of a pipeline: its endpoints under the access rules of the listener.
+/// Pipeline as a listener has it: endpoints under the access rules of the listener.
 #[derive(Debug)]
 pub struct Gated<S: 'static> {
     /// Pipeline that answers, shared with other listeners.
     pub pipeline: Arc<Pipeline<S>>,
-    /// Rules of the listener, which may be replaced while it listens.
+    /// Rules of the listener, which others may replace at any time.
     pub rules: Arc<Rules>,
 }
 
@@ -472,7 +487,7 @@ impl<S: Send + Sync> super::Answers for Gated<S> {
     }
 }
 
-/// Returns the bytes of a resource; off the thread, unless they are in memory.
+/// Returns the bytes of a resource. Bytes that are not in memory are read on another thread.
 async fn content_of(
     resource: &Resource,
     coding: simplefeed_resource::Coding,
@@ -505,11 +520,12 @@ pub fn is_known(shown: &Shown, headers: &hyper::HeaderMap, now: Timestamp) -> bo
         return false;
     };
     let policy = shown.policy.clone();
+    // Further header fields decide no condition.
     let reply = Reply::new(&shown.resource, coding, policy, vec![], now, shown.over);
     reply.verdict(headers) == Verdict::NotModified
 }
 
-/// Runs work that may read from the disk on a thread where it holds up no connection.
+/// Runs work that may read from the disk, on a thread that serves no connection.
 ///
 /// # Errors
 ///
@@ -520,6 +536,7 @@ pub async fn off_thread<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => {
+            // Only the log has the cause, which may name paths of files.
             if let Some(error) = error.source() {
                 error!(error, "a document cannot be read");
             }

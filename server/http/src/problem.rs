@@ -1,6 +1,7 @@
 //! Refusals as problem documents (RFC 9457).
 //!
-//! Pure. Every error answer of the server is one of these, and none is ever cached (rule H-22).
+//! Pure. Every error answer of the server is a problem document, and none is ever cached (rule
+//! H-22).
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -17,7 +18,7 @@ pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, applicati
 /// The media type of a problem document.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 
-/// A problem document, and the status it is sent with.
+/// A problem document, with the status of the answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]
@@ -86,7 +87,7 @@ impl Problem {
         }
     }
 
-    /// Returns the status that the document is sent with.
+    /// Returns the status of the answer with this document.
     pub fn status(&self) -> StatusCode {
         self.status
     }
@@ -98,6 +99,7 @@ impl Problem {
 
     /// Returns the document as JSON.
     pub fn body(&self) -> Vec<u8> {
+        // The fields are texts, numbers and digests, so nothing here can fail.
         serde_json::to_vec(self).expect("a problem has a JSON form")
     }
 
@@ -113,7 +115,7 @@ impl Problem {
         Self::new("forbidden", "forbidden", StatusCode::FORBIDDEN, detail)
     }
 
-    /// A request that is not HTTP as we accept it.
+    /// A request that the server does not accept as HTTP.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(
             "malformed",
@@ -186,6 +188,7 @@ impl Problem {
 
     /// Returns the accepted form of a refused body (RFC 9110, 12.5.1 and 12.5.3).
     pub fn accepts(&self) -> Option<Accepts> {
+        // Other problems have the default in this field, which says nothing about them.
         (self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE).then_some(self.accepts)
     }
 
@@ -216,9 +219,9 @@ impl Problem {
         Self::new("busy", "busy", StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// Something is wrong on our side; it is in the log, not in the answer.
+    /// Something is wrong on our side. The log has the cause, and the answer has not.
     pub fn internal() -> Self {
-        // The cause is in the server's log only, because it may name paths of files.
+        // The cause may name paths of files, so only the server's log has the cause.
         let detail = "the server cannot read this now";
         Self::new(
             "busy",
@@ -297,6 +300,7 @@ impl From<Denied> for Problem {
                 "this server knows no such token".into(),
             ),
             Denied::NotEntitled { detail } => ("forbidden", "forbidden", forbidden, detail),
+            // No 401: no token would help at this listener.
             Denied::NotHere => (
                 "forbidden",
                 "forbidden",

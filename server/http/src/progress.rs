@@ -1,7 +1,8 @@
-//! Progress of a connection: the answer that it owes its peer, and the head that it waits for.
+//! Progress of a connection: the answer that is owed, and the head that is to come.
 //!
-//! Shell: a clock. hyper's own timeout for heads takes an allocation and a timer for each request. Here each answer only
-//! notes the time, and a future beside hyper's looks at the note when the time for a head may be over.
+//! Shell: a clock. hyper's own timeout for heads takes an allocation and a timer for each request.
+//! Here each answer only notes the time. A future beside hyper's looks at the note when the time
+//! for a head may be over.
 
 use std::{
     io,
@@ -19,8 +20,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame};
 use tokio::time::{Instant, sleep_until};
 
-/// Progress of a connection. Copies share it. All but one are used by the task of the connection alone, and that one, among
-/// the open connections, looks for an idle one, which the task looks at again: so no order of memory matters.
+/// Progress of a connection, which all copies share.
+///
+/// The task of the connection alone changes most of the notes. The copy among the open connections
+/// serves to find an idle one, and the task checks again before the connection gives way. So no
+/// order of memory matters.
 #[derive(Clone, Debug)]
 pub(super) struct Progress(Arc<Note>);
 
@@ -29,31 +33,32 @@ struct Note {
     /// One of the four states below.
     answer: AtomicU8,
     began: Instant,
-    /// Microseconds from the beginning to the time since when a head is waited for; [`NEVER`] while none is.
+    /// Microseconds from the beginning of the connection to the time since when the connection
+    /// waits for a head; [`NEVER`] while there is no such wait.
     head_since: AtomicU64,
-    /// Whether bytes of that head have come.
+    /// Whether bytes of the awaited head have come.
     has_bytes: AtomicBool,
     /// Whether the connection is to give way to a new one: one of the three values below.
     gives_way: AtomicU8,
 }
 
-/// Nothing is owed, or a stream, which ends with the peer.
+/// Nothing is owed, or the answer is a stream, which ends with the peer.
 const NOTHING: u8 = 0;
-/// A request has come. It is incomplete, asks for a wait, or its handler has not begun.
+/// A request has come, and is incomplete, asks for a wait, or has a handler that has not begun.
 const PERHAPS: u8 = 1;
-/// A request is complete, and its answer is being made.
+/// A request is complete, and the answer is being made.
 const ANSWER: u8 = 2;
 /// An answer is complete, and is being written.
 const WRITING: u8 = 3;
 
 /// No connection needs the place.
 const STAYS: u8 = 0;
-/// It gives way unless bytes come.
+/// The connection gives way unless bytes come.
 const IS_SILENT: u8 = 1;
-/// It gives way unless its head comes.
+/// The connection gives way unless the head of a request comes.
 const IS_SLOW: u8 = 2;
 
-/// Value of `head_since` while no head is waited for.
+/// Value of `head_since` while the connection waits for no head.
 const NEVER: u64 = u64::MAX;
 
 impl Progress {
@@ -75,7 +80,7 @@ impl Progress {
         self.set(PERHAPS);
     }
 
-    /// Notes that bytes have come, of a head if one is waited for.
+    /// Notes that bytes have come: bytes of a head, if the connection waits for one.
     pub(super) fn received(&self) {
         if self.0.head_since.load(Ordering::Relaxed) != NEVER {
             self.0.has_bytes.store(true, Ordering::Relaxed);
@@ -87,7 +92,7 @@ impl Progress {
         self.set(ANSWER);
     }
 
-    /// Notes that the answer is a stream. Returns its body, whose end is noted, too.
+    /// Notes that the answer is a stream. Returns a body that notes the end, too.
     pub(super) fn stream(
         &self,
         body: UnsyncBoxBody<Bytes, io::Error>,
@@ -102,12 +107,15 @@ impl Progress {
         self.set(WRITING);
     }
 
-    /// Notes that everything buffered is written: behind a complete answer, a head is waited for. Returns whether nothing
-    /// is owed now.
+    /// Notes that everything buffered is written. Behind a complete answer, the connection waits
+    /// for a head. Returns whether nothing is owed now.
     pub(super) fn written(&self) -> bool {
+        // hyper also flushes within a stream, behind which no head is expected yet.
         let is_whole = self.get() == WRITING;
         if is_whole {
             self.set(NOTHING);
+            // A time relative to the beginning fits into an atomic number, and an `Instant` does
+            // not.
             let micros = self.0.began.elapsed().as_micros();
             let since = u64::try_from(micros).unwrap_or(NEVER);
             self.0.head_since.store(since, Ordering::Relaxed);
@@ -130,8 +138,10 @@ impl Progress {
         self.get() >= ANSWER
     }
 
-    /// Returns since when a head is waited for, if one is and the connection is not asked to give way already; before the
-    /// time, whether bytes of the head have come. The least of several connections is the first to give way.
+    /// Returns the rank of an idle connection among those that may give way: whether bytes of a
+    /// head have come, and the beginning of the wait for that head. The connection of the least
+    /// rank gives way first. `None` if the connection waits for no head, or was already asked to
+    /// give way.
     pub(super) fn idle_since(&self) -> Option<(bool, Instant)> {
         let since = self.0.head_since.load(Ordering::Relaxed);
         let is_idle = since != NEVER && self.0.gives_way.load(Ordering::Relaxed) == STAYS;
@@ -142,11 +152,13 @@ impl Progress {
     /// Asks the connection to give way to a new one.
     pub(super) fn give_way(&self) {
         let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
+        // A head that comes slowly is no reason to stay: one byte a second would keep the place.
         let state = if has_bytes { IS_SLOW } else { IS_SILENT };
         self.0.gives_way.store(state, Ordering::Relaxed);
     }
 
-    /// Returns whether the connection was asked to give way, and what it lacked has come since. It need not any more then.
+    /// Returns whether the connection was asked to give way, and has got the missing bytes or head
+    /// since. Such a connection stays.
     pub(super) fn is_wanted_again(&self) -> bool {
         let has_head = self.0.head_since.load(Ordering::Relaxed) == NEVER;
         let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
@@ -159,7 +171,8 @@ impl Progress {
         true
     }
 
-    /// Waits until a head has been waited for longer than `idle`. Looks every `idle` whether one is waited for.
+    /// Waits until a head is late: more than `idle` behind the beginning of the wait. While no head
+    /// is awaited, looks again every `idle`.
     pub(super) async fn head_is_late(&self, idle: Duration) {
         let Note {
             began, head_since, ..
@@ -170,6 +183,7 @@ impl Progress {
                 NEVER => now + idle,
                 since => *began + Duration::from_micros(since) + idle,
             };
+            // A request between two looks moves the time, so that the sleep alone proves nothing.
             if latest <= now {
                 return;
             }
@@ -186,8 +200,8 @@ impl Progress {
     }
 }
 
-/// Body of a stream. Its end is noted when it is dropped. It tells no length, since hyper would take the end of the last
-/// byte for the end of the body.
+/// Body of a stream, which notes the end when it is dropped. The body tells no length, since hyper
+/// would take the end of the last byte for the end of the body.
 struct NotedStream {
     body: UnsyncBoxBody<Bytes, io::Error>,
     progress: Progress,
@@ -207,7 +221,7 @@ impl Body for NotedStream {
 
 impl Drop for NotedStream {
     fn drop(&mut self) {
-        // hyper drops a body before it writes the last bytes.
+        // hyper drops a body before writing the last bytes, so an answer is still to be written.
         self.progress.write();
     }
 }
@@ -216,8 +230,8 @@ impl Drop for NotedStream {
 mod tests {
     use super::*;
 
-    /// Goal: a connection on which a head has begun to come gives way after all silent ones, and not for the sake of a
-    /// silence that has ended.
+    /// Goal: a connection on which a head has begun to come gives way after all silent ones, and
+    /// not for the sake of a silence that has ended.
     #[test]
     fn a_head_that_has_begun_gives_way_last() {
         let (begun, silent) = (Progress::new(), Progress::new());

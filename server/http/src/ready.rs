@@ -1,6 +1,7 @@
-//! Answers kept ready: nothing about them is looked up, formatted or hashed again.
+//! Answers kept ready, which need no further lookup, formatting or hashing.
 //!
-//! Shell: a clock. A final answer stays right for ever, a growing one until its resource has grown.
+//! Shell: a clock, and a cache that all threads share. A final answer stays right for ever, a
+//! growing one until the resource has grown.
 
 use std::{
     convert::identity,
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::access::Audience;
 
-/// The bytes of bodies and headers kept in memory.
+/// Most bytes of all kept bodies and headers.
 const READY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Memory of an answer without its body, in bytes; an estimate.
 const HEADERS_BYTES: usize = 2 * 1024;
@@ -33,29 +34,30 @@ const HEADERS_BYTES: usize = 2 * 1024;
 pub struct Ready {
     /// Resource of the answer.
     pub resource: Resource,
-    /// Label of its requests in the metrics.
+    /// Label of the requests in the metrics.
     pub label: &'static str,
-    /// Its headers, with those that need the bytes.
+    /// Headers of the answer, with those that need the bytes.
     pub reply: Reply,
-    /// Its bytes, if they were sent before.
+    /// Bytes of the answer, if they were sent before.
     pub body: Option<Bytes>,
-    /// The kernel's copy of them, if they were asked for a second time.
+    /// Registration of the kernel's copy of the bytes, made at the second request for them.
     pub copy: OnceLock<Registration>,
-    /// When it was made.
+    /// Time at which the answer was made.
     pub made: Timestamp,
     /// Whether other readers may get other bytes from the same URL.
     pub depends_on_reader: bool,
 }
 
 impl Ready {
-    /// Returns whether a later answer has the same headers as long as the resource is unchanged. One without its date
-    /// gets it once a second is over.
+    /// Returns whether a later answer has the same headers as long as the resource is unchanged. An
+    /// answer without the date of its resource is not final: a later one has the date.
     fn is_final(&self) -> bool {
         self.reply.is_stable() || self.resource.modified.is_none()
     }
 }
 
-/// Key of a ready answer: its path, with the query where the answer depends on it, its coding, and its readers.
+/// Key of a ready answer: coding, readers, and path, with the query where the answer depends on the
+/// query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     coding: Coding,
@@ -103,7 +105,7 @@ impl std::fmt::Debug for ReadyAnswers {
 }
 
 impl ReadyAnswers {
-    /// Returns room for answers, by a clock.
+    /// Returns room for answers, whose times are those of `clock`.
     pub fn new(clock: Clock) -> Self {
         let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, Weight);
         Self {
@@ -118,8 +120,9 @@ impl ReadyAnswers {
         &self.copies
     }
 
-    /// Returns the answer to a read of a URL and its label, if a ready one is still right. `audience` says whom the reader
-    /// is equal to; it is not asked for what every reader gets.
+    /// Returns the answer to a read of a URL and the label, if a ready answer is still right.
+    /// `audience` returns the group of the reader, and is not called for an answer that every
+    /// reader gets.
     pub fn answer(
         &self,
         url: &str,
@@ -136,9 +139,9 @@ impl ReadyAnswers {
         };
         let verdict = ready.reply.verdict(headers);
         if verdict == Verdict::Send {
-            // So far only 304s were sent, and the body was never read.
+            // Without a body, only 304s were sent so far, and the handler has to read the bytes.
             let body = ready.body.as_ref()?;
-            // A copy of bytes that change would seldom be used often enough.
+            // A copy of bytes that change would seldom be used often enough to pay.
             if ready.resource.is_final()
                 && ready.copy.get().is_none()
                 && let Some(copy) = self.copies.copy(body)
@@ -158,13 +161,15 @@ impl ReadyAnswers {
             url,
         };
         let ready = self.kept.get(&wanted)?;
+        // An answer without its date serves the rest of its second, so that woken waiters share it.
         let is_right = ready.resource.is_current()
             && (ready.is_final() || self.clock.now().second() == ready.made.second());
         is_right.then_some(ready)
     }
 
-    /// Keeps an answer for an audience. One that depends on no reader is kept for strangers.
+    /// Keeps an answer for an audience. An answer that depends on no reader is kept for strangers.
     pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: Ready) {
+        // Nothing could tell later whether such a resource is still the one at the URL.
         if ready.resource.may_be_kept() {
             let key = Key {
                 coding,
@@ -237,7 +242,8 @@ mod tests {
         Timestamp::from_micros(SECOND.load(Ordering::SeqCst) * 1_000_000)
     }
 
-    /// Goal: an answer without its date (rule H-4) serves the readers of its second, and none later, who get the date.
+    /// Goal: an answer without its date (rule H-4) serves the readers of its second, and none
+    /// later, who get the date.
     #[test]
     fn h_4_an_answer_without_its_date_serves_for_its_second() {
         let answers = ReadyAnswers::new(clock());
@@ -269,7 +275,8 @@ mod tests {
         assert!(is_ready());
     }
 
-    /// Goal: an answer that depends on its reader goes to readers of its audience only, and to no holder of a token.
+    /// Goal: an answer that depends on its reader goes to readers of its audience only, and to no
+    /// holder of a token.
     #[test]
     fn what_depends_on_the_reader_is_for_equal_ones() {
         let answers = ReadyAnswers::new(clock());

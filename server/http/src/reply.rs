@@ -1,6 +1,6 @@
-//! Headers of the answer to a read, and the choice among them for a request.
+//! Headers of the answer to a read, and the decision which of them a request gets.
 //!
-//! Pure: from a resource to an answer whose body is yet to be fetched.
+//! Pure: from a resource to an answer without a body.
 
 use etag::EntityTag;
 use hyper::header::{
@@ -17,8 +17,9 @@ use super::conditional::{Validators, Verdict, http_date, plain_verdict, verdict}
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 /// Policy for a frozen resource of a closed feed.
 const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-/// Header fields of public answers (CORS): scripts of any site may read them, with tag and links. Without credentials, so
-/// that no site reads by the rights of its visitor. Not an option, since copies in caches live for a year.
+/// Header fields of public answers (CORS): scripts of any site may read such answers, with tag and
+/// links. No field allows credentials, so that no site reads by the rights of a visitor. No option
+/// changes the fields, since copies in caches live for a year.
 pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
     (
@@ -26,9 +27,10 @@ pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
         HeaderValue::from_static("etag, link"),
     ),
 ];
-/// Policy for the content of documents for machines: a browser that shows one runs nothing of it.
+/// Policy for the content of documents for machines: a browser may show such a document, and runs
+/// no script of the content.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
-/// Keeps browsers from taking a body for another kind than it is.
+/// Value that keeps browsers from guessing another media type.
 pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -63,8 +65,8 @@ impl Lifetimes {
         }
     }
 
-    /// Returns the policy for a resource that is made anew every so often, and polled every `period` seconds (rule
-    /// SUP-P2).
+    /// Returns the policy for a resource that is made anew from time to time, and that readers poll
+    /// every `period` seconds (rule SUP-P2).
     pub fn polled(period: u32, visibility: Visibility) -> HeaderValue {
         let caches = match visibility {
             Visibility::Public => "public",
@@ -86,11 +88,12 @@ impl Lifetimes {
     }
 }
 
-/// Answer about a resource in one coding, but for its bytes: the same for all readers that may see it.
+/// Answer about a resource in one coding, without the bytes. The answer is the same for all readers
+/// that may see the resource.
 #[derive(Clone, Debug)]
 pub struct Reply {
     validators: Validators,
-    /// Entity tag as it is sent.
+    /// Entity tag as a header field has it.
     tag: HeaderValue,
     /// Headers of a 304, which has no body.
     pub not_modified: HeaderMap,
@@ -99,8 +102,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Prepares an answer with `policy` as its `Cache-Control`. `now` is the time on our clock. `over` is the last
-    /// finished second: no later commit gets an instant in it or before.
+    /// Prepares an answer with `policy` as `Cache-Control`. `now` is the time on our clock. `over`
+    /// is the last finished second: no later commit gets an instant in that second or before.
     pub fn new(
         resource: &Resource,
         coding: Coding,
@@ -115,6 +118,7 @@ impl Reply {
         let mut headers = HeaderMap::with_capacity(12);
         headers.insert(CACHE_CONTROL, policy);
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        // Formatted once, because most reads compare a tag as bytes (`plain_verdict`).
         let told = HeaderValue::from_str(&tag.to_string());
         let told = told.expect("a tag is plain text");
         headers.insert(ETAG, told.clone());
@@ -122,12 +126,13 @@ impl Reply {
             headers.insert(LAST_MODIFIED, date);
         }
         headers.extend(more);
-        // A 304 has these, and none about the content that it does not send (RFC 9110, 15.4.5).
+        // A 304 has the headers so far, and none about the content, which is not sent (RFC 9110,
+        // 15.4.5).
         let not_modified = headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
         // Entries may hold HTML, and no browser may take a document for a page.
         headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
-        // Chromium runs scripts in XML. Pages have a policy of their own.
+        // Chromium runs scripts in XML. Pages bring a policy of their own in `more`.
         if !headers.contains_key(CONTENT_SECURITY_POLICY) {
             headers.insert(CONTENT_SECURITY_POLICY, SANDBOX);
         }
@@ -155,17 +160,17 @@ impl Reply {
         plain_verdict(request, &self.tag).unwrap_or_else(|| verdict(request, &self.validators))
     }
 
-    /// Whether a later answer has the same headers, as long as the resource is unchanged.
+    /// Returns whether a later answer has the same headers, as long as the resource is unchanged.
     pub fn is_stable(&self) -> bool {
+        // The date comes once its second is finished, and nothing else changes.
         self.validators.modified.is_some()
     }
 }
 
 /// Returns the second for `Last-Modified` (rule H-4).
 ///
-/// A growing resource can change again in the same second, so that second must be finished for the writer. The
-/// clock alone does not decide: a commit stamped in that second may still be unwritten. A date later than `now`
-/// (the clock was set back) is left out.
+/// A growing resource can change again in the same second, so the writer must have finished that
+/// second. A date later than `now` (the clock was set back) is left out.
 fn told_modification(
     modified: Option<Timestamp>,
     frozen: bool,
@@ -175,6 +180,7 @@ fn told_modification(
     let second = modified?.second();
     // Frozen bytes cannot change again, in whichever second they were closed.
     let is_final = frozen || second <= over;
+    // The clock alone does not decide: a commit stamped in that second may still be unwritten.
     (is_final && second <= now.second()).then_some(second)
 }
 

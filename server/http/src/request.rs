@@ -1,4 +1,4 @@
-//! The first checks of a request, and its body.
+//! First checks of a request, and the reading of bodies.
 //!
 //! Shell: reads from the connection.
 
@@ -33,9 +33,10 @@ pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
-/// Returns whether a request is a read as most are: by the usual Host, and without any field that
-/// [`check_request`] would have to look at. One look at each field costs less than a search for each name.
+/// Returns whether a request is a read of the common form: with the usual Host, and without any
+/// field that [`check_request`] would have to look at.
 pub(super) fn is_plain_read(request: &Request<Incoming>, usual: Option<&HeaderValue>) -> bool {
+    // One look at each field costs less than a search for each name.
     let mut hosts = 0;
     let is_plain = |(name, value): (&HeaderName, &HeaderValue)| {
         if name == HOST {
@@ -52,7 +53,7 @@ pub(super) fn is_plain_read(request: &Request<Incoming>, usual: Option<&HeaderVa
 pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
     check_host(request)?;
     check_framing(request.headers())?;
-    // With two of them, the form of the body would be a guess.
+    // With two media types, the form of the body would be a guess.
     if request.headers().get_all(CONTENT_TYPE).iter().count() > 1 {
         return Err(Problem::malformed("the request has several Content-Types"));
     }
@@ -62,7 +63,8 @@ pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> 
     Ok(())
 }
 
-/// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none, two, and any text.
+/// Checks that there is one Host, as HTTP/1.1 demands (RFC 9110, 7.2). hyper accepts none, two, and
+/// any text.
 fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
@@ -92,24 +94,26 @@ impl OwnHosts {
         }
     }
 
-    /// Returns the Host of most requests, that of the public URL, if it is one that needs no further look.
+    /// Returns the Host of most requests, which is that of the public URL, if that Host needs no
+    /// further check.
     pub(super) fn usual(&self, public_url: &Url) -> Option<HeaderValue> {
         let host = public_url.authority();
         let host = HeaderValue::from_str(host).ok().filter(is_host)?;
         self.has(public_url.authority()).then_some(host)
     }
 
-    /// Returns whether the host that a request names is one of them. In an absolute target it stands there, and `Host` does
-    /// not count (RFC 9112, 3.2.2).
+    /// Returns whether the host that a request names is one of these hosts.
     pub fn have<B>(&self, request: &Request<B>) -> bool {
+        // The host in an absolute target counts, and `Host` does not (RFC 9112, 3.2.2).
         let target = request.uri().authority().map(Authority::as_str);
         let field = || request.headers().get(HOST)?.to_str().ok();
         target.or_else(field).is_none_or(|host| self.has(host))
     }
 
-    /// Returns whether a host, with its port, is an address, a name without a dot, or the public one.
+    /// Returns whether a host, with its port, is an address, a name without a dot, or the public
+    /// one.
     fn has(&self, host: &str) -> bool {
-        // Browsers send no user, and a name behind one is the host.
+        // Browsers send no user. Where there is one, the host stands behind the `@`.
         let host = host.rsplit('@').next().unwrap_or(host);
         let name = match host.rfind(':').filter(|_| !host.ends_with(']')) {
             Some(colon) => host.get(..colon).unwrap_or_default(),
@@ -117,6 +121,8 @@ impl OwnHosts {
         };
         // Browsers take a name with a dot at its end for the same.
         let name = name.strip_suffix('.').unwrap_or(name);
+        // An attacker makes a domain of DNS lead here. An address is no such domain, nor is a name
+        // without a dot or below `localhost`.
         let is_address = name.starts_with('[') || name.parse::<Ipv4Addr>().is_ok();
         is_address
             || !name.contains('.')
@@ -125,7 +131,8 @@ impl OwnHosts {
     }
 }
 
-/// Whether a text can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). It may be empty (RFC 9112, 3.2).
+/// Returns whether a value can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). An empty value can
+/// (RFC 9112, 3.2).
 fn is_host(value: &HeaderValue) -> bool {
     let Ok(text) = value.to_str() else {
         return false;
@@ -146,7 +153,7 @@ fn is_host(value: &HeaderValue) -> bool {
     is_host && port.is_none_or(is_port)
 }
 
-/// Whether it is a registered name or an IPv4 address: RFC 3986's `reg-name`.
+/// Returns whether a host is a registered name or an IPv4 address: RFC 3986's `reg-name`.
 fn is_name(mut name: &[u8]) -> bool {
     while let Some((first, rest)) = name.split_first() {
         name = rest;
@@ -168,8 +175,8 @@ fn is_name(mut name: &[u8]) -> bool {
     true
 }
 
-/// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would hand over compressed bytes as they
-/// are.
+/// Checks that a body without a length comes in chunks, and in no other coding (RFC 9112, 6.1).
+/// hyper would hand over compressed bytes without a word.
 fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
@@ -181,7 +188,8 @@ fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A read has no body; one that has may be an attempt to smuggle a second request.
+/// Checks that a read has no body. A read with a body may be an attempt to smuggle a second
+/// request.
 fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     let headers = request.headers();
     let length = headers
@@ -194,22 +202,23 @@ fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Bytes of a body that take no room, so small requests are always read.
+/// Bytes of a body that take no room, so that small requests are always read.
 const FREE_BYTES: usize = 16 * 1024;
 
 /// Step in which room is taken, in KiB.
 const STEP_KIB: u32 = 64;
 
-/// Most bytes of a refused body that are read and thrown away, so the client gets to read the answer.
+/// Most bytes of a refused body that are read and thrown away, so that the client gets to read the
+/// answer.
 const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
-/// Longest time for reading them.
+/// Longest time for reading the rest of a refused body.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Memory that is reserved for the body of a request; `None` for a small one.
 pub type Room = Option<OwnedSemaphorePermit>;
 
-/// Reads a body, and reserves memory as its bytes arrive; an announced length reserves none.
+/// Reads a body, and reserves memory as the bytes arrive. An announced length reserves none.
 pub(super) async fn read_body(
     body: &mut Incoming,
     bytes_max: usize,
@@ -235,13 +244,15 @@ pub(super) async fn read_body(
             Err(_) => return Err(Problem::timeout()),
             Ok(None) => return Ok((read.freeze(), room)),
             Ok(Some(Ok(frame))) => read.extend(frame.into_data().ok()),
+            // A body in chunks announces no length, so the bound is met while reading.
             Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_large()),
             Ok(Some(Err(error))) => {
                 return Err(Problem::malformed(format!("the body is broken: {error}")));
             }
         }
         while paid < read.len() {
-            // Waiting here would deadlock: every waiting request holds the room it already has.
+            // Waiting here would deadlock: every waiting request keeps the room that was taken
+            // before.
             let more = Arc::clone(rooms).try_acquire_many_owned(STEP_KIB);
             let more = more.map_err(|_full| Problem::busy())?;
             match &mut room {
@@ -253,8 +264,8 @@ pub(super) async fn read_body(
     }
 }
 
-/// Drains the body of a request that is already answered; a client that is still sending could otherwise not
-/// read the answer. Returns whether the connection can be reused.
+/// Drains the body of a request that is already answered. Else a client that is still sending could
+/// not read the answer. Returns whether the connection can be reused.
 pub(super) async fn drain(body: &mut Incoming) -> bool {
     if body.is_end_stream() {
         return true;
@@ -279,8 +290,8 @@ pub(super) async fn drain(body: &mut Incoming) -> bool {
         .unwrap_or(false)
 }
 
-/// Whether the client waits for our word before it sends a body (RFC 9110, 10.1.1). To read its body would give
-/// that word.
+/// Returns whether the client waits for `100 Continue` before sending a body (RFC 9110, 10.1.1).
+/// Reading the body would send that answer.
 pub(super) fn waits_to_send(request: &Request<Incoming>) -> bool {
     request.headers().contains_key(EXPECT)
 }

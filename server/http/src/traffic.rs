@@ -4,7 +4,7 @@
 
 use std::{fmt, time::Duration};
 
-/// Counters of connections and answers. They are called for each request, so they must not wait.
+/// Counters of connections and answers. Each request calls them, so they must not wait.
 pub trait Traffic: fmt::Debug + Send + Sync {
     /// Counts a connection that was opened.
     fn opened(&self);
@@ -12,7 +12,8 @@ pub trait Traffic: fmt::Debug + Send + Sync {
     /// Counts the end of a connection.
     fn closed(&self);
 
-    /// Counts an answer of the endpoint with a label, and its time; zero for an answer that was at hand.
+    /// Counts an answer of the endpoint with a label, and the time until that answer; zero for an
+    /// answer at hand.
     fn answered(&self, label: &'static str, status: u16, took: Duration);
 
     /// Counts bytes of a body that is sent.

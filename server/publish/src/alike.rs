@@ -1,7 +1,7 @@
-//! Parts of settings that many feeds have alike, in memory once.
+//! Equal parts of the settings of many feeds, which are in memory once.
 //!
-//! Pure. Settings from the log, and those of a request, have copies of their own, which are a quarter of what a feed
-//! takes in the writer's memory.
+//! Pure. Settings from the log, and those of a request, have copies of their own. These would be a
+//! quarter of the memory that the writer needs for a feed.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use simplefeed_core::{
     settings::{Choices, Defaults, Settings},
 };
 
-/// Different values that are remembered: those that feeds had last.
+/// Most different values that are remembered: the values that feeds had last.
 const VALUES_MAX: usize = 16;
 
 /// Choices and defaults that feeds share.
@@ -21,7 +21,7 @@ pub(super) struct Alike {
 }
 
 impl Alike {
-    /// Returns a feed whose settings share what they have in common with those before.
+    /// Returns a feed whose settings share equal parts with the settings before.
     pub(super) fn share(&mut self, mut state: FeedState) -> FeedState {
         let settings = &*state.settings;
         let choices = self.choices.shared(&settings.choices);
@@ -39,7 +39,7 @@ impl Alike {
     }
 }
 
-/// Values of a kind, the last one that a feed had at the end.
+/// Values of a kind, in the order of the last use.
 #[derive(Debug)]
 struct Values<T>(Vec<Arc<T>>);
 
@@ -50,14 +50,15 @@ impl<T> Default for Values<T> {
 }
 
 impl<T: Eq> Values<T> {
-    /// Returns the equal value that is remembered, or remembers this one.
+    /// Returns the remembered equal value, or remembers this one.
     fn shared(&mut self, value: &Arc<T>) -> Arc<T> {
-        // From the end, where the usual value is found by its pointer, by which `Arc` begins a comparison.
+        // The usual value is at the end. `Arc` compares pointers first, so such a search is short.
         let known = self.0.iter().rposition(|known| known == value);
         let shared = match known {
             Some(index) => self.0.remove(index),
             None => Arc::clone(value),
         };
+        // The value in front was used longest ago.
         if self.0.len() == VALUES_MAX {
             self.0.remove(0);
         }

@@ -1,6 +1,6 @@
-//! Follow requests, checked against the feeds as the group leaves them.
+//! Follow requests, which are checked against the feeds as the group leaves them.
 //!
-//! Pure over the log.
+//! Shell: reads of the log and of the graph of follows.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,7 +23,7 @@ use super::{
 const RULE: &str = "Simplefeed profile: following";
 
 impl Group<'_> {
-    /// Plans a follow request, and adds its change to the commit.
+    /// Plans a follow request, and adds the change to the commit.
     pub(super) fn follow(&mut self, follow: Follow) -> Result<Followed, PublishError> {
         let Follow { feed, wanted } = follow;
         let state = self.state(&feed)?;
@@ -35,7 +35,8 @@ impl Group<'_> {
         Ok(self.take_follow(&feed, &state, change))
     }
 
-    /// Returns the effective part of a request. `state` is that of the timeline, which may be about to be created.
+    /// Returns the effective part of a request. `state` is the state of the timeline, which this
+    /// group may create.
     pub(super) fn planned(
         &self,
         timeline: &FeedName,
@@ -62,6 +63,7 @@ impl Group<'_> {
                 change.unfollow.push(item);
             }
         }
+        // A set, because the comparison of two long lists would take quadratic time.
         let unfollowed: BTreeSet<&FeedPattern> = wanted.unfollow.iter().collect();
         for pattern in &wanted.follow {
             let item = self.item_to_follow(timeline, &state.settings, pattern, wanted)?;
@@ -86,8 +88,10 @@ impl Group<'_> {
         state: &FeedState,
         change: FollowChange,
     ) -> Followed {
+        // The plan has just read the items, and no commit has come since, so no error can come
+        // here.
         let mut shared = self.items(timeline, state).unwrap_or_default();
-        // Not shared but with the group itself, which forgets it here.
+        // Only the group shares the set. Once the group has let go, `make_mut` copies nothing.
         self.followed.remove(timeline);
         let items = Arc::make_mut(&mut shared);
         for item in &change.unfollow {
@@ -99,6 +103,7 @@ impl Group<'_> {
             unfollowed: change.unfollow.len(),
         };
         self.followed.insert(timeline.clone(), shared);
+        // A repeated request changes nothing, and needs no commit.
         if !change.follow.is_empty() || !change.unfollow.is_empty() {
             self.changes.push(Change::Following {
                 feed: state.head.feed,
@@ -131,12 +136,14 @@ impl Group<'_> {
         wanted: &Wanted,
     ) -> Result<Item, PublishError> {
         let Some(name) = pattern.exact() else {
-            // The entries that it takes would reveal closed feeds, later ones included.
+            // A pattern takes entries of closed feeds, of later ones, too, and would reveal these
+            // feeds.
             if settings.is_closed() && !wanted.sight.covers(pattern) {
                 return Err(PublishError::NotCovered(pattern.clone()));
             }
             return Ok(Item::Pattern(pattern.clone()));
         };
+        // Asked before the lookup, because a new timeline is not found yet.
         if name == *timeline {
             let detail = format!("timeline {timeline} cannot follow itself");
             return Err(Refusal::contradiction(detail, RULE).into());
@@ -144,7 +151,7 @@ impl Group<'_> {
         let found = self.state(&name)?;
         let unknown = || PublishError::UnknownFeed(name.clone());
         let found = found.ok_or_else(unknown)?;
-        // The answer for a feed without the right is that for an unknown feed.
+        // Without a right to a closed feed, the answer is that for an unknown feed.
         if found.settings.is_closed() && !(settings.is_closed() && wanted.sight.shows(&name)) {
             return Err(unknown());
         }
@@ -155,7 +162,8 @@ impl Group<'_> {
         Ok(Item::Feed(found.head.feed))
     }
 
-    /// Returns the item of a pattern that is to be followed no longer; `None` if nothing can follow it.
+    /// Returns the item of a pattern that is to be followed no longer; `None` if no timeline can
+    /// follow such an item.
     fn item_to_unfollow(
         &self,
         pattern: &FeedPattern,
@@ -164,14 +172,15 @@ impl Group<'_> {
         let Some(name) = pattern.exact() else {
             return Ok(Some(Item::Pattern(pattern.clone())));
         };
-        // The answer must not reveal whether the timeline follows a feed that the caller may not see.
+        // The answer must not reveal whether the timeline follows a feed that the caller may not
+        // see.
         let found = self
             .state(&name)?
             .filter(|found| !found.settings.is_closed() || wanted.sight.shows(&name));
         Ok(found.map(|found| Item::Feed(found.head.feed)))
     }
 
-    /// Checks the feed of an owner of a timeline to be created, as one that is to be followed.
+    /// Checks the feed of the owner of a new timeline like a feed that is to be followed.
     pub(super) fn check_owner(
         &self,
         timeline: &FeedName,
@@ -206,6 +215,7 @@ fn check_bounds(items: &BTreeSet<Item>, change: &FollowChange) -> Result<(), Ref
     let had = count(&mut items.iter());
     let gone = count(&mut change.unfollow.iter());
     let new = count(&mut change.follow.iter());
+    // No difference is negative, since every item in `gone` was among the items.
     let detail = if had.0 + new.0 - gone.0 > FOLLOWED_PATTERNS_MAX {
         format!("a timeline follows at most {FOLLOWED_PATTERNS_MAX} patterns")
     } else if had.1 + new.1 - gone.1 > FOLLOWED_FEEDS_MAX {

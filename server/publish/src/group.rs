@@ -1,7 +1,7 @@
 //! A group: requests that become one commit.
 //!
-//! Pure over the log. It plans each request on the state that the ones before it leave, and keeps the answers until the
-//! commit is durable.
+//! Shell: reads of the log, and random ids. A group plans each request on the state that earlier
+//! requests leave, and keeps the answers until the commit is durable.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -49,19 +49,19 @@ pub(super) struct Group<'w> {
     feeds: u64,
     /// Timelines that the group creates.
     timelines: u64,
-    /// Feeds as the group leaves them so far, by name, with the ids it adds.
+    /// Feeds as the group leaves them so far, by name, with the ids that the group adds.
     pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
-    /// What timelines follow, as the group leaves them so far.
+    /// Items that timelines follow, as the group leaves them so far.
     pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
     pub(super) changes: Vec<Change>,
-    /// Heads, from before the group, of feeds whose first request in it appends.
+    /// Heads, from before the group, of feeds whose first request in this group appends.
     pub(super) before: FeedHeads,
     pub(super) answers: Vec<Answer>,
     /// Bytes of the entries that the group stores.
     bytes: usize,
 }
 
-/// The log, and the lines about reads of it that are refused.
+/// The log, and the log lines about refused reads.
 #[derive(Clone, Copy)]
 pub(super) struct Reads<'w> {
     pub(super) log: &'w dyn EntryLog,
@@ -144,7 +144,7 @@ impl<'w> Group<'w> {
                 }),
                 Err(why) => Err(why.into()),
             };
-            // The client may have gone; its entries are stored all the same.
+            // The client may have gone. The entries are stored all the same.
             drop(reply.send(outcome));
         }));
     }
@@ -155,6 +155,7 @@ impl<'w> Group<'w> {
             mut drafts,
             key,
             conditions,
+            // Reserved until the end of this function: the drafts take memory until then.
             room: _room,
         } = append;
         let (creation, state) = if let Some(state) = self.state(&feed)? {
@@ -171,10 +172,12 @@ impl<'w> Group<'w> {
         let known = self.known(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
         let existed = creation.is_empty();
-        // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
+        // A duplicate skips the conditions: the first attempt, whose answer was lost, changed the
+        // head itself.
         if !plan.changes.is_empty() {
             conditions.check(existed, || self.tag(&feed, &state))?;
         }
+        // Copied, because `take` consumes the plan.
         let results = plan.results.clone();
         let exists = existed || !plan.changes.is_empty();
         let state = if plan.changes.is_empty() {
@@ -187,8 +190,8 @@ impl<'w> Group<'w> {
             self.take(&feed, creation, plan)
         };
         let tag = HeadTag::new(state.head.clone());
-        // The answer shows the settings under today's defaults, which a batch of duplicates does not
-        // record.
+        // The answer shows the settings under today's defaults. A batch of duplicates does not
+        // record these.
         let current = state.settings.under(self.defaults);
         Ok(Appended {
             results,
@@ -219,7 +222,7 @@ impl<'w> Group<'w> {
                 if plan.state.settings.is_timeline() {
                     self.followed.insert(feed.clone(), Arc::default());
                     let planned = self.planned_creation(&feed, &plan, &wanted);
-                    // A refused timeline follows nothing, as one that is not there.
+                    // A refused timeline follows nothing, like a timeline that is not there.
                     self.followed.remove(&feed);
                     follow = planned?;
                 }
@@ -227,7 +230,8 @@ impl<'w> Group<'w> {
             }
             Some(state) => {
                 if let Err(refusal) = expected.check(&state) {
-                    // A repeat of a change that was made (RFC 9110, 13.1.1): its sender may not have got the answer.
+                    // A repeat of a change that was made (RFC 9110, 13.1.1): the sender may not
+                    // have got the answer.
                     let is_made = matches!(expected, Expected::Settings(_))
                         && choices.clone().over(&state.settings.choices) == *state.settings.choices;
                     if !is_made {
@@ -254,7 +258,7 @@ impl<'w> Group<'w> {
             self.take_follow(&feed, &state, follow);
         }
         Ok(Configured {
-            // The end of a timeline is known to its readers only.
+            // Only readers of a timeline know its end.
             tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
             settings_tag: settings_tag(&state),
             settings: state.settings,
@@ -267,7 +271,7 @@ impl<'w> Group<'w> {
         if !state.settings.is_timeline() {
             return Some(HeadTag::new(state.head.clone()));
         }
-        // What this group has changed, no reader has seen.
+        // No reader has seen a change of this group.
         let is_seen = !self.states.contains_key(feed);
         let head = is_seen.then(|| self.follows.head(state.head.feed));
         head.flatten().map(HeadTag::new)
@@ -286,7 +290,7 @@ impl<'w> Group<'w> {
 
     /// Returns a feed as the group leaves it.
     pub(super) fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
-        // The group's own state comes first, because it is newer than the cache and the log.
+        // The group's own state comes first, because the cache and the log are older.
         if let Some((state, _)) = self.states.get(feed) {
             return Ok(Some(state.clone()));
         }
@@ -340,8 +344,8 @@ impl<'w> Group<'w> {
         }
         let given = id.is_some();
         let id = id.unwrap_or_else(|| FeedId::of_uuid(Uuid::new_v4()));
-        // A given id may belong to a feed of this group, which the log does not have yet. A random one, of
-        // 122 random bits, is not looked up.
+        // A given id may belong to a feed of this group, which the log does not have yet. A random
+        // id has 122 random bits, and is not looked up.
         let in_group = self
             .states
             .values()
@@ -399,13 +403,13 @@ impl<'w> Group<'w> {
             let error: &(dyn std::error::Error + 'static) = &error;
             if let Some(lack) = lack_in(error) {
                 self.reads.refusals.log("read the log", lack);
-                // It asks for a reopening of sled, since perhaps no commit comes that would.
+                // `is_lacking` makes the log open sled again. Perhaps no commit comes that would.
                 let _known = self.reads.log.is_lacking();
                 return NotCommitted::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.
             error!(error, "the log cannot be read");
-            // Files that were cut fail their readers before a commit finds that out.
+            // A read may meet cut files before any commit does.
             if self.reads.log.is_displaced() {
                 PublishError::Displaced
             } else {
@@ -421,11 +425,12 @@ impl<'w> Group<'w> {
             .states
             .entry(feed.clone())
             .or_insert_with(|| (plan.state.clone(), HashMap::new()));
-        // The results that are no duplicates belong to the entries among the changes, in the same order.
+        // Each result that is no duplicate belongs to an entry among the changes, in the same
+        // order.
         let mut outcomes = plan.results.iter().filter(|outcome| !outcome.duplicate);
         for change in &changes {
             match change {
-                // The first revision of its settings creates a feed.
+                // The first revision of settings creates the feed.
                 Change::Settings {
                     revision, settings, ..
                 } if revision.0 == 1 => self.feeds += u64::from(!settings.is_timeline()),
@@ -460,7 +465,7 @@ impl<'w> Group<'w> {
     }
 }
 
-/// Checks that a request takes an existing feed for what it is.
+/// Checks that a request agrees with the kind of an existing feed, and lists nothing to follow.
 fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(), Refusal> {
     let refused =
         |detail, element| Err(Refusal::unacceptable(detail, "settings").at_element(element));
@@ -469,7 +474,7 @@ fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(),
             return refused("a feed never becomes a timeline", "kind");
         }
         (Asked::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
-        // What is not given is as it is.
+        // A value that the request leaves out stays.
         (Asked::Timeline { owner, own }, Some(kind))
             if owner.is_some() && *owner != kind.owner
                 || own.is_some_and(|own| own != kind.own) =>
@@ -505,7 +510,8 @@ fn settings_tag(state: &FeedState) -> SettingsTag {
 }
 
 impl Conditions {
-    /// Checks the conditions against the tag of a feed, if it exists and a reader can have one.
+    /// Checks the conditions against the tag of a feed, if the feed exists and a reader can have a
+    /// tag.
     fn check(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
         let matches = |heads: &Heads| match heads {
             Heads::Any => exists,
@@ -527,10 +533,10 @@ impl Conditions {
     }
 }
 
-/// Bytes of an alternate link, as they mostly are: groups are bounded roughly.
+/// Usual bytes of an alternate link. Groups are bounded roughly, so an estimate will do.
 const ALTERNATE_BYTES: usize = 128;
 
-/// Returns the entries of a request, and their bytes once they are completed with this author.
+/// Returns the number of entries of a request, and their bytes once completed with this author.
 pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
     match request {
         Request::Append(append, _) => (

@@ -1,14 +1,15 @@
 //! The single writer: every publish passes here, one after the other.
 //!
-//! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each request; this file
-//! decides which requests share a commit. While one commit waits for the disk, the next requests queue up;
-//! all that wait then become one commit and pass the barrier once (group commit). The thread serves the queue. A lone
-//! request of a thread whose other connections are idle is served there, if the disk is quick: two changes of threads
-//! would take longer than the sync.
+//! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each
+//! request; this file decides which requests share a commit. While one commit waits for the disk,
+//! the next requests queue up. All waiting requests then become one commit and pass the barrier
+//! once (group commit). The thread serves the queue. A connection's thread serves a lone request
+//! itself, if its other connections are idle and the disk is quick: two changes of threads would
+//! take longer than the sync.
 //!
-//! An answer that depends on state before the barrier (a duplicate of an entry of the same group, a
-//! conflict with one, a failed precondition) leaves after the barrier too, and becomes "unavailable" if the
-//! barrier fails. So a power cut cannot make an answer untrue.
+//! Some answers depend on state before the barrier: a duplicate of an entry of the same group, a
+//! conflict with such an entry, a failed precondition. These leave after the barrier, too, and
+//! become "unavailable" if the barrier fails. So a power cut cannot make an answer untrue.
 
 use std::{
     collections::HashMap,
@@ -67,12 +68,13 @@ const KEPT_FEEDS_MAX: usize = 100_000;
 /// Most entries, and bytes of entries, of a request that is served on the thread of its connection.
 const ALONE_ENTRIES_MAX: usize = 16;
 const ALONE_BYTES_MAX: usize = 64 * 1024;
-/// Time of recent commits from which on no request is served there: others on that thread would have to wait.
+/// Time of recent commits from which on no connection's thread serves a request: other requests on
+/// that thread would have to wait.
 const ALONE_MAX: Duration = Duration::from_millis(2);
 /// Requests that may wait in the queue; further ones are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
-/// Hands requests to the writer. Cloning it is cheap; the writer's thread ends with the last clone.
+/// Hands requests to the writer. A clone is cheap; the writer's thread ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     queue: SyncSender<Request>,
@@ -83,7 +85,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Returns why the writer is taken for dead. `None` as long as it may be slow.
+    /// Returns why the writer is taken for dead. `None` as long as the writer may just be slow.
     pub fn stuck(&self) -> Option<Stuck> {
         self.pulse.stuck(Instant::now())
     }
@@ -127,8 +129,10 @@ impl Publisher {
         let Some(request) = self.serve_alone(request) else {
             return answer.await.unwrap_or(Err(PublishError::Unavailable));
         };
+        // Counted before the send, because the writer may take the request, and subtract, at once.
         self.waiting.fetch_add(1, Ordering::AcqRel);
         match self.queue.try_send(request) {
+            // Without a reply, the writer is gone.
             Ok(()) => answer.await.unwrap_or(Err(PublishError::Unavailable)),
             Err(refused) => {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -140,16 +144,17 @@ impl Publisher {
         }
     }
 
-    /// Serves a request on this thread if no other request waits, all other connections of the thread are idle, and it
-    /// takes little time. Returns it if not.
+    /// Serves a request on this thread if no other request waits, all other connections of the
+    /// thread are idle, and the request takes little time. Else returns the request.
     fn serve_alone(&self, request: Request) -> Option<Request> {
-        // Requests in the queue share a commit with it.
+        // Waiting requests and this one share a commit, so this one joins the queue.
         if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {
             return Some(request);
         }
         let Some(_blocking) = block_alone() else {
             return Some(request);
         };
+        // While the writer works, the request joins the next group and does not wait here.
         match self.writer.try_lock() {
             Some(mut writer) if writer.took < ALONE_MAX => {
                 let left = serve_or_abort(&mut writer, request, || None);
@@ -167,7 +172,8 @@ fn is_small(request: &Request) -> bool {
     entries <= ALONE_ENTRIES_MAX && bytes <= ALONE_BYTES_MAX
 }
 
-/// Serves a group of requests: the first one, and those that `next` returns. Returns one that did not fit.
+/// Serves a group of requests: the first one, and those from `next`. Returns a request that did not
+/// fit.
 fn serve_or_abort(
     writer: &mut Writer,
     first: Request,
@@ -176,8 +182,9 @@ fn serve_or_abort(
     let observer = Arc::clone(&writer.observer);
     let served = catch_unwind(AssertUnwindSafe(|| writer.serve(first, next)));
     served.unwrap_or_else(|_| {
-        // Without its writer the server would answer no publisher, and the panic may have left anything
-        // half done. An abort is an unclean stop, after which the next start checks the log.
+        // Without its writer the server would answer no publisher, and the panic may have left
+        // anything half done. An abort is an unclean stop, after which the next start checks the
+        // log.
         error!("the writer panicked; nothing acknowledged is lost");
         observer.panicked();
         std::process::abort();
@@ -186,7 +193,8 @@ fn serve_or_abort(
 
 /// Starts the writer.
 ///
-/// Each commit is later than the one before it and than everything `watermark` has published, even if `clock` is not.
+/// Each commit is later than the one before and than all seconds that `watermark` has published,
+/// even if `clock` is not.
 ///
 /// # Errors
 ///
@@ -234,6 +242,7 @@ pub fn start(
 /// Returns the newest defaults that the log has for timelines.
 fn recorded_defaults(log: &dyn EntryLog) -> Result<Option<(Revision, Defaults)>, LogError> {
     let (mut newest, mut revision) = (None, Revision::FIRST);
+    // Revisions have no holes, so the first missing one is behind the newest.
     while let Some(defaults) = log.defaults(revision)? {
         newest = Some((revision, defaults));
         revision = revision.next();
@@ -249,9 +258,10 @@ fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &A
     };
     let mut carried = None;
     while let Some(first) = carried.or_else(|| requests.recv().ok().map(taken)) {
-        // Takes waiting requests only: a lone request is committed at once. One that did not fit begins the next
-        // group, so that requests keep their order.
+        // Takes waiting requests only: a lone request is committed at once. A request that did not
+        // fit begins the next group, so that requests keep their order.
         let next = || requests.try_recv().ok().map(taken);
+        // The lock is free between two groups, so that a connection's thread may serve a request.
         carried = serve_or_abort(&mut writer.lock(), first, next);
     }
 }
@@ -260,17 +270,17 @@ struct Writer {
     log: Arc<dyn WritableLog>,
     follows: Arc<dyn Follows>,
     defaults: Arc<Defaults>,
-    /// Newest defaults that the log has for timelines; `None` if it has no timeline.
+    /// Newest defaults that the log has for timelines; `None` while there is no timeline.
     recorded: Option<(Revision, Defaults)>,
     clock: Clock,
     watermark: Arc<Watermark>,
     observer: Arc<dyn WriterObserver>,
-    /// Feeds as the last commit that changed them has left them.
+    /// Feeds in the state behind the last commit that changed them.
     kept: Cache<FeedName, FeedState>,
     alike: Alike,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
-    /// What was logged of commits that are refused.
+    /// Times of the last log lines about refused commits.
     refusals: RefusalLog,
     /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
@@ -286,7 +296,7 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Commits a group that begins with `first`. Returns a request that did not fit into it.
+    /// Commits a group that begins with `first`. Returns a request that did not fit into the group.
     fn serve(
         &mut self,
         first: Request,
@@ -294,8 +304,8 @@ impl Writer {
     ) -> Option<Request> {
         let head = self.log.head();
         let clock = self.clock.now();
-        // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
-        // new stamp would free its second for publication.
+        // After a failure, the pending stamp stays that of the failed commit, which a restart may
+        // find. A new stamp would let that second be published.
         let instant = if self.log.is_open() {
             self.watermark.stamp(clock, head.last)
         } else {
@@ -332,7 +342,8 @@ impl Writer {
         let committed = self.commit(head, instant, changes, &before);
         let stored = Instant::now();
         self.pulse.begin(Stage::Busy, stored);
-        // A restart may find the commit that failed, so its second stays unpublished.
+        // A restart may find the commit that failed, so the second of that commit stays
+        // unpublished.
         if committed.is_ok() || self.log.is_open() {
             self.watermark.release();
         }
@@ -340,13 +351,15 @@ impl Writer {
             self.recorded = recorded;
             if is_stored {
                 let took = stored - began;
+                // A mean over several commits, so that one slow sync decides little.
                 self.took = (self.took * 7 + took) / 8;
                 self.observer.committed(answers.len(), took);
             }
-            // After the commit only: the cache must not hold entries that a failed commit did not store.
+            // After the commit only: the cache must not hold entries that a failed commit did not
+            // store.
             self.keep(states);
         }
-        // Answers leave last: a client that reads after its answer finds its entries.
+        // Answers leave last: a client that reads after an answer finds the entries.
         for answer in answers {
             answer(committed);
         }
@@ -354,8 +367,8 @@ impl Writer {
         next
     }
 
-    /// Puts the defaults before the changes of a commit, if timelines have others. Returns those that the log has after
-    /// the commit.
+    /// Puts the server's defaults before the changes of a commit, if the log has other defaults for
+    /// timelines. Returns the defaults that the log has after the commit.
     fn record_defaults(
         &self,
         changes: &mut Vec<Change>,
@@ -374,14 +387,14 @@ impl Writer {
             revision,
             defaults: defaults.clone(),
         };
-        // They are in force for all entries of the commit.
+        // In front, so that these defaults are in force for all entries of the commit.
         changes.insert(0, change);
         Some((revision, defaults))
     }
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
         for (name, (state, _)) in states {
-            // As after most commits: only the head is another one.
+            // The common case: only the head has changed, and the shared settings stay.
             if let Some(mut kept) = self.kept.get_mut(&name)
                 && Arc::ptr_eq(&kept.settings, &state.settings)
             {
@@ -401,14 +414,14 @@ impl Writer {
         before: &FeedHeads,
     ) -> Committed {
         if !self.log.is_open() {
-            // Even an answer without changes may rest on the commit that failed, which may be gone after a
-            // restart.
+            // Even an answer without changes may rest on the commit that failed, which may be gone
+            // after a restart.
             if self.log.replaced_by().is_some() {
                 self.stopped = NotCommitted::Replaced;
             } else if self.log.is_displaced() {
                 self.stopped = NotCommitted::Displaced;
             } else {
-                // Not kept: there may be room later, and the log is as it was.
+                // Not stored as the reason: there may be room later, and the log is unchanged.
                 let space = self.space(0);
                 if !space.is_enough() {
                     return Err(NotCommitted::NoSpace(space));
@@ -425,6 +438,7 @@ impl Writer {
             instant,
             changes,
         };
+        // The instant of a commit counts for ever, so a doubtful clock stamps none.
         if self.clock.is_refused() {
             return Err(NotCommitted::Clock);
         }
@@ -444,6 +458,7 @@ impl Writer {
                 Ok(commit.number.0)
             }
             Err(LogError::Stopped) => Err(self.stopped),
+            // Nothing was stored, and a later commit may succeed, so the log stays open.
             Err(LogError::Lacking { action, source }) => {
                 self.refusals.log(action, &source);
                 Err(NotCommitted::lacking(&source))
@@ -454,7 +469,8 @@ impl Writer {
                     error,
                     "the log failed; it takes no entries until the server is restarted"
                 );
-                // The disk filled up although the check found room; later publishers get this cause, too.
+                // The disk filled up although the check found room; later publishers get this
+                // cause, too.
                 if is_full(error) {
                     self.stopped = NotCommitted::NoSpace(self.space(0));
                 }
@@ -466,8 +482,8 @@ impl Writer {
         }
     }
 
-    /// Returns the room on the disk, of which the log needs some to be opened again with this commit in it. Logs when it is
-    /// no more enough, and when it is again.
+    /// Returns the room on the disk, of which the log needs some for another opening with this
+    /// commit. Logs when there is too little room, and when there is enough again.
     fn space_for(&mut self, commit: &Commit) -> Space {
         let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
         let space = self.space(bytes);
@@ -487,7 +503,8 @@ impl Writer {
         space
     }
 
-    /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if there is none.
+    /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if
+    /// there is none.
     fn space(&self, bytes: u64) -> Space {
         self.log.room_for(bytes).unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;

@@ -1,6 +1,6 @@
-//! Sign of life of the writer.
+//! Sign of life of the writer, by which others find that the writer is stuck.
 //!
-//! Pure, but for the clock that cannot be set.
+//! Shell: the clock that cannot be set, read once.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 
 /// Longest time without a sign of life.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while a commit is stored: a slow disk alone is not the end of a writer.
+/// Longest time for storing a commit: a slow disk alone is not the end of a writer.
 const PATIENCE_WITH_DISKS: Duration = Duration::from_mins(1);
 /// Stages share a number with the time of their beginning.
 const STAGES: u64 = 4;
@@ -26,7 +26,7 @@ pub(super) enum Stage {
     Storing,
 }
 
-/// Sign of life of a writer, which others look at without waiting for it.
+/// Sign of life of a writer, which others read without waiting for the writer.
 #[derive(Debug)]
 pub(super) struct Pulse {
     zero: Instant,
@@ -70,18 +70,22 @@ impl Pulse {
             Stage::Busy => 1,
             Stage::Storing => 2,
         };
+        // One number, so that no reader combines one stage with the time of another.
         let noted = self.millis(now) * STAGES + stage;
+        // Nobody reads other memory by this number, so no order of memory matters.
         self.stage.store(noted, Ordering::Relaxed);
     }
 
-    /// Returns that the writer is stuck, if it is.
+    /// Returns the time without a sign of life, if the writer is stuck.
     pub(super) fn stuck(&self, now: Instant) -> Option<Stuck> {
         let noted = self.stage.load(Ordering::Relaxed);
         let patience = match noted % STAGES {
+            // Perhaps no publisher comes: an idle writer may wait for ever.
             0 => return None,
             1 => PATIENCE,
             _ => PATIENCE_WITH_DISKS,
         };
+        // The stage may have begun after `now` was read, because no lock orders the two.
         let time = self.millis(now).saturating_sub(noted / STAGES);
         let time = Duration::from_millis(time);
         let is_storing = patience == PATIENCE_WITH_DISKS;
@@ -93,7 +97,8 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    /// Goal: a stage that lasts too long is told; a slow disk has longer, and an idle writer for ever.
+    /// Goal: a stage that lasts too long is told; a slow disk has longer, and an idle writer for
+    /// ever.
     #[test]
     fn a_stage_without_an_end_is_told() {
         let pulse = Pulse::new();

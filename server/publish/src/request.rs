@@ -1,4 +1,4 @@
-//! Requests to the writer, and its answers.
+//! Requests to the writer, and the answers of the writer.
 //!
 //! Pure.
 
@@ -25,12 +25,13 @@ pub struct Append {
     pub feed: FeedName,
     /// The entries, oldest first.
     pub drafts: Vec<Draft>,
-    /// Idempotency key of the request, from which entries without an id get theirs; random ids if it is
-    /// absent.
+    /// Idempotency key of the request, which gives ids to entries without one. Without a key, these
+    /// ids are random.
     pub key: Option<String>,
-    /// Conditions on the feed's head; not checked if every entry is a duplicate.
+    /// Conditions on the feed's head. They are not checked if every entry is a duplicate.
     pub conditions: Conditions,
-    /// Memory reserved for the drafts; returned when the writer has planned the request, before the commit.
+    /// Memory reserved for the drafts; returned when the writer has planned the request, before the
+    /// commit.
     pub room: Room,
 }
 
@@ -62,9 +63,10 @@ pub struct Configure {
     pub feed: FeedName,
     /// Settings to change; absent ones stay as they are.
     pub choices: Choices,
-    /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
+    /// Id of a feed to be created, random if absent. An existing feed accepts no other id than its
+    /// own.
     pub id: Option<FeedId>,
-    /// Condition of the request; nothing changes unless it holds.
+    /// Condition of the request. Nothing changes unless the condition holds.
     pub expected: Expected,
     /// Kind of the feed.
     pub kind: Asked,
@@ -75,28 +77,30 @@ pub struct Configure {
 /// Condition of a request for settings (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Anything: a feed that does not exist is created.
+    /// No condition: a feed that does not exist is created.
     #[default]
     Anything,
-    /// No feed: it is created.
+    /// No feed of this name yet: the request creates the feed.
     NoFeed,
-    /// A feed: none is created. Its settings must have one of these tags, if there are any.
+    /// An existing feed: none is created. The settings must have one of these tags, if any are
+    /// given.
     Settings(Option<Vec<String>>),
 }
 
 /// Kind of feed that a request asks for. A feed never changes its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
-    /// The one that it has; a new feed has entries of its own.
+    /// Whichever kind the feed has. A new feed has entries of its own.
     #[default]
     Any,
-    /// One with entries of its own.
+    /// A feed with entries of its own.
     Feed,
-    /// One with the entries of other feeds. The values given must equal those of an existing timeline.
+    /// A timeline, which has the entries of other feeds. Given values must equal those of an
+    /// existing timeline.
     Timeline {
-        /// Feed of its owner.
+        /// Feed of the owner.
         owner: Option<FeedName>,
-        /// Whether it has the owner's entries.
+        /// Whether the timeline has the owner's entries.
         own: Option<Own>,
     },
 }
@@ -118,7 +122,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Returns the bytes that the change takes in a commit, roughly.
+    /// Returns the approximate bytes of the change in a commit.
     pub(super) fn bytes(&self) -> usize {
         (self.follow.len() + self.unfollow.len()) * ITEM_BYTES
     }
@@ -136,9 +140,9 @@ pub struct Follow {
 /// Result of a [`Follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Followed {
-    /// Items that are followed since the request.
+    /// Number of items that are followed since the request.
     pub followed: usize,
-    /// Items that are followed no longer.
+    /// Number of items that are followed no longer.
     pub unfollowed: usize,
 }
 
@@ -147,13 +151,14 @@ pub struct Followed {
 pub struct Appended {
     /// One result for each entry, in the order of the drafts.
     pub results: Vec<Outcome>,
-    /// Number of the commit that holds the appended entries; the log's last one if all were duplicates.
+    /// Number of the commit that holds the appended entries; the log's last one if all were
+    /// duplicates.
     pub commit: u64,
     /// Entity tags of the feed's head after the request.
     pub tag: HeadTag,
-    /// Settings of the feed under the server's current defaults, even if these are not recorded yet.
+    /// Settings of the feed under the server's current defaults, recorded or not.
     pub settings: Arc<Settings>,
-    /// Whether there is such a feed: an empty batch creates none.
+    /// Whether the feed exists: an empty batch creates none.
     pub exists: bool,
 }
 
@@ -164,7 +169,8 @@ pub struct Configured {
     pub settings: Arc<Settings>,
     /// Whether the feed was created.
     pub created: bool,
-    /// Entity tags of the feed's head after the change; none of a timeline, whose entries are those of other feeds.
+    /// Entity tags of the feed's head after the change. A timeline has none here, since its entries
+    /// are those of other feeds.
     pub tag: Option<HeadTag>,
     /// Entity tag of the settings after the change.
     pub settings_tag: SettingsTag,
@@ -176,14 +182,14 @@ pub enum PublishError {
     /// The publisher must send something else.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// There are as many feeds as there may be.
+    /// The server has as many feeds as are allowed.
     #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
     Full,
-    /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
+    /// The disk is too full for another opening of a longer log, so nothing is stored. If this very
     /// request filled the disk, a restart may find it stored; a repeat is safe.
     #[error("{0}")]
     NoSpace(Space),
-    /// There are as many timelines as there may be.
+    /// The server has as many timelines as are allowed.
     #[error("the server has {TIMELINES_MAX} timelines, which is its limit")]
     FullOfTimelines,
     /// A timeline takes no entries.
@@ -192,7 +198,7 @@ pub enum PublishError {
     /// There is no timeline of that name.
     #[error("there is no timeline {0}")]
     NoTimeline(FeedName),
-    /// A closed timeline would take entries that its publisher has no right to.
+    /// A closed timeline would take entries to which the publisher has no right.
     #[error(
         "a closed timeline takes entries of closed feeds, so {0} is only for those with a right to all feeds that it may \
          match"
@@ -204,7 +210,7 @@ pub enum PublishError {
     /// The graph of follows lags behind the log. The same request may succeed soon.
     #[error("what timelines follow is being read")]
     Behind,
-    /// More requests wait than may wait. The same request may succeed soon.
+    /// The queue is full. The same request may succeed soon.
     #[error("too many requests are waiting")]
     Busy,
     /// The data folder is not what the server has opened.
@@ -213,7 +219,8 @@ pub enum PublishError {
     /// A document beside the log is of another one.
     #[error("a document beside the log is of another one, so the log takes no entries")]
     Replaced,
-    /// The system clock is far ahead of all that the data folder knows, so nothing is stamped by it.
+    /// The system clock is far ahead of all that the data folder knows, so that clock stamps no
+    /// commit.
     #[error(
         "the system clock is more than five years ahead of the last entry, so nothing is published; if it is right, run \
          `simplefeed-server clock accept` beside the server"
@@ -246,7 +253,7 @@ impl std::fmt::Debug for Request {
     }
 }
 
-/// Why a group was not committed.
+/// Reason why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotCommitted {
     /// The log takes no commits since one failed.
@@ -273,6 +280,7 @@ impl NotCommitted {
     pub(super) fn lacking(lack: &io::Error) -> Self {
         Self::Lacking {
             advice: advice(lack).unwrap_or("the messages of the server say more"),
+            // The answer to a full disk is 507, and 503 to any other lack.
             is_full: is_full(lack),
         }
     }

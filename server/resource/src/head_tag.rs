@@ -1,6 +1,7 @@
 //! The entity tags of a feed's open document, and of its settings.
 //!
-//! Pure. Writer, views and HTTP share them: a publisher's precondition names a tag that a reader got.
+//! Pure. Writer, views and HTTP share them: a publisher's precondition names a tag that a reader
+//! got.
 
 use data_encoding::BASE64URL_NOPAD;
 use simplefeed_core::{
@@ -11,8 +12,8 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-/// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
-/// before it is asked for.
+/// The tags of a feed's head, without coding: one for each URL of the open document. A tag is
+/// computed only on demand.
 #[derive(Clone, Debug)]
 pub struct HeadTag(FeedHead);
 
@@ -32,9 +33,8 @@ impl HeadTag {
         self.of(Form::Open)
     }
 
-    /// Returns the tag of a growing document: of its entries (their history) and of all that its header is
-    /// made of, which is less work than making it. The program's version is in it, because another version
-    /// may make other bytes of the same.
+    /// Returns the tag of a growing document. The tag is a digest of the entries' history and of
+    /// all facts of the header, which is less work than making the document.
     fn of(&self, form: Form) -> String {
         let FeedHead {
             feed,
@@ -70,6 +70,7 @@ impl HeadTag {
         ];
         let numbers = numbers.map(u64::to_be_bytes);
         let digest = Digest::of_parts(&[
+            // Another version of the program may make other bytes of the same facts.
             env!("CARGO_PKG_VERSION").as_bytes(),
             feed.0.as_bytes(),
             &history.0.0,
@@ -93,11 +94,11 @@ impl HeadTag {
 pub struct SettingsTag(String);
 
 impl SettingsTag {
-    /// Returns the tag of settings as they were recorded. The program's version is in it, because another version may show
-    /// the same settings otherwise.
+    /// Returns the tag of settings as they were recorded.
     pub fn new(feed: FeedKey, revision: Revision, settings: &Settings) -> Self {
         let recorded = serde_json::to_vec(settings).expect("settings have a JSON form");
         let digest = Digest::of_parts(&[
+            // Another version of the program may show the same settings otherwise.
             env!("CARGO_PKG_VERSION").as_bytes(),
             feed.0.as_bytes(),
             &revision.0.to_be_bytes(),
@@ -119,7 +120,8 @@ impl SettingsTag {
 
 fn is_among(own: &[String], tags: &[String]) -> bool {
     tags.iter().any(|tag| {
-        // A coding's letter is `i` or `g`. A bare tag may end with one as well, so both forms are compared.
+        // A coding's letter is `i` or `g`. A bare tag may end with such a letter as well, so both
+        // forms are compared.
         let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
         own.iter().any(|own| own == tag || own == bare)
     })

@@ -1,8 +1,11 @@
 //! Resources: representations that can be sent for a URL.
 //!
-//! A resource knows its media type, its validity and its validators before it has a byte, so that memory answers a
-//! conditional request. Its bytes come from a [`Source`] on demand, in either content coding. Views and endpoints make
-//! resources, and the HTTP pipeline sends them; neither knows the other.
+//! Shell: a clock, and counters that other threads change.
+//!
+//! A resource knows media type, validity and validators before any byte is there, so that memory
+//! answers a conditional request. The bytes come from a [`Source`] on demand, in either content
+//! coding. Views and endpoints make resources, and the HTTP pipeline sends them; neither knows the
+//! other.
 
 pub mod gzip;
 pub mod head_tag;
@@ -46,24 +49,24 @@ impl Coding {
     }
 }
 
-/// Readers that may see something.
+/// Readers that may see a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Visibility {
-    /// Everybody: any cache may keep it.
+    /// Everybody: any cache may keep the resource.
     Public,
-    /// Holders of a token for it: only a cache of their own may keep it.
+    /// Holders of a token that shows the resource: only a cache of their own may keep the resource.
     Private,
 }
 
 impl Visibility {
-    /// Both of them, the public one first.
+    /// Both visibilities, the public one first.
     pub const ALL: [Self; 2] = [Self::Public, Self::Private];
 }
 
-/// Time for which a resource stays as it is.
+/// Time for which a resource stays unchanged.
 #[derive(Clone, Debug)]
 pub enum Validity {
-    /// For ever: its bytes are final, and durable.
+    /// For ever: the bytes are final, and durable.
     Forever,
     /// Until a moment, at which other bytes take their place.
     Until(Instant),
@@ -73,7 +76,7 @@ pub enum Validity {
     Once,
 }
 
-/// State of counters that grow with each change of what was read from.
+/// State of counters that grow with each change of the data behind a resource.
 #[derive(Clone, Debug)]
 pub struct Generation {
     counters: Arc<[AtomicU64]>,
@@ -87,22 +90,22 @@ enum Watched {
     One(usize),
     Many {
         indexes: Arc<[usize]>,
-        /// Counter that grows after any other one.
+        /// Counter that grows after each growth of any other one.
         after: usize,
-        /// What that counter was when the generation was last found to last: as long as it stands still, none of the
-        /// others is looked at.
+        /// Value of that counter at the last check that the generation lasts. As long as the
+        /// counter stands still, nobody looks at the others.
         lasted: Arc<AtomicU64>,
     },
 }
 
 impl Generation {
-    /// Returns the generation of now. It lasts until counter `index` of `counters` grows.
+    /// Returns the generation of now, which lasts until counter `index` of `counters` grows.
     pub fn of(counters: &Arc<[AtomicU64]>, index: usize) -> Self {
         Self::watching(counters, Watched::One(index))
     }
 
-    /// Returns the generation of now. It lasts until any of the counters at `indexes` grows. Counter `after` grows after
-    /// any of them.
+    /// Returns the generation of now, which lasts until any of the counters at `indexes` grows.
+    /// Counter `after` grows after any of them.
     pub fn of_all(
         counters: &Arc<[AtomicU64]>,
         indexes: impl Into<Arc<[usize]>>,
@@ -111,6 +114,7 @@ impl Generation {
         let watched = Watched::Many {
             indexes: indexes.into(),
             after,
+            // No counter reaches this value, so the first check looks at all counters.
             lasted: Arc::new(AtomicU64::new(u64::MAX)),
         };
         Self::watching(counters, watched)
@@ -129,13 +133,14 @@ impl Generation {
         let Watched::Many { after, lasted, .. } = &self.watched else {
             return self.watched.sum(&self.counters) == self.seen;
         };
-        // Before the others: whatever it counts, they have.
+        // Read before the others: each growth that this counter tells of is in their sum then.
         let now = count_of(&self.counters, *after);
         if lasted.load(Ordering::Acquire) == now {
             return true;
         }
         let lasts = self.watched.sum(&self.counters) == self.seen;
         if lasts {
+            // `now` was read before the sum, so a growth since then brings another look.
             lasted.store(now, Ordering::Release);
         }
         lasts
@@ -174,7 +179,8 @@ pub enum Tag {
 }
 
 impl Tag {
-    /// Returns the tag of bytes by their digest. The compressed bytes may not exist yet, so both codings have it.
+    /// Returns the tag of bytes by their digest. Both codings share that digest, since the
+    /// compressed bytes may not exist yet.
     pub fn of_digest(digest: &Digest) -> Self {
         Self::Shared(BASE64URL_NOPAD.encode(&digest.half()))
     }
@@ -219,12 +225,12 @@ pub trait Source: fmt::Debug + Send + Sync {
     }
 }
 
-/// State of a URL at one moment: its validators, and the source of its bytes.
+/// State of a URL at one moment: the validators, and the source of the bytes.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// Media type, as in `Content-Type`.
     pub media_type: &'static str,
-    /// Timestamp of its last change, if that can serve as a validator.
+    /// Timestamp of the last change, if that can serve as a validator.
     pub modified: Option<Timestamp>,
     validity: Validity,
     tag: Tag,
@@ -261,7 +267,8 @@ impl Resource {
         Self::in_memory(media_type, modified, validity, bytes, None, level)
     }
 
-    /// Returns a resource in memory that is final and durable since `closed`, with its compressed form.
+    /// Returns a resource in memory that is final and durable since `closed`, with its compressed
+    /// form.
     pub fn frozen(media_type: &'static str, closed: Timestamp, bytes: Bytes, twin: Bytes) -> Self {
         let validity = Validity::Forever;
         Self::in_memory(
@@ -281,7 +288,7 @@ impl Resource {
         Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
     }
 
-    /// Returns the resource under another tag than the digest of its bytes.
+    /// Returns the resource under another tag than the digest of the bytes.
     #[must_use]
     pub fn tagged(self, part: &str) -> Self {
         Self {
@@ -290,10 +297,11 @@ impl Resource {
         }
     }
 
-    /// Returns the same content in another form, which `convert` makes of its bytes once somebody wants them. Its tags are
-    /// those of the content with a letter more.
+    /// Returns the same content in another form, which `convert` makes of the bytes on demand. The
+    /// tags are those of the content with a letter more.
     #[must_use]
     pub fn in_form(&self, media_type: &'static str, letter: char, convert: Convert) -> Self {
+        // The form has no bytes yet, and a tag is needed before there are any.
         let part = match &self.tag {
             Tag::Shared(part) => part.clone(),
             Tag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
@@ -334,12 +342,12 @@ impl Resource {
         Self::new(media_type, modified, validity, tag, Arc::new(source))
     }
 
-    /// Whether its bytes are final and durable.
+    /// Returns whether the bytes are final and durable.
     pub fn is_final(&self) -> bool {
         matches!(self.validity, Validity::Forever)
     }
 
-    /// Whether the resource is still the one at its URL.
+    /// Returns whether the resource is still the one at the URL.
     pub fn is_current(&self) -> bool {
         match &self.validity {
             Validity::Forever => true,
@@ -349,7 +357,8 @@ impl Resource {
         }
     }
 
-    /// Whether [`is_current`](Self::is_current) can find out later that the resource is unchanged.
+    /// Returns whether [`is_current`](Self::is_current) can find out later that the resource is
+    /// unchanged.
     pub fn may_be_kept(&self) -> bool {
         !matches!(self.validity, Validity::Once)
     }
@@ -359,7 +368,7 @@ impl Resource {
         self.tag.in_coding(coding)
     }
 
-    /// Returns the source of its bytes.
+    /// Returns the source of the bytes.
     pub fn source(&self) -> &Arc<dyn Source> {
         &self.source
     }
@@ -379,6 +388,7 @@ struct ConvertedSource {
 
 impl Source for ConvertedSource {
     fn at_once(&self, coding: Coding) -> Option<Content> {
+        // No conversion here, since that takes time and may read from the disk.
         self.made.get()?.at_once(coding)
     }
 
@@ -386,6 +396,8 @@ impl Source for ConvertedSource {
         if let Some(made) = self.made.get() {
             return made.read(coding);
         }
+        // Made outside of `get_or_init`, which takes no work that can fail. Two readers may convert
+        // at the same time, and one result stays.
         let bytes = (self.convert)(self.of.read(Coding::Identity)?.bytes)?;
         let made = InMemory {
             is_final: self.is_final,
@@ -397,6 +409,7 @@ impl Source for ConvertedSource {
     }
 
     fn held_bytes(&self) -> usize {
+        // The source of the content keeps its own bytes as well.
         self.of.held_bytes() + self.made.get().map_or(0, Source::held_bytes)
     }
 }
@@ -453,7 +466,8 @@ impl Source for InMemory {
 mod tests {
     use super::*;
 
-    /// Goal: a generation lasts until a counter that it watches has grown, and no longer, however often it is asked.
+    /// Goal: a generation lasts until a counter that it watches has grown, and no longer, however
+    /// often it is asked.
     #[test]
     fn a_generation_lasts_until_what_it_watches_grows() {
         const AFTER: usize = 3;

@@ -4,13 +4,13 @@
 
 use std::error::Error;
 
-/// Cause of an error, in the room where it arose.
+/// Underlying error, from the room that failed.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Reason why the bytes of a resource cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// They are being prepared, and another request may get them soon. Nothing is wrong.
+    /// The bytes are being prepared, and another request may get them soon. Nothing is wrong.
     #[error("{0}")]
     NotReady(&'static str),
     /// The system refused something for a moment.
@@ -21,7 +21,7 @@ pub enum ReadError {
         /// Error with its details.
         source: Cause,
     },
-    /// They cannot be read until the server is restarted.
+    /// The bytes cannot be read until the server is restarted.
     #[error("{reason}")]
     Lasting {
         /// Short reason for the reader, without names of files.
@@ -29,7 +29,7 @@ pub enum ReadError {
         /// Error with its details.
         source: Cause,
     },
-    /// They are damaged, or the disk fails.
+    /// The bytes are damaged, or the disk fails.
     #[error("a document cannot be read")]
     Failed(#[source] Cause),
 }
