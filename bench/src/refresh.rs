@@ -15,7 +15,8 @@ use std::{
 
 use anyhow::Context as _;
 use simplefeed_queue::{
-    Clock, Due, Existing, Finish, Lease, Namespace, NewJob, Next, Queue, Taken, Want, redb::Redb,
+    Clock, Due, Existing, Finish, Lease, Namespace, NewJob, Queue, Successor, TakeOutcome, Want,
+    redb::Redb,
 };
 
 use crate::{
@@ -151,14 +152,14 @@ async fn turn_over(
         let (turns, done) = (Arc::clone(turns), Arc::clone(&done));
         all.spawn(async move {
             while began.elapsed() < time {
-                let Taken::Leased(leases) = queue.take(&name, WANT).await? else {
+                let TakeOutcome::Leased(leases) = queue.take(&name, WANT).await? else {
                     continue;
                 };
                 let count = u64::try_from(leases.len())?;
                 let again = |lease: Lease| {
                     let due = due(turns.fetch_add(1, Ordering::Relaxed));
                     let payload = Some(lease.job.payload);
-                    Finish::new(lease.token, Next::Again { due, payload })
+                    Finish::new(lease.token, Successor::Again { due, payload })
                 };
                 queue
                     .finish(leases.into_iter().map(again).collect())

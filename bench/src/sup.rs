@@ -107,7 +107,8 @@ fn follow(telling: Telling, sup_interval: Duration) -> anyhow::Result<Followed> 
     let tally = follower.tally();
     let mut delays = std::mem::take(&mut follower.delays);
     delays.sort_unstable();
-    let looks = |tally: simplefeed_core::watch::Tally| tally.first + tally.pings + tally.background;
+    let looks =
+        |tally: simplefeed_core::watch::WatchTally| tally.first + tally.pings + tally.background;
     let requests = looks(tally) + tally.documents - looks(before) - before.documents;
     let median = delays
         .get(delays.len() / 2)

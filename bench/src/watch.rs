@@ -5,7 +5,7 @@
 use std::{fs, process::Command};
 
 use anyhow::bail;
-use simplefeed_client::{Consumer, FeedWatcher, Since, watcher::Watched};
+use simplefeed_client::{Consumer, FeedWatcher, Since, watcher::WatchEvent};
 
 use crate::{
     process::{Program, Used, folder, run},
@@ -115,7 +115,7 @@ pub(crate) fn library(base: &str) -> anyhow::Result<()> {
         let (mut entries, mut together) = (0, vec![]);
         while entries < FEEDS * FEED_ENTRIES {
             match feeds.next().await? {
-                Watched::Entry(entry) => {
+                WatchEvent::Entry(entry) => {
                     entries += u32::from(!entry.delivery.raw().is_empty());
                     together.push(entry);
                 }

@@ -155,25 +155,25 @@ struct Version {
 struct BookmarkFile {
     version: u32,
     #[serde(flatten)]
-    place: Place,
+    place: BookmarkFacts,
 }
 
 /// A bookmark, and the attempts at the entries behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct BookmarkFacts {
     #[serde(flatten)]
     pub(crate) bookmark: Bookmark,
     /// The attempt at the first entry behind the bookmark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) attempt: Option<Begun>,
+    pub(crate) attempt: Option<AttemptedEntry>,
     /// Attempts at the entries behind the first one, in the order of the entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) ahead: Vec<Begun>,
+    pub(crate) ahead: Vec<AttemptedEntry>,
 }
 
 /// An entry that a worker has in hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Begun {
+pub(crate) struct AttemptedEntry {
     #[serde(flatten)]
     pub(crate) attempt: Attempt,
     /// Whether the entry is done with, while one before is not.
@@ -190,7 +190,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-impl Begun {
+impl AttemptedEntry {
     /// Returns whether the process ended during the attempt.
     pub(crate) fn is_cut_short(&self) -> bool {
         !self.finished && self.attempt.count > 0 && self.attempt.error.is_none()
@@ -285,7 +285,7 @@ impl FileBookmark {
     /// Returns why the file cannot be removed. A file that is no bookmark is left as it is.
     pub fn clear(&mut self) -> io::Result<bool> {
         // First: another process may be using the bookmark.
-        self.hold()?;
+        self.hold_lock()?;
         // A file that is no bookmark belongs to something else.
         self.peek()?;
         files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
@@ -297,7 +297,7 @@ impl FileBookmark {
     ///
     /// [`io::ErrorKind::ResourceBusy`] if another process holds the lock.
     #[expect(clippy::disallowed_methods, reason = "the lock file holds nothing")]
-    fn hold(&self) -> io::Result<()> {
+    fn hold_lock(&self) -> io::Result<()> {
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // A second handle would be refused by our own lock, so clones share one.
         if held.is_some() {
@@ -339,21 +339,21 @@ impl FileBookmark {
 
     /// Returns the bookmark, and holds the lock from here on.
     pub(crate) fn load_held(&self) -> io::Result<Option<Bookmark>> {
-        self.hold()?;
+        self.hold_lock()?;
         self.peek()
     }
 
     /// Keeps a bookmark, with no attempt behind it, and holds the lock from here on.
     pub(crate) fn save_held(&self, bookmark: &Bookmark) -> io::Result<()> {
-        self.hold()?;
-        self.save_place(Place {
+        self.hold_lock()?;
+        self.save_place(BookmarkFacts {
             bookmark: bookmark.clone(),
             attempt: None,
             ahead: vec![],
         })
     }
 
-    fn read(&self) -> io::Result<Option<Place>> {
+    fn read_place(&self) -> io::Result<Option<BookmarkFacts>> {
         let text = match files::read_regular(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -373,7 +373,7 @@ impl FileBookmark {
         Ok(Some(read.place))
     }
 
-    fn replace(&self, place: Place) -> io::Result<()> {
+    fn replace_place(&self, place: BookmarkFacts) -> io::Result<()> {
         let version = VERSION;
         let mut text = serde_json::to_vec(&BookmarkFile { version, place })?;
         text.push(b'\n');
@@ -381,14 +381,14 @@ impl FileBookmark {
     }
 
     /// Returns the bookmark, and the attempt behind it.
-    pub(crate) fn load_place(&self) -> io::Result<Option<Place>> {
-        self.read()
+    pub(crate) fn load_place(&self) -> io::Result<Option<BookmarkFacts>> {
+        self.read_place()
             .map_err(|error| files::about(&self.path, &error))
     }
 
     /// Keeps a bookmark, and the attempt behind it.
-    pub(crate) fn save_place(&self, place: Place) -> io::Result<()> {
-        let kept = self.replace(place);
+    pub(crate) fn save_place(&self, place: BookmarkFacts) -> io::Result<()> {
+        let kept = self.replace_place(place);
         kept.map_err(|error| files::about(&self.path, &error))
     }
 }

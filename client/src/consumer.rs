@@ -30,7 +30,7 @@ use simplefeed_core::{
     index::IndexBlock,
     limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN},
     reader::FeedFault,
-    replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
+    replay::{Ask, AskKind, Bookmark, EntryRun, Replay, Start, WalkError},
     sup::Announcement,
     timestamp::Timestamp,
 };
@@ -39,12 +39,12 @@ use url::Url;
 
 use crate::{
     bookmark::AnyStore,
-    delivery::{Delivery, Typed},
-    fetch::{FetchError, Fetched, Fetcher, Freshness, ServerLinks},
+    delivery::{Delivery, TypedDelivery},
+    fetch::{FetchError, FetchOutcome, Fetcher, Freshness, ServerLinks},
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
     transport::TransportError,
-    waker::{Waited, WakeBy, Waker},
+    waker::{WaitOutcome, WakeBy, Waker},
 };
 
 mod ahead;
@@ -56,8 +56,8 @@ pub use crate::error::ConsumerError;
 use ahead::Ahead;
 pub use builder::Builder;
 use looks::{Look, fetch_waiting};
-pub use stream::Item;
 use stream::Ledger;
+pub use stream::StreamItem;
 
 /// Time between two saves of the bookmark in [`Consumer::into_stream`], while more entries are
 /// ready.
@@ -149,7 +149,7 @@ pub struct Consumer {
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
-    beginning: Beginning,
+    beginning: PlaceSource,
     /// Time before which no request is sent: the end of a pause between looks, or after a failure.
     not_before: Option<time::Instant>,
     waker: Waker,
@@ -201,7 +201,7 @@ pub struct Consumer {
 
 /// Source of the place to begin at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beginning {
+enum PlaceSource {
     /// The caller. The store is opened, and its bookmark does not count.
     Given,
     /// The store, if it has a bookmark.
@@ -217,7 +217,7 @@ struct ImmutableDigests(HashMap<Url, Digest>);
 impl ImmutableDigests {
     /// Checks an immutable document against the remembered digest of the URL. At most
     /// [`FROZEN_REMEMBERED_MAX`] digests are remembered.
-    fn check(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
+    fn check_frozen(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
         let Some(digest) = digest else { return Ok(()) };
         match self.0.get(url) {
             Some(before) if *before != digest => Err(FetchError::Changed { url: url.clone() }),
@@ -245,7 +245,7 @@ struct Faults {
 
 impl Faults {
     /// Notes a fault. Returns whether it is the first of its kind.
-    fn note(&mut self, fault: &FeedFault) -> bool {
+    fn note_fault(&mut self, fault: &FeedFault) -> bool {
         let bit = 1 << fault.kind();
         let is_new = self.kinds & bit == 0;
         self.kinds |= bit;
@@ -274,7 +274,7 @@ impl Consumer {
         fetcher: Fetcher,
         replay: Replay,
         store: Option<Box<dyn AnyStore>>,
-        beginning: Beginning,
+        beginning: PlaceSource,
         follow: bool,
         observer: Box<dyn Observer>,
     ) -> Self {
@@ -415,7 +415,7 @@ impl Consumer {
     /// until the next attempt is due. A consumer that follows waits out failures of the server by
     /// itself.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumerError> {
-        self.open().await?;
+        self.open_bookmark().await?;
         loop {
             if !self.queue.is_empty() {
                 // Before the hand-over: after a crash in the first entry's handler, `Since::Newest`
@@ -442,26 +442,26 @@ impl Consumer {
     /// # Errors
     ///
     /// As [`next`](Self::next). Content that is no `T` is an error of the entry
-    /// ([`Typed::content`]), and none of the call.
+    /// ([`TypedDelivery::content`]), and none of the call.
     pub async fn next_typed<T: DeserializeOwned>(
         &mut self,
-    ) -> Result<Option<Typed<T>>, ConsumerError> {
+    ) -> Result<Option<TypedDelivery<T>>, ConsumerError> {
         Ok(self.next().await?.map(Delivery::typed))
     }
 
     /// Goes on from the bookmark of the store, if there is one.
-    async fn open(&mut self) -> Result<(), ConsumerError> {
-        if self.beginning == Beginning::Settled {
+    async fn open_bookmark(&mut self) -> Result<(), ConsumerError> {
+        if self.beginning == PlaceSource::Settled {
             return Ok(());
         }
         // An unreadable bookmark stops the consumer: to begin anew would repeat or skip entries.
         let stored = self.ledger.load().await?;
-        if let Some(bookmark) = stored.filter(|_| self.beginning == Beginning::Stored) {
+        if let Some(bookmark) = stored.filter(|_| self.beginning == PlaceSource::Stored) {
             self.replay.start_at(Start::Bookmark(bookmark.clone()));
             self.kept = Some(bookmark);
         }
         // Last: the next call repeats a load that failed, or whose future was dropped.
-        self.beginning = Beginning::Settled;
+        self.beginning = PlaceSource::Settled;
         Ok(())
     }
 
@@ -555,7 +555,7 @@ impl Consumer {
     /// # Ok(()) }
     /// ```
     pub async fn locate(mut self) -> Result<Bookmark, ConsumerError> {
-        self.open().await?;
+        self.open_bookmark().await?;
         loop {
             if let Some(place) = self.replay.begins_after() {
                 return Ok(place);
@@ -605,9 +605,9 @@ impl Consumer {
                         Ok(Err(error)) if error.retry_after().is_some() => Err(error),
                         // Any other failure of the early request counts for nothing: the walk
                         // fetches the document itself.
-                        _ => fetch(&fetcher, &ask).await,
+                        _ => fetch_answer(&fetcher, &ask).await,
                     },
-                    None => fetch(&fetcher, &ask).await,
+                    None => fetch_answer(&fetcher, &ask).await,
                 }
             })
         });
@@ -617,9 +617,9 @@ impl Consumer {
             if let Err(error) = &answer {
                 // Not an error: the poll that follows reports a lasting fault.
                 let ended = if error.is_transient() {
-                    Waited::Failed
+                    WaitOutcome::Failed
                 } else {
-                    Waited::Absent
+                    WaitOutcome::Absent
                 };
                 self.waker.waited(ended);
                 self.look = Look::Next;
@@ -628,10 +628,10 @@ impl Consumer {
             // A proxy that knows nothing of waits answers at once.
             let least = Duration::from_secs(POLL_SECONDS_MIN);
             self.look = Look::Waited(since.elapsed() >= least);
-            self.waker.waited(Waited::Answered);
+            self.waker.waited(WaitOutcome::Answered);
         }
         let outcome = match answer {
-            Ok(answer) => self.take(ask, answer),
+            Ok(answer) => self.take_answer(ask, answer),
             Err(error) => Err(error.into()),
         };
         match outcome {
@@ -646,7 +646,7 @@ impl Consumer {
         }
     }
 
-    fn take(&mut self, ask: &Ask, answer: AskAnswer) -> Result<(), Failure> {
+    fn take_answer(&mut self, ask: &Ask, answer: AskAnswer) -> Result<(), StepFailure> {
         self.answers += 1;
         let fetched = match answer {
             AskAnswer::Index(url, block) => {
@@ -656,33 +656,33 @@ impl Consumer {
             AskAnswer::Document(fetched) => fetched,
         };
         if matches!(self.look, Look::Waited(_))
-            && let Fetched::Document { document, .. } = &fetched
+            && let FetchOutcome::Document { document, .. } = &fetched
             && !self.replay.may_be_of_feed(document)
         {
             // The wait brought a document of another feed. The look that follows decides which feed
             // is there.
-            self.waker.waited(Waited::Absent);
+            self.waker.waited(WaitOutcome::Absent);
             self.look = Look::Next;
             return Ok(());
         }
         let freshness = match &fetched {
-            Fetched::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
+            FetchOutcome::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
             // The answer to a wait does not tell how long the document is fresh.
-            Fetched::Document { freshness, .. } if matches!(self.look, Look::Waited(_)) => {
+            FetchOutcome::Document { freshness, .. } if matches!(self.look, Look::Waited(_)) => {
                 self.freshness.renewed(*freshness)
             }
-            Fetched::Document { freshness, .. } => *freshness,
+            FetchOutcome::Document { freshness, .. } => *freshness,
         };
         if ask.kind == AskKind::Recent {
             match &fetched {
-                Fetched::NotModified { links, .. } if *links == ServerLinks::default() => {}
-                Fetched::NotModified { links, .. } | Fetched::Document { links, .. } => {
+                FetchOutcome::NotModified { links, .. } if *links == ServerLinks::default() => {}
+                FetchOutcome::NotModified { links, .. } | FetchOutcome::Document { links, .. } => {
                     self.waker.learn(links.clone());
                 }
             }
             self.announced = match &fetched {
-                Fetched::NotModified { sup: None, .. } => Announcement::Untold,
-                Fetched::NotModified { sup, .. } | Fetched::Document { sup, .. } => {
+                FetchOutcome::NotModified { sup: None, .. } => Announcement::Untold,
+                FetchOutcome::NotModified { sup, .. } | FetchOutcome::Document { sup, .. } => {
                     sup.clone().into()
                 }
             };
@@ -694,22 +694,22 @@ impl Consumer {
             self.freshness = freshness;
         }
         match fetched {
-            Fetched::NotModified { .. } => self.replay.not_modified(),
-            Fetched::Document {
+            FetchOutcome::NotModified { .. } => self.replay.not_modified(),
+            FetchOutcome::Document {
                 url,
                 document,
                 validators,
                 frozen,
                 ..
             } => {
-                self.frozen.check(&url, frozen)?;
+                self.frozen.check_frozen(&url, frozen)?;
                 for fault in document.faults(&url) {
-                    if self.faults.note(&fault) {
+                    if self.faults.note_fault(&fault) {
                         self.observer.fault(&fault);
                     }
                 }
                 let taken = self.replay.take(document, &url, validators);
-                let run = taken.map_err(|error| Failure {
+                let run = taken.map_err(|error| StepFailure {
                     // A stale copy: the cache may keep giving this copy until the end of the copy's
                     // lifetime.
                     asked: Some(freshness.let_go_after()),
@@ -721,7 +721,7 @@ impl Consumer {
         Ok(())
     }
 
-    fn queue_entries(&mut self, run: Option<Run>) {
+    fn queue_entries(&mut self, run: Option<EntryRun>) {
         let Some(run) = run else { return };
         self.has_news |= !run.entries.is_empty();
         if let Some((ask, left)) = self.replay.ask().zip(self.replay.remaining()) {
@@ -738,8 +738,8 @@ impl Consumer {
     }
 
     /// Handles a failure: goes another way, retries later, or gives up.
-    fn on_failure(&mut self, ask: &Ask, failure: Failure) -> Result<(), ConsumerError> {
-        let Failure { error, asked } = failure;
+    fn on_failure(&mut self, ask: &Ask, failure: StepFailure) -> Result<(), ConsumerError> {
+        let StepFailure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
         // A feed that does not exist yet: a follower waits for the first entry.
@@ -910,11 +910,11 @@ type OnTheWay = Pin<Box<dyn Future<Output = Result<AskAnswer, FetchError>> + Sen
 /// Answer to an [`Ask`]: a document, or a block of the archive index with its URL.
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 enum AskAnswer {
-    Document(Fetched),
+    Document(FetchOutcome),
     Index(Url, IndexBlock),
 }
 
-async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<AskAnswer, FetchError> {
+async fn fetch_answer(fetcher: &Fetcher, ask: &Ask) -> Result<AskAnswer, FetchError> {
     if ask.kind == AskKind::Index {
         let (url, block) = fetcher.index(&ask.url).await?;
         return Ok(AskAnswer::Index(url, block));
@@ -924,12 +924,12 @@ async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<AskAnswer, FetchError> {
 }
 
 /// A step that failed, and how long the server or its copy asks to wait.
-struct Failure {
+struct StepFailure {
     error: ConsumerError,
     asked: Option<Duration>,
 }
 
-impl From<FetchError> for Failure {
+impl From<FetchError> for StepFailure {
     fn from(error: FetchError) -> Self {
         let asked = error.retry_after();
         Self {
@@ -939,7 +939,7 @@ impl From<FetchError> for Failure {
     }
 }
 
-impl From<WalkError> for Failure {
+impl From<WalkError> for StepFailure {
     fn from(error: WalkError) -> Self {
         Self {
             error: error.into(),

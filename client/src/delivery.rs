@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use simplefeed_core::{
     event::Event,
     feed::Position,
-    replay::{Bookmark, Run, RunEntry},
+    replay::{Bookmark, EntryRun, RunEntry},
     timestamp::Timestamp,
     xml::XmlError,
 };
@@ -46,7 +46,7 @@ pub struct Delivery {
     /// Stand-alone element of the entry, built on first use: inherited declarations of a foreign
     /// feed can be many times as long as its entries.
     fragment: OnceLock<Bytes>,
-    origin: Origin,
+    origin: DeliveryOrigin,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
     /// Consumer that delivered the entry; 0 for a parked entry.
@@ -55,9 +55,9 @@ pub struct Delivery {
 
 /// Source of a delivered entry.
 #[derive(Clone)]
-enum Origin {
+enum DeliveryOrigin {
     /// A document, shared by all deliveries from there, and the entry's place in the document.
-    Read(Arc<Run>, RunEntry),
+    Read(Arc<EntryRun>, RunEntry),
     /// A parked entry, and the place after it.
     Kept(Arc<Bookmark>),
 }
@@ -70,21 +70,21 @@ enum Origin {
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{Consumer, Delivery, Typed};
+/// use simplefeed_client::{Consumer, Delivery, TypedDelivery};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Order {
 ///     total: String,
 /// }
 ///
-/// fn order_in(delivery: Delivery) -> Typed<Order> {
+/// fn order_in(delivery: Delivery) -> TypedDelivery<Order> {
 ///     delivery.typed()
 /// }
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut feed = Consumer::builder("https://example.org/feeds/orders").build()?;
 /// while let Some(order) = feed.next_typed().await? {
-///     let order: Typed<Order> = order;
+///     let order: TypedDelivery<Order> = order;
 ///     match &order.content {
 ///         Ok(content) => println!("{} over {}", order.delivery.id(), content.total),
 ///         Err(error) => eprintln!("{} is no order: {error}", order.delivery.id()),
@@ -94,7 +94,7 @@ enum Origin {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct Typed<T> {
+pub struct TypedDelivery<T> {
     /// The entry as it was delivered.
     pub delivery: Delivery,
     /// Content of the entry, or the reason why the content is no `T`.
@@ -126,10 +126,10 @@ impl fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, consumer: u64, number: u64) -> Self {
+    pub(crate) fn new(run: &Arc<EntryRun>, entry: RunEntry, consumer: u64, number: u64) -> Self {
         Self {
             fragment: OnceLock::new(),
-            origin: Origin::Read(Arc::clone(run), entry),
+            origin: DeliveryOrigin::Read(Arc::clone(run), entry),
             number,
             consumer,
         }
@@ -139,7 +139,7 @@ impl Delivery {
     pub(crate) fn kept(fragment: Bytes, place: Bookmark) -> Self {
         Self {
             fragment: fragment.into(),
-            origin: Origin::Kept(Arc::new(place)),
+            origin: DeliveryOrigin::Kept(Arc::new(place)),
             number: 0,
             consumer: 0,
         }
@@ -148,28 +148,28 @@ impl Delivery {
     /// Returns the entry's `atom:id`, or a stand-in made of its bytes if a foreign entry has none.
     pub fn id(&self) -> &str {
         match &self.origin {
-            Origin::Read(run, entry) => {
+            DeliveryOrigin::Read(run, entry) => {
                 let entry = run.document.entry(entry.index);
                 // The index is one of this document's, so the fallback is never used.
                 entry.map_or("", |entry| entry.id)
             }
-            Origin::Kept(place) => place.entry.as_deref().unwrap_or_default(),
+            DeliveryOrigin::Kept(place) => place.entry.as_deref().unwrap_or_default(),
         }
     }
 
     /// Returns the `atom:id` of the entry's feed.
     pub fn feed(&self) -> &str {
         match &self.origin {
-            Origin::Read(run, _) => &run.document.feed,
-            Origin::Kept(place) => &place.feed,
+            DeliveryOrigin::Read(run, _) => &run.document.feed,
+            DeliveryOrigin::Kept(place) => &place.feed,
         }
     }
 
     /// Returns the entry's position, if the feed has positions.
     pub fn position(&self) -> Option<Position> {
         match &self.origin {
-            Origin::Read(_, entry) => entry.place.map(|(position, _)| position),
-            Origin::Kept(place) => place.position,
+            DeliveryOrigin::Read(_, entry) => entry.place.map(|(position, _)| position),
+            DeliveryOrigin::Kept(place) => place.position,
         }
     }
 
@@ -177,8 +177,8 @@ impl Delivery {
     /// URL is known.
     pub fn document(&self) -> Option<&Url> {
         match &self.origin {
-            Origin::Read(run, _) => Some(&run.url),
-            Origin::Kept(place) => place.document.as_ref(),
+            DeliveryOrigin::Read(run, _) => Some(&run.url),
+            DeliveryOrigin::Kept(place) => place.document.as_ref(),
         }
     }
 
@@ -188,12 +188,12 @@ impl Delivery {
     pub fn committed_by(&self) -> Option<Timestamp> {
         match &self.origin {
             // The date of a document without positions is its publisher's, and no commit instant.
-            Origin::Read(run, _) => run
+            DeliveryOrigin::Read(run, _) => run
                 .document
                 .updated
                 .filter(|_| run.document.history.is_some()),
             // The state folder keeps the entry and the bookmark, and no date of the document.
-            Origin::Kept(_) => None,
+            DeliveryOrigin::Kept(_) => None,
         }
     }
 
@@ -202,23 +202,23 @@ impl Delivery {
     /// alone.
     pub fn raw(&self) -> &Bytes {
         self.fragment.get_or_init(|| match &self.origin {
-            Origin::Read(run, entry) => {
+            DeliveryOrigin::Read(run, entry) => {
                 let alone = run.document.stand_alone(entry.index);
                 alone.unwrap_or_default()
             }
             // Never used: a parked entry has its fragment from the start.
-            Origin::Kept(_) => Bytes::new(),
+            DeliveryOrigin::Kept(_) => Bytes::new(),
         })
     }
 
     /// Returns the bookmark after this entry, to be saved together with the entry's effect.
     pub fn bookmark(&self) -> Bookmark {
         match &self.origin {
-            Origin::Read(run, entry) => {
+            DeliveryOrigin::Read(run, entry) => {
                 let bookmark = run.bookmark(entry);
                 bookmark.expect("the entry is one of its document's")
             }
-            Origin::Kept(place) => (**place).clone(),
+            DeliveryOrigin::Kept(place) => (**place).clone(),
         }
     }
 
@@ -287,9 +287,9 @@ impl Delivery {
     /// Returns the entry with the JSON content as a `T`, or with the reason why the content is no
     /// `T`.
     #[must_use]
-    pub fn typed<T: DeserializeOwned>(self) -> Typed<T> {
+    pub fn typed<T: DeserializeOwned>(self) -> TypedDelivery<T> {
         let content = self.json();
-        Typed {
+        TypedDelivery {
             delivery: self,
             content,
         }

@@ -99,8 +99,19 @@ impl ConsumerError {
     }
 }
 
-/// Returns the text of an error and of its causes, on one line.
-pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+/// Returns an error and the causes behind it, on one line.
+///
+/// Each error of this crate prints only its own level. The causes say what to mend.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{Consumer, error_text};
+///
+/// let error = Consumer::builder("ftp://example.org/feed").build().unwrap_err();
+/// eprintln!("error: {}", error_text(&error));
+/// ```
+pub fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

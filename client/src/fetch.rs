@@ -179,7 +179,7 @@ impl FetchError {
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{fetch::{Fetched, Fetcher}, transport::{self, Timeouts}};
+/// use simplefeed_client::{fetch::{FetchOutcome, Fetcher}, transport::{self, Timeouts}};
 /// use simplefeed_client::Validators;
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -187,8 +187,8 @@ impl FetchError {
 /// let fetcher = Fetcher::new(transport::default_transport(Timeouts::default())?, &url);
 /// let known = Validators { etag: Some("\"abc\"".into()), last_modified: None };
 /// match fetcher.document(&url, &known, false).await? {
-///     Fetched::NotModified { .. } => println!("nothing new"),
-///     Fetched::Document { document, freshness, .. } => {
+///     FetchOutcome::NotModified { .. } => println!("nothing new"),
+///     FetchOutcome::Document { document, freshness, .. } => {
 ///         println!("{} entries; look again in {:?}", document.len(), freshness.poll_after());
 ///         if let Some(index) = document.link("index") {
 ///             let (_, block) = fetcher.index(index).await?;
@@ -200,7 +200,7 @@ impl FetchError {
 /// ```
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 #[derive(Debug)]
-pub enum Fetched {
+pub enum FetchOutcome {
     /// 304: the known copy is still current.
     NotModified {
         /// Freshness of the known copy from now on.
@@ -289,14 +289,14 @@ pub struct Fetcher {
     others: Vec<Origin>,
     document_bytes_max: usize,
     redirects_max: usize,
-    token: Option<Token>,
+    token: Option<Authorization>,
 }
 
 /// Value of the `authorization` header field; `Debug` hides it.
 #[derive(Clone)]
-struct Token(String);
+struct Authorization(String);
 
-impl fmt::Debug for Token {
+impl fmt::Debug for Authorization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Token").finish_non_exhaustive()
     }
@@ -364,7 +364,7 @@ impl Fetcher {
     }
 
     fn authorization(self, value: String) -> Self {
-        let token = Some(Token(value));
+        let token = Some(Authorization(value));
         Self { token, ..self }
     }
 
@@ -400,7 +400,7 @@ impl Fetcher {
         url: &Url,
         known: &Validators,
         again: bool,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchOutcome, FetchError> {
         let mut headers = vec![("accept", ATOM_TYPES.into())];
         // The tag alone: servers ignore the date beside a tag (RFC 9110, 13.1.3).
         if let Some(etag) = &known.etag {
@@ -417,7 +417,7 @@ impl Fetcher {
         if answer.status == 304 && *known != Validators::default() {
             let sup = self.sup_announcement(&url, &answer, None);
             let links = self.server_links(&url, &answer);
-            return Ok(Fetched::NotModified {
+            return Ok(FetchOutcome::NotModified {
                 freshness,
                 sup,
                 links,
@@ -438,7 +438,7 @@ impl Fetcher {
         // A document with positions has history hashes, which prove more than a digest.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
-        Ok(Fetched::Document {
+        Ok(FetchOutcome::Document {
             url,
             document,
             validators,
@@ -479,7 +479,7 @@ impl Fetcher {
             ("accept-encoding", "identity".into()),
             ("cache-control", "no-cache".into()),
         ];
-        let mut request = self.request(url, &headers);
+        let mut request = self.request_for(url, &headers);
         // A bound on all bytes would end a stream that lives long.
         request.answer_bytes_max = usize::MAX;
         self.transport.stream(request).await
@@ -602,7 +602,7 @@ impl Fetcher {
             if !self.may_ask(&url) {
                 return Err(FetchError::Elsewhere { url });
             }
-            let request = self.request(&url, &headers);
+            let request = self.request_for(&url, &headers);
             let span = debug_span!("request", %url);
             let answer = self.transport.send(request).instrument(span).await;
             let answer = answer.map_err(|source| FetchError::Transport {
@@ -620,10 +620,12 @@ impl Fetcher {
         })
     }
 
-    fn request(&self, url: &Url, headers: &[(&'static str, String)]) -> Request {
+    fn request_for(&self, url: &Url, headers: &[(&'static str, String)]) -> Request {
         let mut headers = headers.to_vec();
         // Allowed origins do not get the token.
-        if let Some(Token(value)) = self.token.as_ref().filter(|_| url.origin() == self.home) {
+        if let Some(Authorization(value)) =
+            self.token.as_ref().filter(|_| url.origin() == self.home)
+        {
             headers.push(("authorization", value.clone()));
         }
         Request {

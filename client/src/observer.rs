@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use simplefeed_core::{
     reader::FeedFault,
-    replay::{Run, WalkError},
+    replay::{EntryRun, WalkError},
 };
 
 use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
@@ -82,7 +82,7 @@ pub trait Observer: Send {
 }
 
 /// Returns the number of entries in a run and behind it.
-pub(crate) fn behind(run: &Run, left: Option<u64>) -> u64 {
+pub(crate) fn behind(run: &EntryRun, left: Option<u64>) -> u64 {
     let here = u64::try_from(run.entries.len()).unwrap_or(u64::MAX);
     here.saturating_add(left.unwrap_or(0))
 }

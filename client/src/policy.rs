@@ -45,17 +45,17 @@ impl Policy {
 
     /// Decides about an entry after `tried` failed attempts, `here` of them by this process. A new
     /// process begins with short pauses again: the cause may be mended.
-    pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> Decision {
+    pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> PolicyDecision {
         let pause = match (tried, here) {
             (0, _) => Duration::ZERO,
             (_, here) => back_off(here.saturating_sub(1), None),
         };
         match self {
-            _ if tried < attempts.get() => Decision::Try(pause),
+            _ if tried < attempts.get() => PolicyDecision::Try(pause),
             // The first arm bounds the attempts of the others only: `Block` never gives up.
-            Self::Block => Decision::Try(pause),
-            Self::Skip => Decision::Skip,
-            Self::Park | Self::ParkByKey => Decision::Park,
+            Self::Block => PolicyDecision::Try(pause),
+            Self::Skip => PolicyDecision::Skip,
+            Self::Park | Self::ParkByKey => PolicyDecision::Park,
         }
     }
 }
@@ -85,7 +85,7 @@ pub struct UnknownPolicy;
 
 /// Next step for an entry whose handler failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum PolicyDecision {
     /// Try the entry after a pause.
     Try(Duration),
     /// Pass over the entry, and record the failure.
@@ -101,19 +101,22 @@ mod tests {
     #[test]
     fn each_policy_gives_up_in_its_own_way() {
         let three = NonZeroU32::new(3).unwrap();
-        let seconds = |seconds| Decision::Try(Duration::from_secs(seconds));
+        let seconds = |seconds| PolicyDecision::Try(Duration::from_secs(seconds));
         for (policy, want) in [
             (Policy::Block, [seconds(0), seconds(2), seconds(4)]),
-            (Policy::Skip, [seconds(0), seconds(2), Decision::Skip]),
-            (Policy::Park, [seconds(0), seconds(2), Decision::Park]),
-            (Policy::ParkByKey, [seconds(0), seconds(2), Decision::Park]),
+            (Policy::Skip, [seconds(0), seconds(2), PolicyDecision::Skip]),
+            (Policy::Park, [seconds(0), seconds(2), PolicyDecision::Park]),
+            (
+                Policy::ParkByKey,
+                [seconds(0), seconds(2), PolicyDecision::Park],
+            ),
         ] {
             let found = [0, 2, 3].map(|tried| policy.after(tried, tried, three));
             assert_eq!(found, want, "{policy}");
         }
         let never_ends = Policy::Block.after(u32::MAX, u32::MAX, three);
-        assert_eq!(never_ends, Decision::Try(Duration::from_mins(1)));
+        assert_eq!(never_ends, PolicyDecision::Try(Duration::from_mins(1)));
         assert_eq!(Policy::Block.after(100, 0, three), seconds(1));
-        assert_eq!(Policy::Park.after(100, 0, three), Decision::Park);
+        assert_eq!(Policy::Park.after(100, 0, three), PolicyDecision::Park);
     }
 }

@@ -61,7 +61,7 @@ impl From<atom_syndication::Entry> for Publication {
 
 /// Result of the server for one entry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Published {
+pub struct Acknowledgement {
     /// Id of the entry, as sent or as given by the server.
     pub id: String,
     /// Position in the feed; the oldest entry has 0.
@@ -143,7 +143,7 @@ pub enum PublishError {
 
 impl PublishError {
     /// Returns an error about a batch as one about all entries: `before` of them precede the batch.
-    fn behind(self, before: usize) -> Self {
+    fn behind_entries(self, before: usize) -> Self {
         match self {
             Self::Refused {
                 url,
@@ -185,7 +185,7 @@ fn is_transient(status: u16) -> bool {
 /// ```no_run
 /// use simplefeed_client::{
 ///     Event, Publication, PublishError, Publisher,
-///     publisher::{Published, Status},
+///     publisher::{Acknowledgement, Status},
 /// };
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -194,7 +194,7 @@ fn is_transient(status: u16) -> bool {
 ///     Publication::from(Event::json(&serde_json::json!({"order": 7}))?),
 ///     Publication::Line(r#"{"id":"urn:order:8","content":{"order":8}}"#.into()),
 /// ];
-/// let report = |batch: &[Published]| {
+/// let report = |batch: &[Acknowledgement]| {
 ///     for entry in batch.iter().filter(|entry| entry.status == Status::Appended) {
 ///         println!("{} is at position {}", entry.id, entry.position);
 ///     }
@@ -483,7 +483,7 @@ impl Publisher {
     pub async fn append<P: Into<Publication>>(
         &self,
         entries: impl IntoIterator<Item = P>,
-    ) -> Result<Vec<Published>, PublishError> {
+    ) -> Result<Vec<Acknowledgement>, PublishError> {
         let mut published = vec![];
         self.append_reporting(entries, |batch| published.extend_from_slice(batch))
             .await?;
@@ -500,34 +500,36 @@ impl Publisher {
     pub async fn append_reporting<P: Into<Publication>>(
         &self,
         entries: impl IntoIterator<Item = P>,
-        mut report: impl FnMut(&[Published]),
+        mut report: impl FnMut(&[Acknowledgement]),
     ) -> Result<(), PublishError> {
-        let (mut batch, mut before) = (Batch::default(), 0);
+        let (mut batch, mut before) = (PublishBatch::default(), 0);
         for entry in entries {
-            let item = Item::new(entry.into())?;
+            let item = EntryBody::new(entry.into())?;
             if !batch.has_room_for(&item) {
-                let published = self.send(std::mem::take(&mut batch));
+                let published = self.send_batch(std::mem::take(&mut batch));
                 // The server counts within the batch, the caller from the first entry of all.
-                let published = published.await.map_err(|error| error.behind(before))?;
+                let published = published
+                    .await
+                    .map_err(|error| error.behind_entries(before))?;
                 before += published.len();
                 report(&published);
             }
-            batch.push(item);
+            batch.push_item(item);
         }
         if !batch.items.is_empty() {
-            let published = self.send(batch).await;
-            report(&published.map_err(|error| error.behind(before))?);
+            let published = self.send_batch(batch).await;
+            report(&published.map_err(|error| error.behind_entries(before))?);
         }
         Ok(())
     }
 
-    async fn send(&self, batch: Batch) -> Result<Vec<Published>, PublishError> {
+    async fn send_batch(&self, batch: PublishBatch) -> Result<Vec<Acknowledgement>, PublishError> {
         #[derive(Deserialize)]
         struct Appended {
-            results: Vec<Published>,
+            results: Vec<Acknowledgement>,
         }
-        let ids: Vec<Option<String>> = batch.items.iter().map(Item::id).collect();
-        let (kind, body) = batch.encode();
+        let ids: Vec<Option<String>> = batch.items.iter().map(EntryBody::item_id).collect();
+        let (kind, body) = batch.encode_body();
         // One key for all attempts at this batch: a repeat after a lost answer stores nothing
         // twice.
         let mut headers = vec![
@@ -549,7 +551,7 @@ impl Publisher {
         };
         let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
         // A machine between may have answered, or have sent on other entries.
-        match difference(&ids, &appended.results) {
+        match difference_from(&ids, &appended.results) {
             None => {
                 if let (Some(head), Some(tag)) = (&self.head, answer.header("etag")) {
                     let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);
@@ -594,9 +596,9 @@ impl Publisher {
                         && !last
                         && !asks_too_much(retry_after(&answer)) =>
                 {
-                    (self.refused(&answer), retry_after(&answer))
+                    (self.refusal_of(&answer), retry_after(&answer))
                 }
-                Ok(answer) => return Err(self.refused(&answer)),
+                Ok(answer) => return Err(self.refusal_of(&answer)),
                 // The batch may be stored: ids and the idempotency key make the repeat safe.
                 Err(source) if source.transient && !last => {
                     let url = self.url.clone();
@@ -618,7 +620,7 @@ impl Publisher {
         }
     }
 
-    fn refused(&self, answer: &Answer) -> PublishError {
+    fn refusal_of(&self, answer: &Answer) -> PublishError {
         let (url, status) = (self.url.clone(), answer.status);
         // A POST is not repeated at the target of a redirect: the message shows the target.
         let moved = answer
@@ -639,7 +641,7 @@ impl Publisher {
 
 /// Returns the first difference between an acknowledgement and the sent entries. `sent` has their
 /// ids; `None` matches any id.
-fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> {
+fn difference_from(sent: &[Option<String>], results: &[Acknowledgement]) -> Option<String> {
     if sent.len() != results.len() {
         let (sent, came) = (sent.len(), results.len());
         return Some(format!(
@@ -658,7 +660,7 @@ fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> 
         }
     }
     // A duplicate has the position of the stored entry, so only new entries are in order.
-    let is_new = |result: &&Published| result.status == Status::Appended;
+    let is_new = |result: &&Acknowledgement| result.status == Status::Appended;
     let new: Vec<u64> = results
         .iter()
         .filter(is_new)
@@ -669,12 +671,12 @@ fn difference(sent: &[Option<String>], results: &[Published]) -> Option<String> 
 }
 
 /// Entry in the form for sending.
-enum Item {
+enum EntryBody {
     Line(String),
     Element(String),
 }
 
-impl Item {
+impl EntryBody {
     fn new(publication: Publication) -> Result<Self, PublishError> {
         Ok(match publication {
             Publication::Event(mut event) => {
@@ -694,7 +696,7 @@ impl Item {
     }
 
     /// Returns the entry's id; `None` if the server is to give one, or will refuse the entry.
-    fn id(&self) -> Option<String> {
+    fn item_id(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Identified {
             id: Option<String>,
@@ -705,7 +707,7 @@ impl Item {
         }
     }
 
-    fn text(&self) -> &str {
+    fn item_text(&self) -> &str {
         match self {
             Self::Line(text) | Self::Element(text) => text,
         }
@@ -722,34 +724,34 @@ fn fresh_id() -> String {
 
 /// Entries of one kind that go into one request.
 #[derive(Default)]
-struct Batch {
-    items: Vec<Item>,
+struct PublishBatch {
+    items: Vec<EntryBody>,
     bytes: usize,
 }
 
-impl Batch {
-    fn has_room_for(&self, item: &Item) -> bool {
+impl PublishBatch {
+    fn has_room_for(&self, item: &EntryBody) -> bool {
         // An empty batch takes any entry: a single one may be larger than the bound.
         let Some(first) = self.items.first() else {
             return true;
         };
         first.is_line() == item.is_line()
             && self.items.len() < BATCH_ENTRIES
-            && self.bytes + item.text().len() < BATCH_BYTES
+            && self.bytes + item.item_text().len() < BATCH_BYTES
     }
 
-    fn push(&mut self, item: Item) {
-        self.bytes += item.text().len() + 1;
+    fn push_item(&mut self, item: EntryBody) {
+        self.bytes += item.item_text().len() + 1;
         self.items.push(item);
     }
 
     /// Returns media type and body. A feed document lists the newest entry first.
-    fn encode(self) -> (&'static str, Bytes) {
+    fn encode_body(self) -> (&'static str, Bytes) {
         // Room for the feed element around the entries.
         let mut body = String::with_capacity(self.bytes + 128);
-        if self.items.first().is_some_and(Item::is_line) {
+        if self.items.first().is_some_and(EntryBody::is_line) {
             for item in &self.items {
-                body.push_str(item.text());
+                body.push_str(item.item_text());
                 body.push('\n');
             }
             return ("application/x-ndjson", body.into());
@@ -759,7 +761,7 @@ impl Batch {
         body.push_str("\">\n");
         // The newest first: the server takes the entries of a feed document last to first.
         for item in self.items.iter().rev() {
-            body.push_str(item.text());
+            body.push_str(item.item_text());
             body.push('\n');
         }
         body.push_str("</feed>\n");

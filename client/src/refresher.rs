@@ -20,21 +20,21 @@ use std::{
 };
 
 use simplefeed_core::{
-    refresh::{State, round::Standing},
+    refresh::{ItemState, round::ProviderStanding},
     timestamp::Timestamp,
 };
 use simplefeed_queue::{
-    Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want,
+    Due, Existing, Namespace, NewJob, Queue, QueueError, ScheduleOutcome, Want,
     limits::{CALL_JOBS_MAX, KEY_BYTES_MAX},
 };
 use tokio::sync::{Mutex, watch};
 use tracing::{Instrument as _, debug, debug_span, info, warn};
 
-use self::batch::{Batch, LEASE};
+use self::batch::{LEASE, LeaseBatch};
 use crate::{error::error_text, publisher::Publisher};
 
-pub use self::lookup::{Credential, Found, Lookup, LookupError};
-pub use simplefeed_core::refresh::{Intervals, Line, Span};
+pub use self::lookup::{Credential, Lookup, LookupAnswer, LookupError};
+pub use simplefeed_core::refresh::{IntervalLine, Intervals, TimeSpan};
 pub use simplefeed_queue as queue;
 
 /// Items of a request, if the provider takes no fewer.
@@ -58,7 +58,7 @@ const RELATED_BYTES_MAX: usize = 8_000;
 
 /// A thing to be refreshed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct RefreshItem {
     id: String,
     born: Timestamp,
     floor: Duration,
@@ -70,7 +70,7 @@ pub struct Item {
 #[error("an item's id has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
 pub struct ItemError(String);
 
-impl Item {
+impl RefreshItem {
     /// Returns an item with the provider's id, and the instant at which the item came into being.
     /// The age decides how often the item is refreshed. The id is text, since numbers beyond 2^53
     /// lose digits elsewhere.
@@ -121,7 +121,7 @@ pub enum RefreshError {
 /// Counts of the work of a refresher and of its clones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Refreshed {
+pub struct RefreshTally {
     /// Requests to the provider.
     pub requests: u64,
     /// Items that were looked up and whose jobs were finished.
@@ -135,7 +135,7 @@ pub struct Refreshed {
     pub pause: Duration,
 }
 
-/// Counters behind [`Refreshed`], shared by all clones of a refresher.
+/// Counters behind [`RefreshTally`], shared by all clones of a refresher.
 #[derive(Debug)]
 struct Counters {
     requests: AtomicU64,
@@ -163,7 +163,7 @@ impl Counters {
     }
 
     /// Notes that a worker waits for a credential; for no time if the worker has one.
-    fn wait(&self, time: Duration) {
+    fn note_wait(&self, time: Duration) {
         let end = self.began.elapsed().saturating_add(time).as_micros();
         let end = u64::try_from(end).unwrap_or(u64::MAX);
         self.pause_ends.store(end, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Counters {
 }
 
 /// Adds `count` to a counter.
-fn add(counter: &AtomicU64, count: usize) {
+fn add_count(counter: &AtomicU64, count: usize) {
     counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
@@ -190,7 +190,7 @@ fn add(counter: &AtomicU64, count: usize) {
 /// use simplefeed_client::{
 ///     Publisher, Timestamp,
 ///     refresher::{
-///         Credential, Found, Intervals, Item, ItemError, Line, Lookup, LookupError, RefreshError, Refreshed, Refresher,
+///         Credential, LookupAnswer, Intervals, RefreshItem, ItemError, IntervalLine, Lookup, LookupError, RefreshError, RefreshTally, Refresher,
 ///         queue::{Limit, Memory, Namespace},
 ///     },
 /// };
@@ -198,8 +198,8 @@ fn add(counter: &AtomicU64, count: usize) {
 /// struct Parcels;
 ///
 /// impl Lookup for Parcels {
-///     async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
-///         let mut found = Found::default();
+///     async fn lookup(&self, ids: &[String], _: &Credential) -> Result<LookupAnswer, LookupError> {
+///         let mut found = LookupAnswer::default();
 ///         for id in ids {
 ///             let state = std::fs::read_to_string(id).map_err(|error| LookupError::failed(&error))?;
 ///             found.insert(id.as_str(), &serde_json::json!({"state": state}))?;
@@ -212,7 +212,7 @@ fn add(counter: &AtomicU64, count: usize) {
 /// let publisher = Publisher::new("https://example.org/feeds/parcel-states")?;
 /// let limit = Limit { requests: 900, window: Duration::from_mins(15) };
 /// // Every ten minutes for two weeks.
-/// let fortnight = Line { until: Duration::from_hours(14 * 24), interval: Duration::from_mins(10) };
+/// let fortnight = IntervalLine { until: Duration::from_hours(14 * 24), interval: Duration::from_mins(10) };
 /// let refresher = Refresher::new(Memory::default(), Namespace::new("parcels")?, publisher)
 ///     .credential(Credential::new("key", limit))
 ///     .intervals(Intervals::new(vec![fortnight])?)
@@ -220,12 +220,12 @@ fn add(counter: &AtomicU64, count: usize) {
 ///     .ignore(["/seen_at"])
 ///     .on_trouble(|text| eprintln!("{text}"));
 /// let sent = Timestamp::parse("2026-01-01T08:00:00Z").unwrap();
-/// let parcel: Result<Item, ItemError> = Item::new("RR123456785DE", sent);
+/// let parcel: Result<RefreshItem, ItemError> = RefreshItem::new("RR123456785DE", sent);
 /// let parcel = parcel?.floor(Duration::from_hours(1)).related("https://example.org/RR123456785DE");
 /// let new: Result<usize, RefreshError> = refresher.start([parcel]).await;
 /// new?;
 /// refresher.work_until(&Parcels, tokio::signal::ctrl_c()).await?;
-/// let Refreshed { requests, events, .. } = refresher.refreshed();
+/// let RefreshTally { requests, events, .. } = refresher.refreshed();
 /// println!("{requests} requests, {events} changes");
 /// # Ok(()) }
 /// ```
@@ -278,7 +278,7 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Returns the counts of the work so far.
-    pub fn refreshed(&self) -> Refreshed {
+    pub fn refreshed(&self) -> RefreshTally {
         let Counters {
             requests,
             items,
@@ -290,7 +290,7 @@ impl<Q: Queue> Refresher<Q> {
         } = &*self.counters;
         let pause_ends = Duration::from_micros(pause_ends.load(Ordering::Relaxed));
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Refreshed {
+        RefreshTally {
             requests: read(requests),
             items: read(items),
             events: read(events),
@@ -340,7 +340,7 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Tells of a failure after which work goes on.
-    fn trouble(&self, text: &str) {
+    fn report_trouble(&self, text: &str) {
         warn!("{text}");
         if let Some(OnTrouble(call)) = &self.on_trouble {
             call(text);
@@ -360,15 +360,15 @@ impl<Q: Queue> Refresher<Q> {
     /// See [`RefreshError`].
     pub async fn start(
         &self,
-        items: impl IntoIterator<Item = Item, IntoIter: Send>,
+        items: impl IntoIterator<Item = RefreshItem, IntoIter: Send>,
     ) -> Result<usize, RefreshError> {
         // By the queue's clock, since the queue decides when a job is due.
-        let now = instant(self.queue.now().await?);
+        let now = core_instant(self.queue.now().await?);
         self.counters
             .latest
             .fetch_max(now.micros(), Ordering::Relaxed);
         let mut jobs = items.into_iter().filter_map(|item| {
-            let mut state = State::new(item.born, now);
+            let mut state = ItemState::new(item.born, now);
             state.floor = item.floor.as_secs();
             state.related = item.related;
             let (due, state) = state.next(now, now, &self.intervals, Duration::ZERO)?;
@@ -382,7 +382,7 @@ impl<Q: Queue> Refresher<Q> {
             }
             // An item that is in the queue stays as it is, so that a call may be repeated.
             let scheduled = self.queue.schedule(some, Existing::Keep).await?;
-            let is_new = |scheduled: &&Scheduled| **scheduled == Scheduled::Added;
+            let is_new = |scheduled: &&ScheduleOutcome| **scheduled == ScheduleOutcome::Added;
             new += scheduled.iter().filter(is_new).count();
         }
     }
@@ -407,7 +407,7 @@ impl<Q: Queue> Refresher<Q> {
             return Err(RefreshError::NoCredential);
         }
         let (stopping, stopped) = watch::channel(false);
-        let mut work = std::pin::pin!(self.work(lookup, stopped));
+        let mut work = std::pin::pin!(self.work_on(lookup, stopped));
         tokio::select! {
             biased;
             done = &mut work => return done,
@@ -426,7 +426,7 @@ impl<Q: Queue> Refresher<Q> {
         loop {
             let leased = self.counters.latest.swap(0, Ordering::Relaxed);
             reached = reached.max(Timestamp::from_micros(leased));
-            if let Ok(now) = self.queue.now().await.map(instant) {
+            if let Ok(now) = self.queue.now().await.map(core_instant) {
                 if now.plus(CLOCK_BACK) < reached {
                     warn!("the clock of the queue went back from {reached} to {now}");
                     (reached, is_due) = (now, true);
@@ -445,7 +445,7 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Makes items due that are further ahead than their intervals, unless a floor put them there
-    /// ([`Batch::put_back`]).
+    /// ([`LeaseBatch::put_back`]).
     async fn bring_forward(&self) -> Result<(), QueueError> {
         let (due, lease) = (self.intervals.longest(), LEASE_AHEAD);
         let stats = self.queue.stats(&self.name).await?;
@@ -468,7 +468,7 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Works until it is asked to stop.
-    async fn work<L: Lookup>(
+    async fn work_on<L: Lookup>(
         &self,
         lookup: &L,
         mut stop: watch::Receiver<bool>,
@@ -478,7 +478,7 @@ impl<Q: Queue> Refresher<Q> {
             buffer: self.buffer,
             lease: LEASE,
         };
-        let mut standing = Standing::default();
+        let mut standing = ProviderStanding::default();
         loop {
             let leased = self
                 .queue
@@ -490,7 +490,7 @@ impl<Q: Queue> Refresher<Q> {
                         .map_or(0, |lease| lease.leased.timestamp_micros());
                     self.counters.latest.fetch_max(latest, Ordering::Relaxed);
                     let span = debug_span!("refresh", items = leases.len());
-                    let batch = Batch::new(self, leases, stop.clone());
+                    let batch = LeaseBatch::new(self, leases, stop.clone());
                     let done = batch.refresh(lookup, &mut standing);
                     done.instrument(span).await
                 }
@@ -501,11 +501,11 @@ impl<Q: Queue> Refresher<Q> {
                 Ok(()) => {}
                 // A storage or a connection may come back. Any other error would come again.
                 Err(error @ (QueueError::Storage { .. } | QueueError::Lost { .. })) => {
-                    self.trouble(&format!(
+                    self.report_trouble(&format!(
                         "the queue failed; trying again: {}",
                         error_text(&error)
                     ));
-                    if pause(PAUSE, &mut stop).await {
+                    if pause_for(PAUSE, &mut stop).await {
                         return Ok(());
                     }
                 }
@@ -522,7 +522,7 @@ async fn stop_requested(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Waits for a time. Returns whether the worker is asked to stop meanwhile.
-async fn pause(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
+async fn pause_for(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
     tokio::time::timeout(time, stop_requested(stop))
         .await
         .is_ok()
@@ -533,7 +533,7 @@ fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
 }
 
 /// Returns the queue's time as the core has it.
-fn instant(time: chrono::DateTime<chrono::Utc>) -> Timestamp {
+fn core_instant(time: chrono::DateTime<chrono::Utc>) -> Timestamp {
     Timestamp::from_micros(time.timestamp_micros())
 }
 

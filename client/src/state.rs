@@ -27,14 +27,14 @@ use simplefeed_core::{
 };
 
 use crate::{
-    bookmark::{Begun, BookmarkStore, FileBookmark, Place},
+    bookmark::{AttemptedEntry, BookmarkFacts, BookmarkStore, FileBookmark},
     delivery::Delivery,
     files,
 };
 
 pub mod parked;
 
-use parked::{NewParkedEntry, Parked, Parking};
+use parked::{NewParkedEntry, ParkedEntries, ParkedEntry};
 
 /// Folder within every state folder, from its first use. It marks the state folder as one.
 const MARK: &str = "parked";
@@ -96,13 +96,13 @@ pub enum StateError {
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     folder: PathBuf,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StateFiles>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StateFiles {
     bookmark: FileBookmark,
-    parking: Parking,
+    parking: ParkedEntries,
     succeeded: Option<SystemTime>,
     /// Holds the lock as long as the file is open.
     _lock: File,
@@ -122,7 +122,7 @@ impl StateFolder {
             Ok(Some(found)) => return Err(StateError::Foreign { folder, found }),
             Err(source) => return Err(StateError::Io { folder, source }),
         }
-        match Shared::open(&folder) {
+        match StateFiles::open_files(&folder) {
             Ok(Some(shared)) => Ok(Self {
                 folder,
                 shared: Arc::new(Mutex::new(shared)),
@@ -142,8 +142,8 @@ impl StateFolder {
     /// # Errors
     ///
     /// Returns why the entries cannot be read.
-    pub fn parked(&self) -> io::Result<Vec<Parked>> {
-        self.lock().parking.list()
+    pub fn parked(&self) -> io::Result<Vec<ParkedEntry>> {
+        self.lock_shared().parking.list()
     }
 
     /// Returns the path of the folder.
@@ -151,7 +151,7 @@ impl StateFolder {
         &self.folder
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock_shared(&self) -> MutexGuard<'_, StateFiles> {
         // The files are whole even if a thread panicked while it held this lock.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,14 +164,14 @@ impl StateFolder {
     /// Runs `work` on the files, under the lock. An error names the folder.
     fn with_files<T>(
         &self,
-        work: impl FnOnce(&mut Shared) -> io::Result<T>,
+        work: impl FnOnce(&mut StateFiles) -> io::Result<T>,
     ) -> Result<T, StateError> {
-        let done = work(&mut self.lock());
+        let done = work(&mut self.lock_shared());
         done.map_err(|source| self.failed(source))
     }
 
     /// Returns the attempts at the entries behind the bookmark, in the order of the feed.
-    pub(crate) fn begun(&self) -> Result<Vec<Begun>, StateError> {
+    pub(crate) fn begun(&self) -> Result<Vec<AttemptedEntry>, StateError> {
         let place = self.with_files(|shared| shared.bookmark.load_place())?;
         let begun = place.map(|place| place.attempt.into_iter().chain(place.ahead));
         Ok(begun.into_iter().flatten().collect())
@@ -179,9 +179,13 @@ impl StateFolder {
 
     /// Remembers the attempts at the entries behind `bookmark`, durably; all entries up to the
     /// bookmark are done with.
-    pub(crate) fn begin(&self, bookmark: Bookmark, begun: Vec<Begun>) -> Result<(), StateError> {
+    pub(crate) fn begin(
+        &self,
+        bookmark: Bookmark,
+        begun: Vec<AttemptedEntry>,
+    ) -> Result<(), StateError> {
         let mut begun = begun.into_iter();
-        let place = Place {
+        let place = BookmarkFacts {
             bookmark,
             attempt: begun.next(),
             ahead: begun.collect(),
@@ -195,7 +199,7 @@ impl StateFolder {
         reason = "the mark of a success is for monitoring, and made again"
     )]
     fn note_success(&self) -> io::Result<()> {
-        let mut shared = self.lock();
+        let mut shared = self.lock_shared();
         let now = SystemTime::now();
         let age = shared
             .succeeded
@@ -218,16 +222,16 @@ impl StateFolder {
 
     /// Returns how many entries are set aside.
     pub(crate) fn parked_count(&self) -> usize {
-        self.lock().parking.len()
+        self.lock_shared().parking.len()
     }
 
     /// Returns whether an entry with this key is parked.
     pub(crate) fn holds_key(&self, key: &str) -> bool {
-        self.lock().parking.holds_key(key)
+        self.lock_shared().parking.holds_key(key)
     }
 
     /// Returns the entry that was parked last.
-    pub(crate) fn last_parked(&self) -> Result<Option<Parked>, StateError> {
+    pub(crate) fn last_parked(&self) -> Result<Option<ParkedEntry>, StateError> {
         self.with_files(|shared| shared.parking.last())
     }
 
@@ -240,9 +244,9 @@ impl StateFolder {
     /// Sets an entry aside, durably.
     pub(crate) fn park(&self, parked: &NewParkedEntry<'_>) -> Result<(), StateError> {
         let what = if parked.waits {
-            What::Waits
+            EntryOutcome::Waits
         } else {
-            What::Parked
+            EntryOutcome::Parked
         };
         // The record first: a crash may leave an entry in the record twice, but never without a
         // line there.
@@ -252,23 +256,23 @@ impl StateFolder {
 
     /// Returns the numbers of the entries set aside, in their order.
     pub(crate) fn parked_numbers(&self) -> Vec<u64> {
-        self.lock().parking.numbers()
+        self.lock_shared().parking.numbers()
     }
 
     /// Returns an entry set aside, if the entry still is.
-    pub(crate) fn read_parked(&self, number: u64) -> Result<Option<Parked>, StateError> {
+    pub(crate) fn read_parked(&self, number: u64) -> Result<Option<ParkedEntry>, StateError> {
         self.with_files(|shared| shared.parking.read(number))
     }
 
     /// Adds the outcome of an entry to the record, durably.
     pub(crate) fn record(
         &self,
-        what: What,
+        what: EntryOutcome,
         delivery: &Delivery,
         attempts: u32,
         why: Option<&str>,
     ) -> Result<(), StateError> {
-        let line = Line {
+        let line = OutcomeLine {
             at: files::now().to_string(),
             what,
             id: delivery.id(),
@@ -280,7 +284,7 @@ impl StateFolder {
     }
 
     /// Replaces the file of a parked entry.
-    pub(crate) fn update(&self, parked: &Parked) -> Result<(), StateError> {
+    pub(crate) fn update(&self, parked: &ParkedEntry) -> Result<(), StateError> {
         self.with_files(|shared| shared.parking.update(parked))
     }
 
@@ -290,13 +294,13 @@ impl StateFolder {
     }
 }
 
-impl Shared {
+impl StateFiles {
     /// Opens the files of a folder; `None` if another process has locked it.
     #[expect(
         clippy::disallowed_methods,
         reason = "the lock file holds nothing that is needed"
     )]
-    fn open(folder: &Path) -> io::Result<Option<Self>> {
+    fn open_files(folder: &Path) -> io::Result<Option<Self>> {
         let mark = folder.join(MARK);
         files::create_folder(&mark)?;
         // Names that a killed process has made: of the folder, of the mark within it, and of parked
@@ -318,17 +322,17 @@ impl Shared {
         writeln!(lock, "process {}", std::process::id())?;
         let mut shared = Self {
             bookmark: FileBookmark::open(folder.join("bookmark"))?,
-            parking: Parking::open(folder)?,
+            parking: ParkedEntries::open(folder)?,
             succeeded: None,
             _lock: lock,
         };
-        shared.settle()?;
+        shared.settle_parked()?;
         Ok(Some(shared))
     }
 
     /// Finishes the work of a process that ended after it parked an entry and before the entry was
     /// noted as done: else the entry would come again after it was retried or dropped.
-    fn settle(&mut self) -> io::Result<()> {
+    fn settle_parked(&mut self) -> io::Result<()> {
         let (Some(mut place), Some(last)) = (self.bookmark.load_place()?, self.parking.last()?)
         else {
             return Ok(());
@@ -355,18 +359,18 @@ impl Shared {
 /// As [`FileBookmark`], on the thread that polls.
 impl BookmarkStore for StateFolder {
     async fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        self.lock().bookmark.load_held()
+        self.lock_shared().bookmark.load_held()
     }
 
     async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        self.lock().bookmark.save_held(bookmark)?;
+        self.lock_shared().bookmark.save_held(bookmark)?;
         // `note_success` takes the lock again, so no lock is held here any more.
         self.note_success()
     }
 
     async fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         // Nothing is handled yet, so this marks no success.
-        self.lock().bookmark.save_held(bookmark)
+        self.lock_shared().bookmark.save_held(bookmark)
     }
 
     async fn caught_up(&mut self) {
@@ -378,7 +382,7 @@ impl BookmarkStore for StateFolder {
 /// Outcome of an entry, as the record has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum What {
+pub(crate) enum EntryOutcome {
     Skipped,
     Parked,
     /// Set aside behind another of the same key.
@@ -390,9 +394,9 @@ pub(crate) enum What {
 
 /// A line of the record.
 #[derive(Serialize)]
-struct Line<'a> {
+struct OutcomeLine<'a> {
     at: String,
-    what: What,
+    what: EntryOutcome,
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<Position>,
@@ -403,7 +407,7 @@ struct Line<'a> {
 
 /// Adds a line to the record, durably. A record that has grown long is put aside, in place of the
 /// record that was put aside before.
-fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
+fn append_line(folder: &Path, line: &OutcomeLine<'_>) -> io::Result<()> {
     let path = folder.join("record.ndjson");
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     // Renamed, and not cut: at any moment the newest lines are whole under one of the names.

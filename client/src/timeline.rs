@@ -35,7 +35,7 @@ pub struct NewTimeline {
 /// Outcome of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
-pub struct Changed {
+pub struct ChangeOutcome {
     /// Items that are followed since the request.
     pub followed: usize,
     /// Items that are followed no longer.
@@ -50,13 +50,13 @@ pub struct Changed {
 /// A planet: everything that was imported, with the newest ten entries of each feed.
 ///
 /// ```no_run
-/// use simplefeed_client::{Timeline, timeline::{Changed, NewTimeline}};
+/// use simplefeed_client::{Timeline, timeline::{ChangeOutcome, NewTimeline}};
 ///
 /// # async fn run() -> Result<(), simplefeed_client::PublishError> {
 /// let planet = Timeline::new("https://example.org/feeds/planet")?;
 /// let planet = planet.with(|publisher| publisher.bearer_token("sft_…"));
 /// planet.create(&NewTimeline::default()).await?;
-/// let Changed { followed, .. } = planet.follow(&["blog-*"], 10).await?;
+/// let ChangeOutcome { followed, .. } = planet.follow(&["blog-*"], 10).await?;
 /// println!("{followed} items are new");
 /// planet.unfollow(&["blog-of-nobody"]).await?;
 /// # Ok(()) }
@@ -69,7 +69,7 @@ pub struct Timeline {
 
 /// Body of a change.
 #[derive(Serialize)]
-struct Change<'c> {
+struct FollowsBody<'c> {
     follow: &'c [&'c str],
     unfollow: &'c [&'c str],
     backfill: u32,
@@ -114,7 +114,7 @@ impl Timeline {
             members.insert("kind".into(), "timeline".into());
         }
         let body = Bytes::from(serde_json::to_vec(&settings)?);
-        let mut request = request(&self.settings, Method::Put, "application/json", body);
+        let mut request = request_for(&self.settings, Method::Put, "application/json", body);
         if !new.following.is_empty() {
             // The server refuses `following` for an existing timeline. After a lost response, the
             // retry must succeed.
@@ -158,8 +158,12 @@ impl Timeline {
     /// # Errors
     ///
     /// See [`PublishError`]. Nothing is changed then.
-    pub async fn follow(&self, items: &[&str], backfill: u32) -> Result<Changed, PublishError> {
-        self.change(items, &[], backfill).await
+    pub async fn follow(
+        &self,
+        items: &[&str],
+        backfill: u32,
+    ) -> Result<ChangeOutcome, PublishError> {
+        self.change_items(items, &[], backfill).await
     }
 
     /// Follows feeds and patterns no longer. Entries that came before stay.
@@ -167,8 +171,8 @@ impl Timeline {
     /// # Errors
     ///
     /// See [`PublishError`]. Nothing is changed then.
-    pub async fn unfollow(&self, items: &[&str]) -> Result<Changed, PublishError> {
-        self.change(&[], items, 0).await
+    pub async fn unfollow(&self, items: &[&str]) -> Result<ChangeOutcome, PublishError> {
+        self.change_items(&[], items, 0).await
     }
 
     /// Follows the feeds of a list (OPML), all of which must be of this server.
@@ -185,27 +189,27 @@ impl Timeline {
     /// home.follow_list(list).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn follow_list(&self, opml: String) -> Result<Changed, PublishError> {
-        self.post("text/x-opml", opml.into()).await
+    pub async fn follow_list(&self, opml: String) -> Result<ChangeOutcome, PublishError> {
+        self.post_body("text/x-opml", opml.into()).await
     }
 
-    async fn change(
+    async fn change_items(
         &self,
         follow: &[&str],
         unfollow: &[&str],
         backfill: u32,
-    ) -> Result<Changed, PublishError> {
-        let change = Change {
+    ) -> Result<ChangeOutcome, PublishError> {
+        let change = FollowsBody {
             follow,
             unfollow,
             backfill,
         };
         let body = serde_json::to_vec(&change)?;
-        self.post("application/json", body.into()).await
+        self.post_body("application/json", body.into()).await
     }
 
-    async fn post(&self, kind: &str, body: Bytes) -> Result<Changed, PublishError> {
-        let request = request(&self.following, Method::Post, kind, body);
+    async fn post_body(&self, kind: &str, body: Bytes) -> Result<ChangeOutcome, PublishError> {
+        let request = request_for(&self.following, Method::Post, kind, body);
         let answer = self.following.send_until_answered(request).await?;
         serde_json::from_slice(&answer.body).map_err(|source| PublishError::Answer {
             url: self.following.url().clone(),
@@ -214,7 +218,7 @@ impl Timeline {
     }
 }
 
-fn request(to: &Publisher, method: Method, kind: &str, body: Bytes) -> Request {
+fn request_for(to: &Publisher, method: Method, kind: &str, body: Bytes) -> Request {
     Request {
         method,
         url: to.url().clone(),

@@ -44,11 +44,11 @@ pub enum WakeBy {
 }
 
 /// Places that a stream of events names.
-type Told = Pin<Box<dyn Stream<Item = Option<PlaceId>> + Send>>;
+type PlaceStream = Pin<Box<dyn Stream<Item = Option<PlaceId>> + Send>>;
 
 /// Why a consumer rests no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
+pub(crate) enum WakeReason {
     /// A poll is due.
     Due,
     /// There is an entry at this position.
@@ -57,7 +57,7 @@ pub(crate) enum Woken {
 
 /// How a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
+pub(crate) enum WaitOutcome {
     /// With an answer of the server.
     Answered,
     /// Without one, as may happen at any time.
@@ -68,7 +68,7 @@ pub(crate) enum Waited {
 
 /// How opening a stream has ended.
 enum OpenOutcome {
-    Stream(Told),
+    Stream(PlaceStream),
     /// The opening failed, as may happen at any time.
     Failed,
     /// There are no streams.
@@ -82,7 +82,7 @@ const ABSENT: Duration = Duration::from_secs(PUSH_ABSENT_SECONDS);
 pub(crate) struct Waker {
     best: WakeBy,
     links: ServerLinks,
-    state: State,
+    state: WakerState,
     /// Streams in a row that did not open, or ended soon.
     failures: u32,
     /// Before this time, no stream is tried.
@@ -93,10 +93,10 @@ pub(crate) struct Waker {
     failed_waits: u32,
 }
 
-enum State {
+enum WakerState {
     Closed,
     Opening(Pin<Box<dyn Future<Output = OpenOutcome> + Send>>),
-    Open { told: Told, since: Instant },
+    Open { told: PlaceStream, since: Instant },
 }
 
 impl std::fmt::Debug for Waker {
@@ -113,7 +113,7 @@ impl Waker {
         Self {
             best,
             links: ServerLinks::default(),
-            state: State::Closed,
+            state: WakerState::Closed,
             failures: 0,
             streams_from: None,
             waits_from: None,
@@ -125,7 +125,7 @@ impl Waker {
     pub(crate) fn learn(&mut self, links: ServerLinks) {
         if links.events != self.links.events {
             // The open stream is at a URL that the server offers no longer.
-            self.state = State::Closed;
+            self.state = WakerState::Closed;
         }
         self.links = links;
     }
@@ -137,24 +137,24 @@ impl Waker {
     }
 
     /// Notes how a wait has ended.
-    pub(crate) fn waited(&mut self, ended: Waited) {
+    pub(crate) fn waited(&mut self, ended: WaitOutcome) {
         let pause = match ended {
-            Waited::Answered => {
+            WaitOutcome::Answered => {
                 self.failed_waits = 0;
                 return;
             }
-            Waited::Failed => {
+            WaitOutcome::Failed => {
                 self.failed_waits += 1;
                 back_off(self.failed_waits, None)
             }
-            Waited::Absent => ABSENT,
+            WaitOutcome::Absent => ABSENT,
         };
         self.waits_from = Some(Instant::now() + jittered(pause));
     }
 
     /// Returns whether a stream is open, or may open soon.
     fn has_stream(&self) -> bool {
-        !matches!(self.state, State::Closed) || self.may_open()
+        !matches!(self.state, WakerState::Closed) || self.may_open()
     }
 
     fn may_open(&self) -> bool {
@@ -165,13 +165,13 @@ impl Waker {
     /// Rests until `due`, or longer while a stream is open, unless something wakes.
     ///
     /// Cancel safe: the stream stays open, and nothing that it tells is lost.
-    pub(crate) async fn rest(&mut self, due: Instant, fetcher: &Fetcher) -> Woken {
+    pub(crate) async fn rest(&mut self, due: Instant, fetcher: &Fetcher) -> WakeReason {
         loop {
             match &mut self.state {
-                State::Closed => {
+                WakerState::Closed => {
                     if let Some(url) = self.links.events.clone().filter(|_| self.may_open()) {
                         let fetcher = fetcher.clone();
-                        self.state = State::Opening(Box::pin(open(fetcher, url)));
+                        self.state = WakerState::Opening(Box::pin(open_stream(fetcher, url)));
                         continue;
                     }
                     // A stream that has ended opens again before the next poll.
@@ -179,37 +179,37 @@ impl Waker {
                     let next = self.streams_from.filter(|next| may && *next < due);
                     time::sleep_until(next.unwrap_or(due)).await;
                     if next.is_none() {
-                        return Woken::Due;
+                        return WakeReason::Due;
                     }
                 }
-                State::Opening(opening) => {
+                WakerState::Opening(opening) => {
                     let opened = tokio::select! {
                         opened = opening => opened,
                         // The opening stays in `state`, and goes on at the next rest.
-                        () = time::sleep_until(due) => return Woken::Due,
+                        () = time::sleep_until(due) => return WakeReason::Due,
                     };
                     let since = Instant::now();
                     match opened {
                         // A stream begins with the newest place, so no entry is missed between the
                         // last look and now.
-                        OpenOutcome::Stream(told) => self.state = State::Open { told, since },
+                        OpenOutcome::Stream(told) => self.state = WakerState::Open { told, since },
                         OpenOutcome::Failed => self.has_ended(since),
                         OpenOutcome::Absent => {
-                            self.state = State::Closed;
+                            self.state = WakerState::Closed;
                             self.streams_from = Some(since + jittered(ABSENT));
                         }
                     }
                 }
-                State::Open { told, since } => {
+                WakerState::Open { told, since } => {
                     let since = *since;
                     // A poll finds states that a stream does not show, such as a missing feed.
                     let due = due + Duration::from_secs(PUSH_POLL_SECONDS);
                     let next = tokio::select! {
                         next = told.next() => next,
-                        () = time::sleep_until(due) => return Woken::Due,
+                        () = time::sleep_until(due) => return WakeReason::Due,
                     };
                     match next.flatten() {
-                        Some(place) => return Woken::Told(place.position),
+                        Some(place) => return WakeReason::Told(place.position),
                         None => self.has_ended(since),
                     }
                 }
@@ -219,7 +219,7 @@ impl Waker {
 
     /// Handles the end of a stream, which is nothing special after some minutes.
     fn has_ended(&mut self, since: Instant) {
-        self.state = State::Closed;
+        self.state = WakerState::Closed;
         let is_short = since.elapsed() < Duration::from_secs(PUSH_OPEN_SECONDS);
         self.failures = if is_short { self.failures + 1 } else { 0 };
         let pause = jittered(back_off(self.failures, None));
@@ -232,7 +232,7 @@ fn is_over(pause: Option<Instant>) -> bool {
 }
 
 /// Opens the stream at a URL.
-async fn open(fetcher: Fetcher, url: Url) -> OpenOutcome {
+async fn open_stream(fetcher: Fetcher, url: Url) -> OpenOutcome {
     let opening = fetcher.stream(&url, EVENTS_TYPE);
     // A transport without streams waits for the end of the answer, which never comes.
     let patience = Duration::from_secs(PUSH_OPEN_SECONDS);
@@ -243,14 +243,16 @@ async fn open(fetcher: Fetcher, url: Url) -> OpenOutcome {
         name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
     };
     match answer.status {
-        200 if answer.headers.iter().any(is_stream) => OpenOutcome::Stream(places(answer.body)),
+        200 if answer.headers.iter().any(is_stream) => {
+            OpenOutcome::Stream(told_places(answer.body))
+        }
         408 | 425 | 429 | 500..=599 => OpenOutcome::Failed,
         _ => OpenOutcome::Absent,
     }
 }
 
 /// Returns the places that a stream tells. An item without a place ends the stream.
-fn places(body: Pieces) -> Told {
+fn told_places(body: Pieces) -> PlaceStream {
     let messages = stream::unfold(
         (body, Messages::default()),
         |(mut body, mut messages)| async {

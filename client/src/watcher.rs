@@ -22,7 +22,7 @@ use simplefeed_core::{
     reader::FeedFault,
     replay::Bookmark,
     timestamp::Timestamp,
-    watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
+    watch::{FeedNumber, LookResult, NextAction, SourceNumber, SupResult, Watch, WatchTally},
 };
 use tokio::{
     sync::mpsc,
@@ -45,7 +45,7 @@ mod builder;
 
 use builder::Options;
 pub use builder::WatchBuilder;
-use journal::{Journal, Note};
+use journal::{JournalNote, NoteJournal};
 
 /// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
 const AHEAD: usize = 256;
@@ -61,7 +61,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 
 /// Item that [`FeedWatcher::next`] returns.
 #[derive(Clone, Debug)]
-pub enum Watched {
+pub enum WatchEvent {
     /// New entry of one of the feeds.
     Entry(WatchedEntry),
     /// Gap in a feed: the remembered entries have left the feed, and entries between may be lost.
@@ -135,7 +135,7 @@ pub enum WatchError {
 /// use std::time::Duration;
 /// use simplefeed_client::{
 ///     FeedWatcher, OnGap, Since, StateFolder, WakeBy, transport::Timeouts,
-///     watcher::{WatchBuilder, WatchError, Watched, WatchedEntry},
+///     watcher::{WatchBuilder, WatchError, WatchEvent, WatchedEntry},
 /// };
 ///
 /// # async fn index(entry: &WatchedEntry) {}
@@ -157,14 +157,14 @@ pub enum WatchError {
 ///     let mut feeds = builder.build()?;
 ///     loop {
 ///         match feeds.next().await? {
-///             Watched::Entry(entry) => {
+///             WatchEvent::Entry(entry) => {
 ///                 index(&entry).await;
 ///                 println!("{}: {}", entry.feed, entry.delivery.id());
 ///                 feeds.accept([&entry]).await?; // durable when it returns
 ///             }
-///             Watched::Gap { url, error } => eprintln!("{url}: {error}; entries may be lost"),
-///             Watched::Fault { url, fault } => eprintln!("{url}: {fault}"),
-///             Watched::Trouble { url, error } => eprintln!("{url}: {error}"),
+///             WatchEvent::Gap { url, error } => eprintln!("{url}: {error}; entries may be lost"),
+///             WatchEvent::Fault { url, fault } => eprintln!("{url}: {fault}"),
+///             WatchEvent::Trouble { url, error } => eprintln!("{url}: {error}"),
 ///         }
 ///         if feeds.ready() == 0 {
 ///             eprintln!("{:?}", feeds.tally());
@@ -176,7 +176,7 @@ pub enum WatchError {
 pub struct FeedWatcher {
     watch: Watch,
     began: time::Instant,
-    feeds: Vec<Feed>,
+    feeds: Vec<WatchedFeed>,
     options: Options,
     transport: Arc<dyn Transport>,
     origins: HashSet<Origin>,
@@ -184,11 +184,11 @@ pub struct FeedWatcher {
     tags: HashMap<SourceNumber, (Url, String)>,
     /// Looks at quick feeds that wait for a turn, in order: new looks, and looks that a turn left
     /// unfinished.
-    waiting: VecDeque<Turn>,
+    waiting: VecDeque<QueuedLook>,
     /// Looks at slow feeds that wait for a turn, in order. Their number never holds new looks back.
-    waiting_slow: VecDeque<Turn>,
+    waiting_slow: VecDeque<QueuedLook>,
     /// Looks in progress at each origin; an origin without any has no key.
-    busy: HashMap<Origin, Places>,
+    busy: HashMap<Origin, OriginPlaces>,
     /// Looks in progress at slow feeds.
     slow_looks: usize,
     /// Whether a search found no quick feed at an origin with a free place. A turn that ends or is
@@ -204,14 +204,14 @@ pub struct FeedWatcher {
     /// Sources with a wait: `None` while the wait is on the way, else the time before which no wait
     /// begins.
     waits: HashMap<SourceNumber, Option<time::Instant>>,
-    events: mpsc::Receiver<Event>,
-    tell: mpsc::Sender<Event>,
+    events: mpsc::Receiver<TaskEvent>,
+    tell: mpsc::Sender<TaskEvent>,
     /// Entries in the channel: read, and not returned by `next` yet.
     ahead: Arc<AtomicUsize>,
-    troubles: VecDeque<Watched>,
-    journal: Option<Journal>,
+    troubles: VecDeque<WatchEvent>,
+    journal: Option<NoteJournal>,
     /// Notes in the journal about feeds that are not watched now.
-    others: Vec<Note>,
+    others: Vec<JournalNote>,
     /// Digest of the token and the allowed origins, as the journal has it.
     asker: String,
     saved_at: time::Instant,
@@ -230,7 +230,7 @@ impl std::fmt::Debug for FeedWatcher {
 }
 
 #[derive(Debug)]
-struct Feed {
+struct WatchedFeed {
     /// URL without name and password, as messages and the journal show it.
     url: Arc<str>,
     /// Full URL, if it holds a name or a password.
@@ -246,7 +246,7 @@ struct Feed {
     delivered: u64,
     accepted: u64,
     /// Result of a finished look, held back until all entries of the look are accepted.
-    over: Option<Outcome>,
+    over: Option<LookOutcome>,
     /// Whether the feed was slow in the last turn: the look waited for [`QUICK_TURN`], or had no
     /// answer by the end of the turn.
     is_slow: bool,
@@ -258,7 +258,7 @@ struct Feed {
 
 /// Places at an origin that looks have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Places {
+struct OriginPlaces {
     all: usize,
     /// Those of slow feeds.
     slow: usize,
@@ -266,7 +266,7 @@ struct Places {
 
 /// A look that waits for its turn.
 #[derive(Debug)]
-struct Turn {
+struct QueuedLook {
     number: FeedNumber,
     origin: Origin,
     /// Consumer of a look that has had a turn, to go on where that turn stopped.
@@ -276,8 +276,8 @@ struct Turn {
 }
 
 #[derive(Debug)]
-struct Outcome {
-    looked: Looked,
+struct LookOutcome {
+    looked: LookResult,
     place: Option<Bookmark>,
     /// Whether the feed is slow, as far as the last turn shows.
     is_slow: bool,
@@ -285,14 +285,14 @@ struct Outcome {
 
 #[expect(clippy::large_enum_variant, reason = "few of them live at a time")]
 #[derive(Debug)]
-enum Event {
+enum TaskEvent {
     Entry(FeedNumber, Delivery),
     /// A look that goes on after others have had their turn, and whether no answer came in this
     /// turn.
     Paused(FeedNumber, Box<Consumer>, bool),
     Gap(FeedNumber, ConsumerError),
     Fault(FeedNumber, FeedFault),
-    Looked(FeedNumber, Outcome, Option<ConsumerError>),
+    Looked(FeedNumber, LookOutcome, Option<ConsumerError>),
     Heard(SourceNumber, Url, Result<Option<FetchedSup>, FetchError>),
     /// A wait for the next updates has ended.
     Waited(SourceNumber, Result<Option<FetchedSup>, FetchError>),
@@ -312,7 +312,7 @@ impl FeedWatcher {
     /// # Errors
     ///
     /// [`WatchError::State`] if the watcher's state cannot be saved.
-    pub async fn next(&mut self) -> Result<Watched, WatchError> {
+    pub async fn next(&mut self) -> Result<WatchEvent, WatchError> {
         loop {
             if let Some(trouble) = self.troubles.pop_front() {
                 return Ok(trouble);
@@ -325,8 +325,8 @@ impl FeedWatcher {
                 // fill it.
                 biased;
                 event = self.events.recv() => {
-                    if let Some(entry) = event.and_then(|event| self.take(event)) {
-                        return Ok(Watched::Entry(entry));
+                    if let Some(entry) = event.and_then(|event| self.take_event(event)) {
+                        return Ok(WatchEvent::Entry(entry));
                     }
                 }
                 // A task that ended makes room for the next look or request.
@@ -336,7 +336,7 @@ impl FeedWatcher {
                 () = time::sleep_until(wakes) => {
                     // Feeds without news never pass `accept`, so a timer saves their state.
                     if time::Instant::now() >= save_at {
-                        self.remember()?;
+                        self.save_changes()?;
                     }
                 }
             }
@@ -383,7 +383,7 @@ impl FeedWatcher {
             self.end_look(number);
         }
         // One write for all feeds: each write waits for the disk.
-        self.remember()
+        self.save_changes()
     }
 
     /// Saves the state of feeds without news, as a timer does every five seconds anyway. The state
@@ -396,11 +396,11 @@ impl FeedWatcher {
     /// [`WatchError::State`].
     #[expect(clippy::unused_async, reason = "as for `accept`")]
     pub async fn save(&mut self) -> Result<(), WatchError> {
-        self.remember()
+        self.save_changes()
     }
 
     /// Returns the counts of looks, SUP documents and gaps so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> WatchTally {
         self.watch.tally()
     }
 
@@ -419,12 +419,12 @@ impl FeedWatcher {
         // A limit of their own: feeds that answer slowly must not delay SUP documents.
         while self.hearings.len() < HEARD_TOGETHER_MAX {
             match self.watch.next_document(now) {
-                Next::Hear {
+                NextAction::Hear {
                     source,
                     document,
                     url,
                     fresh,
-                } => self.hear(source, &document, url, fresh),
+                } => self.begin_hearing(source, &document, url, fresh),
                 next => {
                     due = next.due();
                     break;
@@ -434,7 +434,7 @@ impl FeedWatcher {
         // In the order in which they are due, so that slow feeds let others have their turn.
         while self.waiting.len() < WAITING_MAX {
             match self.watch.next_feed(now) {
-                Next::Look { feed, fresh } => self.wait_for_turn(feed, fresh),
+                NextAction::Look { feed, fresh } => self.wait_for_turn(feed, fresh),
                 next => {
                     due = due.into_iter().chain(next.due()).min();
                     break;
@@ -444,7 +444,7 @@ impl FeedWatcher {
         while self.looks.len() < WATCHED_TOGETHER_MAX
             && let Some(turn) = self.next_turn()
         {
-            self.look(turn);
+            self.spawn_look(turn);
         }
         due.map(|due| self.began + due)
     }
@@ -454,16 +454,16 @@ impl FeedWatcher {
         feed.look += 1;
         feed.is_looked_at = true;
         (feed.delivered, feed.accepted) = (0, 0);
-        let turn = Turn {
+        let turn = QueuedLook {
             number,
             origin: feed.origin.clone(),
             consumer: None,
             fresh,
         };
-        self.queue(turn);
+        self.queue_turn(turn);
     }
 
-    fn queue(&mut self, turn: Turn) {
+    fn queue_turn(&mut self, turn: QueuedLook) {
         if self.is_slow(turn.number) {
             self.waiting_slow.push_back(turn);
             self.is_slow_blocked = false;
@@ -476,7 +476,7 @@ impl FeedWatcher {
     /// Returns the first due look at an origin below the limits of parallel looks. Slow feeds share
     /// some of the places, so that they do not hold up the other feeds. They have every second
     /// turn, so that the other feeds do not hold them up.
-    fn next_turn(&mut self) -> Option<Turn> {
+    fn next_turn(&mut self) -> Option<QueuedLook> {
         let slow_first = !self.was_slow_turn;
         let slow = slow_first.then(|| self.next_slow_turn()).flatten();
         let (turn, is_slow) = slow
@@ -492,24 +492,24 @@ impl FeedWatcher {
         Some(turn)
     }
 
-    fn next_quick_turn(&mut self) -> Option<Turn> {
+    fn next_quick_turn(&mut self) -> Option<QueuedLook> {
         // Each entry comes by here, and the queue may be long.
         if self.is_quick_blocked {
             return None;
         }
         // Not always the head of the queue: one busy origin would hold up all others.
-        let is_free = |turn: &Turn| self.places(turn).all < WATCHED_PER_ORIGIN_MAX;
+        let is_free = |turn: &QueuedLook| self.places_at(turn).all < WATCHED_PER_ORIGIN_MAX;
         let first = self.waiting.iter().position(is_free);
         self.is_quick_blocked = first.is_none();
         self.waiting.remove(first?)
     }
 
-    fn next_slow_turn(&mut self) -> Option<Turn> {
+    fn next_slow_turn(&mut self) -> Option<QueuedLook> {
         if self.slow_looks >= SLOW_TOGETHER_MAX || self.is_slow_blocked {
             return None;
         }
-        let is_free = |turn: &Turn| {
-            let places = self.places(turn);
+        let is_free = |turn: &QueuedLook| {
+            let places = self.places_at(turn);
             places.all < WATCHED_PER_ORIGIN_MAX && places.slow < SLOW_PER_ORIGIN_MAX
         };
         // A bound on the work: any number of slow feeds may wait.
@@ -524,17 +524,17 @@ impl FeedWatcher {
     }
 
     /// Returns the places in use at the origin of a turn.
-    fn places(&self, turn: &Turn) -> Places {
+    fn places_at(&self, turn: &QueuedLook) -> OriginPlaces {
         self.busy.get(&turn.origin).copied().unwrap_or_default()
     }
 
     fn is_slow(&self, number: FeedNumber) -> bool {
-        let feed = self.feeds.get(index(number));
+        let feed = self.feeds.get(index_of(number));
         feed.is_some_and(|feed| feed.is_slow)
     }
 
-    fn look(&mut self, turn: Turn) {
-        let Turn {
+    fn spawn_look(&mut self, turn: QueuedLook) {
+        let QueuedLook {
             number,
             consumer,
             fresh,
@@ -558,8 +558,8 @@ impl FeedWatcher {
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
         self.looks.spawn(async move {
             let event = match consumer {
-                Ok(consumer) => read(number, consumer, &tell, &ahead, turn).await,
-                Err(error) => Event::Looked(number, failed_with(false, &error), Some(error)),
+                Ok(consumer) => read_feed(number, consumer, &tell, &ahead, turn).await,
+                Err(error) => TaskEvent::Looked(number, failed_with(false, &error), Some(error)),
             };
             // Sending fails only once the watcher is dropped.
             drop(tell.send(event).await);
@@ -600,7 +600,7 @@ impl FeedWatcher {
         }
     }
 
-    fn hear(&mut self, source: SourceNumber, document: &Url, url: Url, fresh: bool) {
+    fn begin_hearing(&mut self, source: SourceNumber, document: &Url, url: Url, fresh: bool) {
         // The token is for the feeds' origin; a SUP document may be elsewhere.
         let is_of_feeds = self.origins.contains(&document.origin());
         let fetcher = self.options.fetcher(document, is_of_feeds, &self.transport);
@@ -612,14 +612,14 @@ impl FeedWatcher {
         let tell = self.tell.clone();
         self.hearings.spawn(async move {
             let heard = fetcher.sup(&url, known.as_deref(), fresh).await;
-            drop(tell.send(Event::Heard(source, url, heard)).await);
+            drop(tell.send(TaskEvent::Heard(source, url, heard)).await);
         });
     }
 
     /// Handles the event of a task. Returns the entry to hand over, if the event is one.
-    fn take(&mut self, event: Event) -> Option<WatchedEntry> {
+    fn take_event(&mut self, event: TaskEvent) -> Option<WatchedEntry> {
         match event {
-            Event::Entry(number, delivery) => {
+            TaskEvent::Entry(number, delivery) => {
                 self.ahead.fetch_sub(1, Ordering::Relaxed);
                 let feed = self.feed_mut(number);
                 feed.delivered = delivery.number;
@@ -630,12 +630,12 @@ impl FeedWatcher {
                     look: feed.look,
                 });
             }
-            Event::Paused(number, consumer, is_slow) => {
+            TaskEvent::Paused(number, consumer, is_slow) => {
                 self.end_turn(number);
                 let feed = self.feed_mut(number);
                 feed.is_slow = is_slow;
                 let origin = feed.origin.clone();
-                self.queue(Turn {
+                self.queue_turn(QueuedLook {
                     number,
                     origin,
                     consumer: Some(consumer),
@@ -643,20 +643,20 @@ impl FeedWatcher {
                     fresh: false,
                 });
             }
-            Event::Gap(number, error) => {
+            TaskEvent::Gap(number, error) => {
                 let url = Arc::clone(&self.feed_mut(number).url);
                 let error = Arc::new(error);
-                self.troubles.push_back(Watched::Gap { url, error });
+                self.troubles.push_back(WatchEvent::Gap { url, error });
             }
-            Event::Fault(number, fault) => {
+            TaskEvent::Fault(number, fault) => {
                 let feed = self.feed_mut(number);
                 let (url, bit) = (Arc::clone(&feed.url), 1 << fault.kind());
                 if feed.faults & bit == 0 {
                     feed.faults |= bit;
-                    self.troubles.push_back(Watched::Fault { url, fault });
+                    self.troubles.push_back(WatchEvent::Fault { url, fault });
                 }
             }
-            Event::Looked(number, outcome, error) => {
+            TaskEvent::Looked(number, outcome, error) => {
                 self.end_turn(number);
                 let feed = self.feed_mut(number);
                 feed.is_slow = outcome.is_slow;
@@ -666,13 +666,13 @@ impl FeedWatcher {
                     .extend(error.map(|error| trouble_with(url, error)));
                 self.end_look(number);
             }
-            Event::Heard(source, url, heard) => self.heard(source, url, heard),
-            Event::Waited(source, heard) => self.waited(source, heard),
+            TaskEvent::Heard(source, url, heard) => self.take_heard(source, url, heard),
+            TaskEvent::Waited(source, heard) => self.end_wait(source, heard),
         }
         None
     }
 
-    fn heard(
+    fn take_heard(
         &mut self,
         source: SourceNumber,
         url: Url,
@@ -680,7 +680,7 @@ impl FeedWatcher {
     ) {
         let now = self.began.elapsed();
         let heard = match heard {
-            Ok(None) => Heard::Same,
+            Ok(None) => SupResult::Same,
             Ok(Some(fetched)) => {
                 let FetchedSup {
                     document,
@@ -693,9 +693,9 @@ impl FeedWatcher {
                     self.keep_tag(source, url, tag);
                 }
                 if let Some(wait) = wait {
-                    self.wait(source, wait, time::Instant::now());
+                    self.begin_wait(source, wait, time::Instant::now());
                 }
-                Heard::Document(document)
+                SupResult::Document(document)
             }
             Err(error) => {
                 // The next request is unconditional, and so fetches the document even if the tag is
@@ -704,7 +704,7 @@ impl FeedWatcher {
                 let retry_after = error.retry_after();
                 self.troubles
                     .push_back(trouble_with(url.as_str().into(), error.into()));
-                Heard::Nothing { retry_after }
+                SupResult::Nothing { retry_after }
             }
         };
         self.watch.heard(source, now, heard);
@@ -712,7 +712,7 @@ impl FeedWatcher {
 
     /// Begins a wait, at some time, for updates of a source after the known ones. Polls go on
     /// beside the wait, and find whatever the wait loses.
-    fn wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
+    fn begin_wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
         // Pauses that are over leave the map, also those of forgotten sources.
         self.waits
             .retain(|_, until| until.is_none_or(|until| at < until));
@@ -728,13 +728,13 @@ impl FeedWatcher {
         self.waiting_for_updates.spawn(async move {
             time::sleep_until(at).await;
             let heard = fetcher.sup(&url, None, true).await;
-            drop(tell.send(Event::Waited(source, heard)).await);
+            drop(tell.send(TaskEvent::Waited(source, heard)).await);
         });
     }
 
     /// Handles the end of a wait, and begins the next one. Where a server or a proxy does not wait,
     /// only polls find updates for a while.
-    fn waited(&mut self, source: SourceNumber, heard: Result<Option<FetchedSup>, FetchError>) {
+    fn end_wait(&mut self, source: SourceNumber, heard: Result<Option<FetchedSup>, FetchError>) {
         let now = time::Instant::now();
         let Ok(Some(fetched)) = heard else {
             return self.wait_absent(source, now);
@@ -747,7 +747,7 @@ impl FeedWatcher {
             // A large document costs the server and the watcher as much as many small ones.
             let pause = second + second * (updates / UPDATES_A_SECOND);
             if let Some(url) = fetched.wait {
-                self.wait(source, url, now + jittered(pause));
+                self.begin_wait(source, url, now + jittered(pause));
             }
         } else {
             // A cache that drops the query would be asked every second.
@@ -776,7 +776,7 @@ impl FeedWatcher {
         let Some(outcome) = feed.over.take_if(|_| feed.accepted == feed.delivered) else {
             return;
         };
-        let Outcome { looked, place, .. } = outcome;
+        let LookOutcome { looked, place, .. } = outcome;
         feed.is_looked_at = false;
         // A failed look has no place: the last accepted one stays.
         if place.is_some() {
@@ -788,15 +788,15 @@ impl FeedWatcher {
 
     /// Saves all changes since the last save, durably: feeds first, then the progress through SUP
     /// documents.
-    fn remember(&mut self) -> Result<(), WatchError> {
+    fn save_changes(&mut self) -> Result<(), WatchError> {
         // Set before the write: a disk that fails is not asked again at once.
         self.saved_at = time::Instant::now();
         self.changed.extend(self.watch.take_changed());
         let changed = self.changed.iter().map(|number| self.note_of(*number));
-        let mut notes: Vec<Note> = changed.collect();
+        let mut notes: Vec<JournalNote> = changed.collect();
         // Feeds that need a look come first: a crash in mid-write must not make them wait for an
         // update.
-        notes.sort_by_key(Note::is_told);
+        notes.sort_by_key(JournalNote::is_told);
         let heard_until: HashMap<Url, Timestamp> = self
             .watch
             .heard_until()
@@ -805,10 +805,10 @@ impl FeedWatcher {
         // Behind the feeds: updates count as known only once the feeds that had them are noted.
         for (url, updated) in &heard_until {
             if self.heard_until.get(url) != Some(updated) {
-                notes.push(Note::heard(url, *updated));
+                notes.push(JournalNote::heard(url, *updated));
             }
         }
-        self.note(&notes)?;
+        self.write_notes(&notes)?;
         // Only after the write: a failed one leaves everything to the next attempt.
         self.changed.clear();
         self.heard_until = heard_until;
@@ -816,7 +816,7 @@ impl FeedWatcher {
     }
 
     /// Writes notes to the journal, if there is a state folder.
-    fn note(&mut self, notes: &[Note]) -> Result<(), StateError> {
+    fn write_notes(&mut self, notes: &[JournalNote]) -> Result<(), StateError> {
         // Taken out of `self` during the call, because the closure reads the rest.
         let Some(mut journal) = self.journal.take() else {
             return Ok(());
@@ -826,34 +826,34 @@ impl FeedWatcher {
         noted
     }
 
-    fn all_notes(&self) -> Vec<Note> {
+    fn all_notes(&self) -> Vec<JournalNote> {
         let feeds = (0..).map(FeedNumber).take(self.feeds.len());
         let feeds = feeds.map(|number| self.note_of(number));
         let heard = self.watch.heard_until();
-        let heard = heard.map(|(url, updated)| Note::heard(url, updated));
-        let asker = Note::Asker {
+        let heard = heard.map(|(url, updated)| JournalNote::heard(url, updated));
+        let asker = JournalNote::Asker {
             asker: self.asker.clone(),
         };
         let others = self.others.iter().cloned().chain([asker]);
         feeds.chain(others).chain(heard).collect()
     }
 
-    fn note_of(&self, number: FeedNumber) -> Note {
-        let feed = self.feeds.get(index(number)).expect(IN_ORDER);
+    fn note_of(&self, number: FeedNumber) -> JournalNote {
+        let feed = self.feeds.get(index_of(number)).expect(IN_ORDER);
         // After a restart, a half-read feed needs a look, so the note omits the SUP address.
         let is_half_read = feed.is_looked_at && feed.accepted > 0;
         let told_by = self.watch.told_by(number);
         let told_by = told_by.filter(|_| feed.place.is_some() && !is_half_read);
-        Note::feed(&feed.url, feed.place.as_ref(), told_by)
+        JournalNote::feed(&feed.url, feed.place.as_ref(), told_by)
     }
 
-    fn feed_mut(&mut self, number: FeedNumber) -> &mut Feed {
-        self.feeds.get_mut(index(number)).expect(IN_ORDER)
+    fn feed_mut(&mut self, number: FeedNumber) -> &mut WatchedFeed {
+        self.feeds.get_mut(index_of(number)).expect(IN_ORDER)
     }
 }
 
-fn trouble_with(url: Arc<str>, error: ConsumerError) -> Watched {
-    Watched::Trouble {
+fn trouble_with(url: Arc<str>, error: ConsumerError) -> WatchEvent {
+    WatchEvent::Trouble {
         url,
         error: Arc::new(error),
     }
@@ -868,30 +868,30 @@ fn resume_panic(ended: Result<(), JoinError>) {
     }
 }
 
-fn index(number: FeedNumber) -> usize {
+fn index_of(number: FeedNumber) -> usize {
     usize::try_from(number.0).expect("32 bits fit into an index")
 }
 
-fn failed(news: bool, for_good: bool, retry_after: Option<Duration>) -> Outcome {
-    let looked = Looked::Failed {
+fn failed_outcome(news: bool, for_good: bool, retry_after: Option<Duration>) -> LookOutcome {
+    let looked = LookResult::Failed {
         news,
         for_good,
         retry_after,
     };
     let (place, is_slow) = (None, false);
-    Outcome {
+    LookOutcome {
         looked,
         place,
         is_slow,
     }
 }
 
-fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
+fn failed_with(news: bool, error: &ConsumerError) -> LookOutcome {
     let retry_after = match error {
         ConsumerError::Fetch(error) => error.retry_after(),
         _ => None,
     };
-    failed(news, !error.is_transient(), retry_after)
+    failed_outcome(news, !error.is_transient(), retry_after)
 }
 
 /// Time of a turn.
@@ -903,13 +903,13 @@ struct Time {
 }
 
 /// Reads a feed up to the end of the feed or of the turn, and sends new entries to the watcher.
-async fn read(
+async fn read_feed(
     number: FeedNumber,
     mut consumer: Box<Consumer>,
-    tell: &mpsc::Sender<Event>,
+    tell: &mpsc::Sender<TaskEvent>,
     ahead: &AtomicUsize,
     turn: Time,
-) -> Event {
+) -> TaskEvent {
     let answers = consumer.answers();
     // Without the time that the caller takes to handle entries.
     let mut asked = Duration::ZERO;
@@ -921,16 +921,16 @@ async fn read(
         let next = time::timeout_at(turn.end, consumer.next()).await;
         asked += began.elapsed();
         is_idle &= consumer.answers() == answers && !matches!(next, Ok(Ok(Some(_))));
-        let over = |outcome: Outcome| Outcome {
+        let over = |outcome: LookOutcome| LookOutcome {
             is_slow: asked >= QUICK_TURN,
             ..outcome
         };
         for fault in consumer.take_faults() {
-            drop(tell.send(Event::Fault(number, fault)).await);
+            drop(tell.send(TaskEvent::Fault(number, fault)).await);
         }
         // Before the entry: the gap lies in front of it.
         if let Some(gap) = consumer.take_gap() {
-            drop(tell.send(Event::Gap(number, gap.into())).await);
+            drop(tell.send(TaskEvent::Gap(number, gap.into())).await);
         }
         match next {
             Ok(Ok(Some(delivery))) => {
@@ -938,26 +938,26 @@ async fn read(
                 ahead.fetch_add(1, Ordering::Relaxed);
                 // This consumer has no store: `FeedWatcher::accept` saves the caller's acceptance.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
-                if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
-                    return Event::Looked(number, failed(news, false, None), None);
+                if !is_kept || tell.send(TaskEvent::Entry(number, delivery)).await.is_err() {
+                    return TaskEvent::Looked(number, failed_outcome(news, false, None), None);
                 }
             }
             Ok(Ok(None)) => {
-                let looked = Looked::Read {
+                let looked = LookResult::Read {
                     news,
                     stale: consumer.is_stale(),
                     sup: consumer.announced(),
                 };
                 let (place, is_slow) = (consumer.place(), false);
-                let outcome = Outcome {
+                let outcome = LookOutcome {
                     looked,
                     place,
                     is_slow,
                 };
-                return Event::Looked(number, over(outcome), None);
+                return TaskEvent::Looked(number, over(outcome), None);
             }
             Ok(Err(error)) => {
-                return Event::Looked(number, over(failed_with(news, &error)), Some(error));
+                return TaskEvent::Looked(number, over(failed_with(news, &error)), Some(error));
             }
             // A turn without any answer: the next one would begin the same request again, for ever.
             Err(_turn_is_over)
@@ -965,12 +965,12 @@ async fn read(
                     && is_idle
                     && let Some(error) = consumer.overdue() =>
             {
-                return Event::Looked(number, over(failed_with(news, &error)), Some(error));
+                return TaskEvent::Looked(number, over(failed_with(news, &error)), Some(error));
             }
             Err(_turn_is_over) => {
                 // A paused look may wait long, and holds no connection meanwhile.
                 consumer.pause();
-                return Event::Paused(number, consumer, is_idle);
+                return TaskEvent::Paused(number, consumer, is_idle);
             }
         }
     }

@@ -37,24 +37,24 @@ use crate::{
     consumer::{Builder, Consumer, ConsumerError},
     delivery::Delivery,
     error::error_text,
-    policy::{Decision, Policy},
+    policy::{Policy, PolicyDecision},
     state::{
-        StateError, StateFolder, What,
-        parked::{NewParkedEntry, Parked},
+        EntryOutcome, StateError, StateFolder,
+        parked::{NewParkedEntry, ParkedEntry},
     },
 };
 
 mod retrying;
 mod window;
 
-pub use retrying::{Retried, drop_parked, retry};
-use window::Window;
+pub use retrying::{RetryTally, drop_parked, retry};
+use window::EntryWindow;
 
 /// Any error that a handler may return.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
 /// Returns the key of an entry, if it has one.
-type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
+type KeyFunction = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 
 /// Error of a handler that was interrupted from outside: the attempt counts for nothing, and the
 /// entry is handed over again.
@@ -62,19 +62,19 @@ type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::worker::{HandlerError, Interrupted};
+/// use simplefeed_client::worker::{HandlerError, Interruption};
 ///
 /// fn ended(command: std::process::ExitStatus, was_asked_to_stop: bool) -> Result<(), HandlerError> {
 ///     match command.success() {
 ///         true => Ok(()),
-///         false if was_asked_to_stop => Err(Interrupted.into()),
+///         false if was_asked_to_stop => Err(Interruption.into()),
 ///         false => Err(command.to_string().into()),
 ///     }
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the attempt was interrupted")]
-pub struct Interrupted;
+pub struct Interruption;
 
 /// Error of a handler that can handle no entry at all, since its program does not exist, for
 /// instance. The attempt counts for nothing, and the worker stops.
@@ -93,7 +93,7 @@ pub struct CannotRun(pub String);
 
 /// How a handler failed.
 #[derive(Debug)]
-enum Failure {
+enum HandlerFailure {
     /// With this error, which the policy decides about.
     Failed(String),
     /// The handler was interrupted, which is no failure.
@@ -102,9 +102,9 @@ enum Failure {
     CannotRun(String),
 }
 
-impl From<HandlerError> for Failure {
+impl From<HandlerError> for HandlerFailure {
     fn from(error: HandlerError) -> Self {
-        if error.is::<Interrupted>() {
+        if error.is::<Interruption>() {
             return Self::Interrupted;
         }
         match error.downcast::<CannotRun>() {
@@ -223,12 +223,12 @@ pub struct Worker {
     attempts: NonZeroU32,
     attempt_time: Duration,
     parked_max: usize,
-    key: Option<Key>,
+    key: Option<KeyFunction>,
     concurrency: NonZeroUsize,
-    window: Window,
+    window: EntryWindow,
     /// Entry parked last by a process before this one, which may have ended before noting the entry
     /// as done.
-    parked_before: Option<Parked>,
+    parked_before: Option<ParkedEntry>,
     /// Place before the window, unless the consumer has kept that place.
     done: Option<Bookmark>,
     /// Whether the folder has the place and the window as they are.
@@ -237,7 +237,7 @@ pub struct Worker {
 
 /// Outcome of one entry in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum RunOutcome {
     Handled,
     Skipped,
     Parked,
@@ -246,7 +246,7 @@ enum Outcome {
 /// Event that a worker waited for.
 enum Happening {
     /// A handler came to an end.
-    Ended(u64, Result<(), Failure>),
+    Ended(u64, Result<(), HandlerFailure>),
     Read(Result<Option<Delivery>, WorkerError>),
     /// A pause is over.
     Due,
@@ -257,7 +257,7 @@ enum Happening {
 
 /// Work that a run still does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RunStage {
     /// Reads and handles entries.
     Reading,
     /// Handles the entries in hand: a consumer that does not follow is caught up.
@@ -292,7 +292,7 @@ impl Worker {
             parked_max: PARKED_MAX,
             key: None,
             concurrency: NonZeroUsize::MIN,
-            window: Window::new(begun),
+            window: EntryWindow::new(begun),
             parked_before,
             done: None,
             is_noted: true,
@@ -404,11 +404,15 @@ impl Worker {
         F: Future<Output = Result<(), HandlerError>>,
     {
         let mut tally = Tally::default();
-        let run = Run(self);
+        let run = WorkerRun(self);
         let ended = run.0.handle_all(stop, &mut handler, &mut tally).await;
         drop(run);
         // An error of the next entry must not forget that this one is handled.
-        let noted = if self.is_noted { Ok(()) } else { self.note() };
+        let noted = if self.is_noted {
+            Ok(())
+        } else {
+            self.note_place()
+        };
         ended.and(noted).map(|()| tally)
     }
 
@@ -424,17 +428,19 @@ impl Worker {
         let mut stop = pin!(stop.fuse());
         let mut running = FuturesUnordered::new();
         let mut ended = Ok(());
-        let mut stage = Stage::Reading;
+        let mut stage = RunStage::Reading;
         loop {
             // Before anything begins: a worker that is asked to stop begins nothing.
             let mut step = Ok(());
-            if stage != Stage::Stopping && stop.as_mut().now_or_never().is_some() {
-                stage = Stage::Stopping;
-                step = self.excuse();
+            if stage != RunStage::Stopping && stop.as_mut().now_or_never().is_some() {
+                stage = RunStage::Stopping;
+                step = self.excuse_running();
             }
-            if stage != Stage::Stopping {
+            if stage != RunStage::Stopping {
                 let mut begun = vec![];
-                step = self.start(running.len(), stage, tally, &mut begun).await;
+                step = self
+                    .start_ready(running.len(), stage, tally, &mut begun)
+                    .await;
                 for number in begun {
                     let delivery = self.window.slot(number).map(|slot| &slot.delivery);
                     running.extend(delivery.map(|delivery| {
@@ -444,47 +450,49 @@ impl Worker {
                 }
             }
             if step.is_ok() {
-                let happening = self.wait(stop.as_mut(), &mut running, stage).await;
+                let happening = self.wait_for_next(stop.as_mut(), &mut running, stage).await;
                 step = match happening {
                     Happening::Nothing => return ended,
                     Happening::Due => Ok(()),
-                    Happening::Ended(number, result) => self.end(number, result, tally).await,
+                    Happening::Ended(number, result) => {
+                        self.end_attempt(number, result, tally).await
+                    }
                     Happening::Read(Ok(Some(delivery))) => self.take_in_hand(delivery, tally).await,
                     Happening::Read(Err(error)) => Err(error),
                     Happening::Read(Ok(None)) => {
-                        stage = Stage::CaughtUp;
+                        stage = RunStage::CaughtUp;
                         Ok(())
                     }
                     Happening::Stop => {
-                        stage = Stage::Stopping;
-                        self.excuse()
+                        stage = RunStage::Stopping;
+                        self.excuse_running()
                     }
                 };
             }
             if let Err(error) = step {
                 // A handler that has begun comes to its end; the first error is the cause of the
                 // others.
-                stage = Stage::Stopping;
+                stage = RunStage::Stopping;
                 ended = ended.and(Err(error));
             }
         }
     }
 
     /// Waits for the next thing to happen.
-    async fn wait<R>(
+    async fn wait_for_next<R>(
         &mut self,
         stop: Pin<&mut impl FusedFuture<Output = ()>>,
         running: &mut FuturesUnordered<R>,
-        stage: Stage,
+        stage: RunStage,
     ) -> Happening
     where
-        R: Future<Output = (u64, Result<(), Failure>)>,
+        R: Future<Output = (u64, Result<(), HandlerFailure>)>,
     {
-        let goes_on = stage != Stage::Stopping;
+        let goes_on = stage != RunStage::Stopping;
         // A pause that is over changes nothing while all handlers run.
         let is_free = running.len() < self.window.handlers_max(self.concurrency);
         let due = self.window.next_due().filter(|_| goes_on && is_free);
-        let reads = stage == Stage::Reading && self.window.has_room(self.concurrency);
+        let reads = stage == RunStage::Reading && self.window.has_room(self.concurrency);
         if !reads && running.is_empty() && due.is_none() {
             return Happening::Nothing;
         }
@@ -499,14 +507,14 @@ impl Worker {
 
     /// Takes ready entries in hand, and counts on the disk the attempts that begin now. Adds the
     /// numbers of their entries to `begun`, even if the decision about a later entry fails.
-    async fn start(
+    async fn start_ready(
         &mut self,
         running: usize,
-        stage: Stage,
+        stage: RunStage,
         tally: &mut Tally,
         begun: &mut Vec<u64>,
     ) -> Result<(), WorkerError> {
-        while stage == Stage::Reading
+        while stage == RunStage::Reading
             && self.consumer.ready() > 0
             && self.window.has_room(self.concurrency)
             && let Some(delivery) = next_of(&mut self.consumer).await?
@@ -537,7 +545,7 @@ impl Worker {
             self.is_noted = false;
             // On the disk before the handlers run, so that an attempt that kills the process
             // counts.
-            if let Err(error) = self.note() {
+            if let Err(error) = self.note_place() {
                 // These handlers do not run, so their attempts do not count.
                 for number in begun.drain(..) {
                     if let Some(slot) = self.window.slot(number) {
@@ -565,11 +573,11 @@ impl Worker {
         let is_finished = self.window.admit(delivery, key);
         if is_parked? && !is_finished {
             return self
-                .finish(self.window.last(), Outcome::Parked, tally)
+                .finish_entry(self.window.last(), RunOutcome::Parked, tally)
                 .await;
         }
         if is_finished {
-            self.let_go(Outcome::Handled).await?;
+            self.let_go(RunOutcome::Handled).await?;
         }
         Ok(())
     }
@@ -589,42 +597,43 @@ impl Worker {
             && self.state.holds_key(key)
         {
             self.park_entry(number, None)?;
-            self.finish(number, Outcome::Parked, tally).await?;
+            self.finish_entry(number, RunOutcome::Parked, tally).await?;
             return Ok(false);
         }
         let decision = self
             .policy
             .after(slot.attempt.count, slot.attempts_here(), self.attempts);
         match decision {
-            Decision::Try(Duration::ZERO) => Ok(true),
-            Decision::Try(pause) => {
+            PolicyDecision::Try(Duration::ZERO) => Ok(true),
+            PolicyDecision::Try(pause) => {
                 slot.wait_until(Instant::now() + pause);
                 Ok(false)
             }
-            Decision::Skip => {
+            PolicyDecision::Skip => {
                 let (delivery, attempt) = (slot.delivery.clone(), slot.attempt.clone());
                 // Without an error, the process ended during the last attempt.
                 let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
                 self.state
-                    .record(What::Skipped, &delivery, attempt.count, why)?;
+                    .record(EntryOutcome::Skipped, &delivery, attempt.count, why)?;
                 self.consumer.observer().skipped(&delivery);
-                self.finish(number, Outcome::Skipped, tally).await?;
+                self.finish_entry(number, RunOutcome::Skipped, tally)
+                    .await?;
                 Ok(false)
             }
-            Decision::Park => {
+            PolicyDecision::Park => {
                 let attempt = slot.attempt.clone();
                 self.park_entry(number, Some(&attempt))?;
-                self.finish(number, Outcome::Parked, tally).await?;
+                self.finish_entry(number, RunOutcome::Parked, tally).await?;
                 Ok(false)
             }
         }
     }
 
     /// Notes how an attempt ended.
-    async fn end(
+    async fn end_attempt(
         &mut self,
         number: u64,
-        result: Result<(), Failure>,
+        result: Result<(), HandlerFailure>,
         tally: &mut Tally,
     ) -> Result<(), WorkerError> {
         let Some(slot) = self.window.slot(number) else {
@@ -634,22 +643,23 @@ impl Worker {
         match result {
             Ok(()) => {
                 self.consumer.observer().handled(&delivery);
-                self.finish(number, Outcome::Handled, tally).await?;
+                self.finish_entry(number, RunOutcome::Handled, tally)
+                    .await?;
                 // Only the mark for health checks, and last: a failure to write the mark must not
                 // count as a failure of the entry.
                 Ok(self.state.handled()?)
             }
-            Err(Failure::Interrupted) => {
+            Err(HandlerFailure::Interrupted) => {
                 slot.take_back(Instant::now() + INTERRUPTED_PAUSE);
                 self.is_noted = false;
                 Ok(())
             }
-            Err(Failure::CannotRun(reason)) => {
+            Err(HandlerFailure::CannotRun(reason)) => {
                 slot.take_back(Instant::now());
                 self.is_noted = false;
                 Err(WorkerError::CannotRun { reason })
             }
-            Err(Failure::Failed(error)) => {
+            Err(HandlerFailure::Failed(error)) => {
                 slot.fail(error);
                 self.is_noted = false;
                 let attempt = slot.attempt.clone();
@@ -661,16 +671,16 @@ impl Worker {
     }
 
     /// Counts the outcome of an entry, and moves the place behind finished entries.
-    async fn finish(
+    async fn finish_entry(
         &mut self,
         number: u64,
-        outcome: Outcome,
+        outcome: RunOutcome,
         tally: &mut Tally,
     ) -> Result<(), WorkerError> {
         match outcome {
-            Outcome::Handled => tally.handled += 1,
-            Outcome::Skipped => tally.skipped += 1,
-            Outcome::Parked => tally.parked += 1,
+            RunOutcome::Handled => tally.handled += 1,
+            RunOutcome::Skipped => tally.skipped += 1,
+            RunOutcome::Parked => tally.parked += 1,
         }
         if let Some(slot) = self.window.slot(number) {
             slot.finish();
@@ -680,13 +690,13 @@ impl Worker {
 
     /// Moves the place behind the finished entries. The place is kept at once if no other entry is
     /// ready, or if a repeat would show in the record; else together with the next attempt.
-    async fn let_go(&mut self, outcome: Outcome) -> Result<(), WorkerError> {
+    async fn let_go(&mut self, outcome: RunOutcome) -> Result<(), WorkerError> {
         let last = self.window.pop_finished();
         self.is_noted = false;
         if let Some(last) = &last {
             self.done = Some(last.bookmark());
         }
-        let shows = outcome != Outcome::Handled;
+        let shows = outcome != RunOutcome::Handled;
         let is_due = shows || self.consumer.ready() == 0;
         match last {
             // The consumer keeps the bookmark alone, and would forget the entries in hand behind
@@ -697,22 +707,22 @@ impl Worker {
                 self.is_noted = true;
                 Ok(())
             }
-            _ if shows || is_due => self.note(),
+            _ if shows || is_due => self.note_place(),
             // A handled entry needs no write of its own while others are ready.
             _ => Ok(()),
         }
     }
 
     /// Excuses the attempts that run, durably: the process may be ended before the attempts end.
-    fn excuse(&mut self) -> Result<(), WorkerError> {
+    fn excuse_running(&mut self) -> Result<(), WorkerError> {
         if self.window.excuse() {
-            return self.note();
+            return self.note_place();
         }
         Ok(())
     }
 
     /// Keeps the place and the entries in hand, durably.
-    fn note(&mut self) -> Result<(), WorkerError> {
+    fn note_place(&mut self) -> Result<(), WorkerError> {
         let done = self.done.clone();
         let done = done.or_else(|| self.consumer.begins_after());
         self.state
@@ -757,15 +767,15 @@ impl Worker {
 }
 
 /// Run of a worker. The drop takes back the attempts that run, and keeps the place.
-struct Run<'a>(&'a mut Worker);
+struct WorkerRun<'a>(&'a mut Worker);
 
-impl Drop for Run<'_> {
+impl Drop for WorkerRun<'_> {
     fn drop(&mut self) {
         let Self(worker) = self;
         if worker.window.interrupt() || !worker.is_noted {
             // If this fails, the process after this one counts an attempt too many, or records an
             // entry twice.
-            worker.is_noted = worker.note().is_ok();
+            worker.is_noted = worker.note_place().is_ok();
         }
     }
 }
@@ -787,7 +797,7 @@ fn run<H, F>(
     handler: &mut H,
     delivery: &Delivery,
     limit: Duration,
-) -> impl Future<Output = Result<(), Failure>> + use<H, F>
+) -> impl Future<Output = Result<(), HandlerFailure>> + use<H, F>
 where
     H: FnMut(Delivery) -> F,
     F: Future<Output = Result<(), HandlerError>>,
@@ -802,14 +812,16 @@ where
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(error.into()),
             Ok(Err(panic)) => Err(panic_error(&*panic)),
-            Err(_) => Err(Failure::Failed(format!("it took longer than {limit:?}"))),
+            Err(_) => Err(HandlerFailure::Failed(format!(
+                "it took longer than {limit:?}"
+            ))),
         }
     };
     handled.instrument(span)
 }
 
-fn panic_error(panic: &(dyn Any + Send)) -> Failure {
-    Failure::Failed(format!("it panicked: {}", panic_text(panic)))
+fn panic_error(panic: &(dyn Any + Send)) -> HandlerFailure {
+    HandlerFailure::Failed(format!("it panicked: {}", panic_text(panic)))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

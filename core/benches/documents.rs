@@ -9,7 +9,7 @@ use simplefeed_core::{
     entry::{Additions, Draft},
     event,
     feed::{DocumentName, DocumentNumber, Epoch, FeedId, FeedName, Position, Revision},
-    header::{Form, header},
+    header::{DocumentForm, header},
     history::HistoryHash,
     plan::Opening,
     reader::Document,
@@ -77,7 +77,12 @@ fn head() -> String {
         after_loss: false,
         since: Position(0),
     };
-    header(&opening, &settings, Form::Open, Timestamp::default())
+    header(
+        &opening,
+        &settings,
+        DocumentForm::Open,
+        Timestamp::default(),
+    )
 }
 
 #[divan::bench]

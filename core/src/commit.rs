@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::{
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     history::HistoryHash,
     settings::{Defaults, Settings},
     timestamp::Timestamp,
@@ -335,7 +335,7 @@ impl Commit {
         out.extend_from_slice(ENCODING);
         out.extend_from_slice(&self.number.0.to_be_bytes());
         out.extend_from_slice(&self.instant.micros().to_be_bytes());
-        out.extend_from_slice(&length(self.changes.len()));
+        out.extend_from_slice(&length_bytes(self.changes.len()));
         for change in &self.changes {
             encode_change(change, &mut out);
         }
@@ -383,7 +383,7 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             out.extend_from_slice(&sent.0);
             // The fragment's digest represents its bytes, so a log can prove its chain without
             // them.
-            out.extend_from_slice(&length(fragment.len()));
+            out.extend_from_slice(&length_bytes(fragment.len()));
             out.extend_from_slice(&digest.0);
         }
         Change::Epoch { epoch } => {
@@ -416,15 +416,15 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
     }
 }
 
-fn push_items(items: &[Item], out: &mut Vec<u8>) {
-    out.extend_from_slice(&length(items.len()));
+fn push_items(items: &[FollowItem], out: &mut Vec<u8>) {
+    out.extend_from_slice(&length_bytes(items.len()));
     for item in items {
         match item {
-            Item::Feed(feed) => {
+            FollowItem::Feed(feed) => {
                 out.push(0);
                 out.extend_from_slice(feed.0.as_bytes());
             }
-            Item::Pattern(pattern) => {
+            FollowItem::Pattern(pattern) => {
                 out.push(1);
                 push_bytes(pattern.to_string().as_bytes(), out);
             }
@@ -433,11 +433,11 @@ fn push_items(items: &[Item], out: &mut Vec<u8>) {
 }
 
 fn push_bytes(bytes: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&length(bytes.len()));
+    out.extend_from_slice(&length_bytes(bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-fn length(length: usize) -> [u8; 4] {
+fn length_bytes(length: usize) -> [u8; 4] {
     u32::try_from(length)
         .expect("a commit is smaller than 4 GiB")
         .to_be_bytes()

@@ -28,7 +28,7 @@ pub enum Period {
 impl Period {
     /// Returns the number of the period that `instant` lies in; the same number for every instant
     /// if there is none.
-    fn number(self, instant: Timestamp) -> i64 {
+    fn number_at(self, instant: Timestamp) -> i64 {
         match self {
             Self::None => 0,
             Self::Hour => instant.second().div_euclid(3_600),
@@ -90,7 +90,7 @@ impl CutPolicy {
         }
         open.entries >= u64::from(self.entries)
             || open.bytes.saturating_add(bytes) > self.bytes
-            || self.period.number(open.newest) != self.period.number(instant)
+            || self.period.number_at(open.newest) != self.period.number_at(instant)
     }
 }
 

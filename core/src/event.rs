@@ -31,7 +31,7 @@ mod plain;
 
 use canonical::canonical_event;
 pub use canonical::canonical_json;
-use listed::Listed;
+use listed::BoundedItems;
 use plain::plain_draft;
 
 /// Entry as JSON. Unknown members are refused; the gate completes absent ones.
@@ -184,13 +184,15 @@ pub struct Link {
     /// Length of the target in bytes, as written; a JSON number is accepted, too.
     #[serde(
         default,
-        deserialize_with = "length",
+        deserialize_with = "read_length",
         skip_serializing_if = "Option::is_none"
     )]
     pub length: Option<String>,
 }
 
-fn length<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+fn read_length<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
     use serde_json::Value;
     match Option::<Value>::deserialize(deserializer)? {
         None => Ok(None),
@@ -217,7 +219,8 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     }
     // The list stops keeping items beyond the bound, so that an oversized array takes no memory for
     // them.
-    let Listed(events) = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+    let BoundedItems(events) =
+        serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
     check_count(events.len())?;
     events
         .into_iter()
@@ -292,7 +295,7 @@ fn draft_of(text: &str) -> Result<Draft, Refusal> {
     // Servers take millions of common events, which need no tokenizer; the gate takes the others.
     let mut draft = match plain_draft(&event, event.to_atom()?) {
         Ok(draft) => draft,
-        Err(atom) => scanned(&atom)?,
+        Err(atom) => draft_of_atom(&atom)?,
     };
     // The digest covers the event, not the Atom made from it, so that a later writer can make other
     // Atom.
@@ -301,7 +304,7 @@ fn draft_of(text: &str) -> Result<Draft, Refusal> {
 }
 
 /// Returns the draft of an event's Atom, from the gate.
-fn scanned(atom: &str) -> Result<Draft, Refusal> {
+fn draft_of_atom(atom: &str) -> Result<Draft, Refusal> {
     let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
     Ok(drafts.pop().expect("an entry document has one entry"))
 }

@@ -226,23 +226,22 @@ impl From<EntryId> for String {
 /// Permanent `atom:id` of a feed: `urn:uuid:…` unless the feed moved here with another id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct FeedId(Arc<str>);
+pub struct FeedId(EntryId);
 
 impl FeedId {
-    /// Returns the id, or `None` if `text` is no absolute IRI or longer than
-    /// [`ENTRY_ID_BYTES_MAX`].
+    /// Returns the id, under the conditions of [`EntryId::parse`].
     pub fn parse(text: &str) -> Option<Self> {
-        (text.len() <= ENTRY_ID_BYTES_MAX && is_absolute_iri(text)).then(|| Self(text.into()))
+        EntryId::parse(text).map(Self)
     }
 
     /// Returns the id that a new feed gets: `urn:uuid:` and `uuid`.
     pub fn of_uuid(uuid: Uuid) -> Self {
-        Self(uuid.urn().to_string().into())
+        Self(EntryId::of_uuid(uuid))
     }
 
     /// Returns the id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 
     /// Returns the 16 bytes that represent this id in the log, in commits and as the name space of
@@ -251,21 +250,21 @@ impl FeedId {
     /// The key of a lower-case `urn:uuid:` id is the UUID. The key of any other id is the version 5
     /// UUID of the id in the URL name space.
     pub fn key(&self) -> FeedKey {
-        let own = self
-            .0
+        let text = self.as_str();
+        let own = text
             .strip_prefix("urn:uuid:")
-            .and_then(|text| Uuid::try_parse(text).ok());
+            .and_then(|uuid| Uuid::try_parse(uuid).ok());
         match own {
             // Another spelling of the same UUID is another id, so the two must not share a key.
-            Some(uuid) if *uuid.urn().to_string() == *self.0 => FeedKey(uuid),
-            _ => FeedKey(Uuid::new_v5(&Uuid::NAMESPACE_URL, self.0.as_bytes())),
+            Some(uuid) if uuid.urn().to_string() == text => FeedKey(uuid),
+            _ => FeedKey(Uuid::new_v5(&Uuid::NAMESPACE_URL, text.as_bytes())),
         }
     }
 }
 
 impl fmt::Display for FeedId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        self.0.fmt(f)
     }
 }
 
@@ -279,7 +278,7 @@ impl TryFrom<String> for FeedId {
 
 impl From<FeedId> for String {
     fn from(id: FeedId) -> Self {
-        (*id.0).into()
+        id.0.into()
     }
 }
 
@@ -411,7 +410,7 @@ impl Epoch {
     ///
     /// Positions and document numbers repeat after a restoration, and no URL may ever name two
     /// contents (invariant 4).
-    fn suffix(self) -> String {
+    fn name_suffix(self) -> String {
         if self.is_first() {
             String::new()
         } else {
@@ -426,23 +425,23 @@ impl Epoch {
 /// # Examples
 ///
 /// ```
-/// use simplefeed_core::feed::{Epoch, Numbered};
+/// use simplefeed_core::feed::{Epoch, EpochNumber};
 ///
-/// assert_eq!(Numbered { number: 7, epoch: Epoch(1) }.to_string(), "7");
-/// assert_eq!(Numbered { number: 7, epoch: Epoch(2) }.to_string(), "7-2");
-/// assert_eq!(Numbered::parse("7-2"), Some(Numbered { number: 7, epoch: Epoch(2) }));
-/// assert_eq!(Numbered::parse("07"), None);
-/// assert_eq!(Numbered::parse("7-1"), None);
+/// assert_eq!(EpochNumber { number: 7, epoch: Epoch(1) }.to_string(), "7");
+/// assert_eq!(EpochNumber { number: 7, epoch: Epoch(2) }.to_string(), "7-2");
+/// assert_eq!(EpochNumber::parse("7-2"), Some(EpochNumber { number: 7, epoch: Epoch(2) }));
+/// assert_eq!(EpochNumber::parse("07"), None);
+/// assert_eq!(EpochNumber::parse("7-1"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Numbered {
+pub struct EpochNumber {
     /// A document number, a position, or the number of an index block.
     pub number: u64,
     /// Epoch in which the number was assigned; not written for the first.
     pub epoch: Epoch,
 }
 
-impl Numbered {
+impl EpochNumber {
     /// Returns the parts of a canonical text: decimals without leading zeros, and no epoch 1.
     pub fn parse(text: &str) -> Option<Self> {
         let (number, epoch) = text.split_once('-').unwrap_or((text, "1"));
@@ -455,9 +454,9 @@ impl Numbered {
     }
 }
 
-impl fmt::Display for Numbered {
+impl fmt::Display for EpochNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.number, self.epoch.suffix())
+        write!(f, "{}{}", self.number, self.epoch.name_suffix())
     }
 }
 
@@ -473,7 +472,7 @@ pub struct DocumentName {
 impl DocumentName {
     /// Returns the document with the canonical name `12` or `12-2`.
     pub fn of_stem(stem: &str) -> Option<Self> {
-        let Numbered { number, epoch } = Numbered::parse(stem)?;
+        let EpochNumber { number, epoch } = EpochNumber::parse(stem)?;
         let number = DocumentNumber::new(number)?;
         Some(Self { number, epoch })
     }
@@ -491,7 +490,7 @@ impl fmt::Display for DocumentName {
         write!(
             f,
             "{}.atom",
-            Numbered {
+            EpochNumber {
                 number: self.number.get(),
                 epoch: self.epoch
             }
@@ -636,11 +635,11 @@ mod tests {
             "1-2-3",
             "18446744073709551616",
         ] {
-            assert_eq!(Numbered::parse(bad), None, "{bad}");
+            assert_eq!(EpochNumber::parse(bad), None, "{bad}");
         }
         assert_eq!(
-            Numbered::parse("0"),
-            Some(Numbered {
+            EpochNumber::parse("0"),
+            Some(EpochNumber {
                 number: 0,
                 epoch: Epoch(1)
             })

@@ -7,7 +7,7 @@ use crate::feed::{FeedKey, FeedPattern};
 
 /// Something to follow: a feed, or the feeds that match a pattern, later ones included.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Item<S = FeedKey> {
+pub enum FollowItem<S = FeedKey> {
     /// One feed, by the key `S`.
     Feed(S),
     /// All feeds whose names match.
@@ -20,9 +20,9 @@ pub enum Item<S = FeedKey> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowChange<S = FeedKey> {
     /// Items to follow from now on. An item that the timeline follows already stays unchanged.
-    pub follow: Vec<Item<S>>,
+    pub follow: Vec<FollowItem<S>>,
     /// Items to follow no longer. Entries that the timeline has already stay.
-    pub unfollow: Vec<Item<S>>,
+    pub unfollow: Vec<FollowItem<S>>,
     /// Number of newest entries that each newly followed feed brings along. Of the entries of all
     /// these feeds, only the newest [`BACKFILL_TOTAL_MAX`](crate::limits::BACKFILL_TOTAL_MAX) come.
     pub backfill: u32,

@@ -43,7 +43,7 @@ pub const ENTRY_TYPE: &str = "application/atom+xml;type=entry;charset=utf-8";
 
 /// Form of a document, by the URL that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DocumentForm {
     /// The newest document at the published entry point.
     Recent,
     /// The newest document at its permanent URL.
@@ -59,7 +59,12 @@ pub enum Form {
 ///
 /// `settings` are those of the opening's revision; `updated` is the instant of the document's
 /// newest entry, or of the feed's creation.
-pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Timestamp) -> String {
+pub fn header(
+    opening: &Opening,
+    settings: &Settings,
+    form: DocumentForm,
+    updated: Timestamp,
+) -> String {
     let base = settings.base_url();
     let reference = |name: &str| {
         if settings.absolute_links() {
@@ -70,7 +75,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
     };
     let permanent = opening.name.to_string();
     // The recent document names the entry point as `self`, so that readers keep polling that URL.
-    let own = if form == Form::Recent {
+    let own = if form == DocumentForm::Recent {
         RECENT
     } else {
         &permanent
@@ -81,7 +86,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
     // `self` is absolute even where other links are relative (see the table above).
     push_link("self", &format!("{base}{own}"), None, &mut out);
     // `via` is the permanent URL under which a bookmark can find this document later.
-    if form == Form::Recent || settings.via_links() {
+    if form == DocumentForm::Recent || settings.via_links() {
         push_link("via", &reference(&permanent), None, &mut out);
     }
     push_link("current", &reference(RECENT), None, &mut out);
@@ -93,7 +98,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
             &mut out,
         );
     }
-    if let Form::Archived { next } = form {
+    if let DocumentForm::Archived { next } = form {
         push_link(
             "next-archive",
             &reference(&next.to_string()),
@@ -108,11 +113,11 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
         &mut out,
     );
     // Only the recent document changes, so only that document's readers need SUP.
-    if form == Form::Recent {
+    if form == DocumentForm::Recent {
         push_sup_link(settings, &mut out);
     }
     // Only a final document may have this mark (RFC 5005, 4).
-    if matches!(form, Form::Archived { .. }) {
+    if matches!(form, DocumentForm::Archived { .. }) {
         out.push_str("<fh:archive");
         push_attribute("xmlns:fh", HISTORY, &mut out);
         out.push_str("/>\n");
@@ -211,7 +216,7 @@ mod tests {
     use crate::{
         feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
         history::HistoryHash,
-        settings::{Choices, Defaults, Own, TimelineKind},
+        settings::{Choices, Defaults, OwnEntries, TimelineKind},
     };
 
     fn name(number: u64) -> DocumentName {
@@ -251,7 +256,7 @@ mod tests {
         }
     }
 
-    fn head(form: Form, absolute: bool) -> String {
+    fn head(form: DocumentForm, absolute: bool) -> String {
         let updated = Timestamp::from_micros(1_700_000_000_000_000);
         header(&opening(), &settings(absolute), form, updated)
     }
@@ -276,7 +281,7 @@ mod tests {
 "#;
         let before = HistoryHash::start_of_text("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66");
         let want = want.replace('@', &before.to_string());
-        assert_eq!(head(Form::Archived { next: name(3) }, false), want);
+        assert_eq!(head(DocumentForm::Archived { next: name(3) }, false), want);
     }
 
     /// A document that was renamed says in which epoch, and where its predecessor's link leads
@@ -287,7 +292,7 @@ mod tests {
             epoch: Epoch(1_800_000_000),
             ..name(3)
         };
-        let archived = head(Form::Archived { next: later }, false);
+        let archived = head(DocumentForm::Archived { next: later }, false);
         assert!(archived.contains(r#"rel="next-archive" href="3-1800000000.atom""#));
         assert!(!archived.contains("epoch"));
         let opening = Opening {
@@ -296,7 +301,12 @@ mod tests {
             since: Position(107),
             ..opening()
         };
-        let open = header(&opening, &settings(false), Form::Open, Timestamp::default());
+        let open = header(
+            &opening,
+            &settings(false),
+            DocumentForm::Open,
+            Timestamp::default(),
+        );
         assert!(open.contains("feeds/orders/3-1800000000.atom"));
         assert!(open.contains(r#" epoch="1800000000" since="107"/>"#));
         let url = "https://example.org/3-1800000000.atom".parse().unwrap();
@@ -309,10 +319,15 @@ mod tests {
     #[test]
     fn a_timeline_tells_positions_only() {
         let timeline = Settings {
-            timeline: Some(TimelineKind::new(None, Own::Exclude)),
+            timeline: Some(TimelineKind::new(None, OwnEntries::Exclude)),
             ..settings(false)
         };
-        let recent = header(&opening(), &timeline, Form::Recent, Timestamp::default());
+        let recent = header(
+            &opening(),
+            &timeline,
+            DocumentForm::Recent,
+            Timestamp::default(),
+        );
         assert!(recent.contains("<history xmlns=\"urn:simplefeed:1\" first=\"100\"/>\n"));
         assert!(!recent.contains("sup.json"));
     }
@@ -320,14 +335,14 @@ mod tests {
     /// SF-4, SF-8 and the table of links.
     #[test]
     fn each_form_has_its_links() {
-        let recent = head(Form::Recent, false);
+        let recent = head(DocumentForm::Recent, false);
         assert!(
             recent
                 .contains(r#"rel="self" href="https://example.org/sub/feeds/orders/recent.atom""#)
         );
         assert!(recent.contains(r#"rel="via" href="2.atom""#));
         assert!(recent.contains(r#"rel="prev-archive" href="1.atom""#));
-        let open = head(Form::Open, false);
+        let open = head(DocumentForm::Open, false);
         assert!(open.contains(r#"rel="self" href="https://example.org/sub/feeds/orders/2.atom""#));
         assert!(!open.contains("via"));
         // SUP-A1, SUP-A2.
@@ -348,7 +363,7 @@ mod tests {
             settings
         };
         let next = name(3);
-        for form in [Form::Open, Form::Archived { next }] {
+        for form in [DocumentForm::Open, DocumentForm::Archived { next }] {
             let of = |settings: &Settings| header(&opening(), settings, form, Timestamp::default());
             let asked = of(&with(true));
             let url = "https://example.org/sub/feeds/orders/2.atom";
@@ -366,7 +381,7 @@ mod tests {
 
     #[test]
     fn links_are_absolute_on_request() {
-        let open = head(Form::Open, true);
+        let open = head(DocumentForm::Open, true);
         assert!(
             open.contains(
                 r#"rel="prev-archive" href="https://example.org/sub/feeds/orders/1.atom""#

@@ -9,7 +9,7 @@ use url::Url;
 
 use crate::{
     event::{Author, Authors, Category, Event, Link},
-    feed::Numbered,
+    feed::EpochNumber,
     reader::Document,
 };
 
@@ -19,7 +19,7 @@ pub const JSON_FEED_TYPE: &str = "application/feed+json";
 const VERSION: &str = "https://jsonfeed.org/version/1.1";
 
 #[derive(Serialize)]
-struct Feed<'d> {
+struct JsonFeed<'d> {
     version: &'static str,
     title: &'d str,
     home_page_url: String,
@@ -27,7 +27,7 @@ struct Feed<'d> {
     own_url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_url: Option<String>,
-    items: Vec<Item>,
+    items: Vec<JsonItem>,
     _simplefeed: FeedExtension<'d>,
 }
 
@@ -38,7 +38,7 @@ struct FeedExtension<'d> {
 }
 
 #[derive(Serialize)]
-struct Item {
+struct JsonItem {
     id: String,
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct Item {
     #[serde(skip_serializing_if = "Option::is_none")]
     date_modified: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    authors: Vec<Person>,
+    authors: Vec<JsonPerson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,7 +70,7 @@ struct ItemExtension {
 }
 
 #[derive(Serialize)]
-struct Person {
+struct JsonPerson {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
@@ -125,13 +125,13 @@ pub fn json_feed(document: &Document) -> Option<String> {
         let position = first.0 + count - 1 - from_top;
         let fragment = document.entry(index)?.fragment;
         let event = Event::from_entry(std::str::from_utf8(fragment).ok()?).ok()?;
-        let number = Numbered {
+        let number = EpochNumber {
             number: position,
             epoch: document.epoch,
         };
-        Some(item(event, position, format!("{base}entries/{number}")))
+        Some(item_of(event, position, format!("{base}entries/{number}")))
     });
-    let feed = Feed {
+    let feed = JsonFeed {
         version: VERSION,
         title: document.title.as_deref()?,
         home_page_url: base.as_str().trim_end_matches('/').into(),
@@ -152,7 +152,7 @@ fn is_page(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
-fn item(event: Event, position: u64, place: String) -> Item {
+fn item_of(event: Event, position: u64, place: String) -> JsonItem {
     let links: Vec<Link> = event.links.unwrap_or_default();
     let is_alternate = |link: &&Link| {
         link.rel.as_deref().is_none_or(|rel| rel == "alternate") && is_page(&link.href)
@@ -183,8 +183,8 @@ fn item(event: Event, position: u64, place: String) -> Item {
         Some(Authors::Many(authors)) => authors,
     };
     let authors = authors.into_iter().map(|author| match author {
-        Author::Name(name) => Person { name, url: None },
-        Author::Person(person) => Person {
+        Author::Name(name) => JsonPerson { name, url: None },
+        Author::Person(person) => JsonPerson {
             name: person.name,
             url: person.uri.filter(|uri| is_page(uri)),
         },
@@ -205,7 +205,7 @@ fn item(event: Event, position: u64, place: String) -> Item {
             size_in_bytes: link.length.and_then(|length| length.parse().ok()),
         })
     });
-    Item {
+    JsonItem {
         id: event.id.unwrap_or_default(),
         url,
         title: event.title,

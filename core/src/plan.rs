@@ -235,7 +235,7 @@ fn bytes_of(fragment: &[u8]) -> u64 {
 
 /// Entry that the feed already holds, or that the batch has just added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownEntry {
     /// Position of the first append under this id.
     pub at: Position,
     /// Document that shows the entry.
@@ -280,12 +280,12 @@ pub struct Plan {
     /// State of the feed after the changes.
     pub state: FeedState,
     /// One result for each entry, in order.
-    pub results: Vec<Outcome>,
+    pub results: Vec<EntryResult>,
 }
 
 /// Result for one entry of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct EntryResult {
     /// The entry's id, sent or generated.
     pub id: EntryId,
     /// The entry's position; for a duplicate, that of the first append.
@@ -329,7 +329,7 @@ pub fn give_ids(
 pub fn plan(
     state: &FeedState,
     drafts: &[Draft],
-    known: &HashMap<EntryId, Known, impl std::hash::BuildHasher>,
+    known: &HashMap<EntryId, KnownEntry, impl std::hash::BuildHasher>,
     defaults: &Arc<Defaults>,
     stamp: Stamp,
 ) -> Result<Plan, Refusal> {
@@ -344,7 +344,7 @@ pub fn plan(
     };
     // The check comes first, because building the entries is where short drafts grow.
     check_completed(drafts, &state.settings)?;
-    let mut batch: HashMap<&EntryId, Known> = HashMap::new();
+    let mut batch: HashMap<&EntryId, KnownEntry> = HashMap::new();
     let mut conflicts = vec![];
     // A batch of duplicates appends nothing, and so records no settings either.
     let new = drafts.iter().any(|draft| !known.contains_key(id_of(draft)));
@@ -356,7 +356,7 @@ pub fn plan(
         // The look into the batch comes first: entries of the batch are not in `known` yet.
         if let Some(earlier) = batch.get(id).or_else(|| known.get(id)) {
             if planning.same_content(draft, id, earlier)? {
-                planning.plan.results.push(Outcome {
+                planning.plan.results.push(EntryResult {
                     id: id.clone(),
                     position: earlier.at,
                     document: earlier.document,
@@ -376,7 +376,7 @@ pub fn plan(
             continue;
         }
         let appended = planning
-            .append(draft, id)
+            .append_draft(draft, id)
             .map_err(|refusal| refusal.at_entry(index))?;
         batch.insert(id, appended);
     }
@@ -498,7 +498,7 @@ impl Planning {
         let (feed, revision) = (head.feed, head.revision.next());
         // The clone goes into the commit; the plan keeps the settings for the entries that follow.
         self.plan.state.settings = Arc::new(settings.clone());
-        self.record(Change::Settings {
+        self.record_change(Change::Settings {
             feed,
             revision,
             settings,
@@ -507,14 +507,14 @@ impl Planning {
         // A document without entries is opened anew: no reader has been promised that header.
         if state.head.fill().entries == 0 && !state.settings.is_timeline() {
             let document = self.plan.state.head.open.opening.name.number;
-            self.open(document);
+            self.open_document(document);
         }
     }
 
-    fn open(&mut self, document: DocumentNumber) {
+    fn open_document(&mut self, document: DocumentNumber) {
         let head = &self.plan.state.head;
         let (feed, first, revision) = (head.feed, head.next, head.revision);
-        self.record(Change::Opened {
+        self.record_change(Change::Opened {
             feed,
             document,
             first,
@@ -522,7 +522,7 @@ impl Planning {
         });
     }
 
-    fn record(&mut self, change: Change) {
+    fn record_change(&mut self, change: Change) {
         // A change without an entry has the instant that the next entry would have.
         let entry_instant = self.stamp.of_entry(self.entries);
         self.plan
@@ -532,11 +532,11 @@ impl Planning {
         self.plan.changes.push(change);
     }
 
-    fn append(&mut self, draft: &Draft, id: &EntryId) -> Result<Known, Refusal> {
+    fn append_draft(&mut self, draft: &Draft, id: &EntryId) -> Result<KnownEntry, Refusal> {
         let instant = self.stamp.of_entry(self.entries);
         // The entry is completed before the cut, because the final size decides whether the entry
         // fits.
-        let mut fragment = self.completed(draft, id, instant)?;
+        let mut fragment = self.complete_fragment(draft, id, instant)?;
         let head = &self.plan.state.head;
         let policy = self.plan.state.settings.cut_policy();
         // A header is fixed when the document is opened, so new settings need a new document.
@@ -549,18 +549,18 @@ impl Planning {
                 head.open.opening.name.number.next(),
                 head.open.opening.name.epoch,
             );
-            self.open(document);
+            self.open_document(document);
             if self.plan.state.head.open.opening.name.epoch != epoch {
                 // The link to the entry's page contains the document's epoch, which the opening has
                 // changed.
-                fragment = self.completed(draft, id, instant)?;
+                fragment = self.complete_fragment(draft, id, instant)?;
             }
         }
         // The opening may have changed the head.
         let head = &self.plan.state.head;
         let (feed, at, document) = (head.feed, head.next, head.open.opening.name);
         let (sent, digest) = (draft.sent, Digest::of(&fragment));
-        self.record(Change::Entry {
+        self.record_change(Change::Entry {
             feed,
             at,
             id: id.clone(),
@@ -569,13 +569,13 @@ impl Planning {
             digest,
         });
         self.entries += 1;
-        self.plan.results.push(Outcome {
+        self.plan.results.push(EntryResult {
             id: id.clone(),
             position: at,
             document,
             duplicate: false,
         });
-        Ok(Known {
+        Ok(KnownEntry {
             at,
             document,
             sent,
@@ -584,14 +584,24 @@ impl Planning {
     }
 
     /// Returns the fragment of the next entry, in the document that is open.
-    fn completed(&self, draft: &Draft, id: &EntryId, instant: Timestamp) -> Result<Bytes, Refusal> {
+    fn complete_fragment(
+        &self,
+        draft: &Draft,
+        id: &EntryId,
+        instant: Timestamp,
+    ) -> Result<Bytes, Refusal> {
         let FeedState { head, settings } = &self.plan.state;
         let additions = settings.additions(head.next, head.open.opening.name.epoch);
         draft.complete(id, instant, &additions)
     }
 
     /// Returns whether a draft equals the stored entry in the sent form or in the stored form.
-    fn same_content(&self, draft: &Draft, id: &EntryId, earlier: &Known) -> Result<bool, Refusal> {
+    fn same_content(
+        &self,
+        draft: &Draft,
+        id: &EntryId,
+        earlier: &KnownEntry,
+    ) -> Result<bool, Refusal> {
         // A publisher may send back an entry from a document, which is the stored fragment.
         if draft.sent == earlier.sent || draft.sent == earlier.fragment {
             return Ok(true);

@@ -35,7 +35,7 @@ mod repeats;
 mod stand_alone;
 
 pub use encoding::to_utf8;
-pub use links::{BrokenLink, FeedFault, Link};
+pub use links::{BrokenLink, DocumentLink, FeedFault};
 use links::{Links, relation, resolve};
 pub use listing::Listing;
 
@@ -87,7 +87,7 @@ pub struct Document {
     pub updated: Option<Timestamp>,
     /// The feed-level links: the first of each relation that a walk needs, and others, at most
     /// [`DOCUMENT_LINKS_MAX`](crate::limits::DOCUMENT_LINKS_MAX).
-    pub links: Vec<Link>,
+    pub links: Vec<DocumentLink>,
     /// The feed-level links without a usable target, of relations that a consumer needs; one for
     /// each relation.
     pub broken_links: Vec<BrokenLink>,
@@ -105,7 +105,7 @@ pub struct Document {
     pub sup: Option<SupAddress>,
     entries: Vec<Slice>,
     /// Namespace declarations of the feed element.
-    scope: Scope,
+    scope: PrefixScope,
     /// The feed element's `xml:base`, made absolute, and its `xml:lang`.
     inherited: Vec<(&'static str, String)>,
     /// The feed's authors, in bytes of the body. Entries without an author have the feed's authors
@@ -179,9 +179,9 @@ impl Document {
                 .filter(|b| **b == b'\n')
                 .count(),
         })?;
-        let mut reading = Reading::new(text, url);
-        reading.document()?;
-        let Reading {
+        let mut reading = DocumentReader::new(text, url);
+        reading.read_document()?;
+        let DocumentReader {
             head,
             entries,
             scope,
@@ -309,23 +309,23 @@ struct Head {
 }
 
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
-type Scope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
+type PrefixScope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// Declaration of entries that the server writes.
 const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
 
-struct Reading<'a> {
+struct DocumentReader<'a> {
     text: &'a str,
     url: &'a Url,
     reader: Reader<&'a [u8]>,
     head: Head,
     entries: Vec<Slice>,
-    scope: Scope,
+    scope: PrefixScope,
     inherited: Vec<(&'static str, String)>,
     authors: Vec<Range<usize>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> DocumentReader<'a> {
     fn new(text: &'a str, url: &'a Url) -> Self {
         let reader = Reader::from_str(text);
         Self {
@@ -340,9 +340,9 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn document(&mut self) -> Result<(), ReadError> {
+    fn read_document(&mut self) -> Result<(), ReadError> {
         let (root, empty) = loop {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Start(tag) => break (tag, false),
                 Event::Empty(tag) => break (tag, true),
                 Event::Text(text) if text.trim_ascii().is_empty() => {}
@@ -354,13 +354,13 @@ impl<'a> Reading<'a> {
             }
         };
         let feed = self.read_declarations(&root)?;
-        if !Self::is(&root, &vec![], &feed, ATOM, b"feed") {
+        if !Self::is_element(&root, &vec![], &feed, ATOM, b"feed") {
             let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
             return Err(ReadError::NotAFeed { root });
         }
         // A foreign entry gets these declarations when handed over alone.
         self.scope.clone_from(&feed);
-        let base = Self::base(Some(self.url), &root);
+        let base = Self::base_inside(Some(self.url), &root);
         if Self::attribute_of(&root, "xml:base").is_some() {
             // The base is absolute here, because an entry outside the document has lost the
             // document's URL.
@@ -370,14 +370,14 @@ impl<'a> Reading<'a> {
         let lang = Self::attribute_of(&root, "xml:lang");
         self.inherited.extend(lang.map(|lang| ("xml:lang", lang)));
         if !empty {
-            self.children(&feed, base.as_ref())?;
+            self.read_children(&feed, base.as_ref())?;
         }
         // Only now are all children read: authors may stand behind the entries.
         self.check_inherited()?;
         // A body with bytes behind the root element is a broken response, and must not count as
         // complete.
         loop {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Eof => return Ok(()),
                 Event::Text(text) if text.trim_ascii().is_empty() => {}
                 Event::Comment(_) | Event::PI(_) => {}
@@ -403,11 +403,11 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn children(&mut self, feed: &Scope, base: Option<&Url>) -> Result<(), ReadError> {
+    fn read_children(&mut self, feed: &PrefixScope, base: Option<&Url>) -> Result<(), ReadError> {
         loop {
             // The position before the event is where the child's tag begins.
-            let start = self.position();
-            let (tag, empty) = match self.event()? {
+            let start = self.byte_position();
+            let (tag, empty) = match self.next_event()? {
                 Event::Start(tag) => (tag, false),
                 Event::Empty(tag) => (tag, true),
                 Event::End(_) => return Ok(()),
@@ -417,15 +417,15 @@ impl<'a> Reading<'a> {
                 }
             };
             let own = self.read_declarations(&tag)?;
-            if Self::is(&tag, &own, feed, ATOM, b"entry") {
-                self.entry(start, feed, &own, empty)?;
+            if Self::is_element(&tag, &own, feed, ATOM, b"entry") {
+                self.read_entry(start, feed, &own, empty)?;
             } else {
-                let is_author = Self::is(&tag, &own, feed, ATOM, b"author");
+                let is_author = Self::is_element(&tag, &own, feed, ATOM, b"author");
                 self.head_child(&tag, &own, feed, base, empty)?;
                 // Authors are slices of the body, so the range is known only after the child was
                 // read.
                 if is_author {
-                    self.authors.push(start..self.position());
+                    self.authors.push(start..self.byte_position());
                 }
             }
         }
@@ -434,30 +434,30 @@ impl<'a> Reading<'a> {
     fn head_child(
         &mut self,
         tag: &BytesStart<'a>,
-        own: &Scope,
-        feed: &Scope,
+        own: &PrefixScope,
+        feed: &PrefixScope,
         base: Option<&Url>,
         empty: bool,
     ) -> Result<(), ReadError> {
-        if Self::is(tag, own, feed, ATOM, b"id") && !empty {
-            self.head.feed = Some(self.content()?);
+        if Self::is_element(tag, own, feed, ATOM, b"id") && !empty {
+            self.head.feed = Some(self.read_content()?);
             return Ok(());
         }
-        if Self::is(tag, own, feed, ATOM, b"title") && !empty {
+        if Self::is_element(tag, own, feed, ATOM, b"title") && !empty {
             let kind = Self::attribute_of(tag, "type");
             let title = self.simple_content()?;
             self.head.title = title.filter(|_| kind.is_none_or(|kind| kind == "text"));
             return Ok(());
         }
-        if Self::is(tag, own, feed, ATOM, b"updated") && !empty {
-            self.head.updated = Timestamp::parse(&self.content()?);
+        if Self::is_element(tag, own, feed, ATOM, b"updated") && !empty {
+            self.head.updated = Timestamp::parse(&self.read_content()?);
             return Ok(());
         }
-        if Self::is(tag, own, feed, ATOM, b"link") {
-            self.link(tag, base);
-        } else if Self::is(tag, own, feed, HISTORY, b"archive") {
+        if Self::is_element(tag, own, feed, ATOM, b"link") {
+            self.read_link(tag, base);
+        } else if Self::is_element(tag, own, feed, HISTORY, b"archive") {
             self.head.archived = true;
-        } else if Self::is(tag, own, feed, SIMPLEFEED, b"history") {
+        } else if Self::is_element(tag, own, feed, SIMPLEFEED, b"history") {
             let first = Self::attribute_of(tag, "first").and_then(|text| text.parse().ok());
             let before = Self::attribute_of(tag, "before");
             // A broken hash makes a plain feed of the document.
@@ -476,14 +476,14 @@ impl<'a> Reading<'a> {
             Ok(())
         } else {
             // Depth 2: a child of the feed element.
-            self.skip(2).map(drop)
+            self.skip_element(2).map(drop)
         }
     }
 
-    fn link(&mut self, tag: &BytesStart<'a>, base: Option<&Url>) {
+    fn read_link(&mut self, tag: &BytesStart<'a>, base: Option<&Url>) {
         let rel = Self::attribute_of(tag, "rel").unwrap_or("alternate".into());
         let rel = relation(&rel);
-        let base = Self::base(base, tag);
+        let base = Self::base_inside(base, tag);
         let href = Self::attribute_of(tag, "href");
         let is_sup = rel == SUP_REL || rel == SUP_DRAFT_REL;
         let sup = is_sup.then(|| SupAddress::parse(href.as_deref()?, base.as_ref()?));
@@ -502,11 +502,11 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads an entry to the end, and keeps only the id and, in plain feeds, the date.
-    fn entry(
+    fn read_entry(
         &mut self,
         start: usize,
-        feed: &Scope,
-        entry: &Scope,
+        feed: &PrefixScope,
+        entry: &PrefixScope,
         empty: bool,
     ) -> Result<(), ReadError> {
         let foreign = self.head.history.is_none();
@@ -526,36 +526,36 @@ impl<'a> Reading<'a> {
         let mut id: Option<String> = None;
         let mut updated = None;
         loop {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
                     let own = self.read_declarations(&tag)?;
-                    // The element's own declarations stand last, because `is` searches backwards.
+                    // The element's own declarations stand last, because `is_element` searches backwards.
                     let inner = entry.iter().cloned().chain(own).collect();
-                    if Self::is(&tag, &inner, feed, ATOM, b"updated") {
+                    if Self::is_element(&tag, &inner, feed, ATOM, b"updated") {
                         updated = self
                             .simple_content()?
                             .and_then(|text| Timestamp::parse(&text));
                     } else {
                         // Depth 3: a child of an entry.
-                        self.skip(3)?;
+                        self.skip_element(3)?;
                     }
                 }
                 Event::Start(tag) if id.is_none() && tag.local_name().as_ref() == b"id" => {
                     let own = self.read_declarations(&tag)?;
                     // Innermost first: the id's own, the entry's, the feed's.
                     let inner = entry.iter().cloned().chain(own).collect();
-                    if Self::is(&tag, &inner, feed, ATOM, b"id") {
-                        id = Some(self.content()?);
+                    if Self::is_element(&tag, &inner, feed, ATOM, b"id") {
+                        id = Some(self.read_content()?);
                     } else {
-                        self.skip(3)?;
+                        self.skip_element(3)?;
                     }
                 }
-                Event::Start(_) => self.skip(3)?,
+                Event::Start(_) => self.skip_element(3)?,
                 Event::End(_) => break,
                 event => self.passed_over(&event)?,
             }
         }
-        let range = start..self.position();
+        let range = start..self.byte_position();
         let stand_in = || {
             // The same bytes have the same stand-in id in every document, so repeats are
             // recognised.
@@ -573,11 +573,11 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads to the end of the current element, which is `depth` levels deep.
-    fn skip(&mut self, depth: usize) -> Result<(), ReadError> {
+    fn skip_element(&mut self, depth: usize) -> Result<(), ReadError> {
         let mut inside = 1_usize;
         // The loop counts levels instead of recursing: hostile nesting must not exhaust the stack.
         while inside > 0 {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Start(_) if depth + inside > READER_DEPTH_MAX => {
                     return Err(self.malformed_at("elements are nested too deeply"));
                 }
@@ -590,10 +590,10 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the text of the current element, and reads the element to the end.
-    fn content(&mut self) -> Result<String, ReadError> {
+    fn read_content(&mut self) -> Result<String, ReadError> {
         let mut content = String::new();
         loop {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Text(text) => content.push_str(&String::from_utf8_lossy(&text)),
                 Event::CData(text) => content.push_str(&String::from_utf8_lossy(&text)),
                 Event::GeneralRef(name) => {
@@ -613,7 +613,7 @@ impl<'a> Reading<'a> {
     fn simple_content(&mut self) -> Result<Option<String>, ReadError> {
         let mut content = Some(String::new());
         loop {
-            match self.event()? {
+            match self.next_event()? {
                 Event::Text(text) => {
                     let text = String::from_utf8_lossy(&text);
                     content = content.map(|content| content + &text);
@@ -631,7 +631,7 @@ impl<'a> Reading<'a> {
                 }
                 Event::Start(_) => {
                     // Depth 4: an element inside a child of an entry.
-                    self.skip(4)?;
+                    self.skip_element(4)?;
                     content = None;
                 }
                 Event::End(_) => return Ok(content),
@@ -657,7 +657,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn event(&mut self) -> Result<Event<'a>, ReadError> {
+    fn next_event(&mut self) -> Result<Event<'a>, ReadError> {
         self.reader.read_event().map_err(|error| {
             // A position beyond `usize` cannot occur in a slice; line 1 is a harmless answer.
             let at = usize::try_from(self.reader.error_position()).unwrap_or_default();
@@ -668,12 +668,12 @@ impl<'a> Reading<'a> {
         })
     }
 
-    fn position(&self) -> usize {
+    fn byte_position(&self) -> usize {
         usize::try_from(self.reader.buffer_position()).expect("a slice has at most usize bytes")
     }
 
     fn malformed_at(&self, detail: &str) -> ReadError {
-        let line = line_of(self.text, self.position());
+        let line = line_of(self.text, self.byte_position());
         ReadError::Malformed {
             detail: detail.into(),
             line,
@@ -681,7 +681,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the namespaces that a tag declares.
-    fn read_declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
+    fn read_declarations(&self, tag: &BytesStart<'a>) -> Result<PrefixScope, ReadError> {
         // Most tags declare nothing, and entries of our own server declare the same. Both cases
         // save the allocations.
         let attributes = tag.attributes_raw().trim_ascii();
@@ -716,14 +716,20 @@ impl<'a> Reading<'a> {
 
     /// Returns whether a tag is the element `local` of `namespace`, given the declarations on and
     /// around the tag.
-    fn is(tag: &BytesStart<'_>, own: &Scope, outer: &Scope, namespace: &str, local: &[u8]) -> bool {
+    fn is_element(
+        tag: &BytesStart<'_>,
+        own: &PrefixScope,
+        outer: &PrefixScope,
+        namespace: &str,
+        local: &[u8],
+    ) -> bool {
         if tag.local_name().as_ref() != local {
             return false;
         }
         let prefix = tag.name().prefix();
         let prefix = prefix.map_or(&b""[..], |prefix| prefix.into_inner());
         let prefix = std::str::from_utf8(prefix).unwrap_or_default();
-        let bound = |scope: &Scope| {
+        let bound = |scope: &PrefixScope| {
             scope
                 .iter()
                 .rev()
@@ -744,7 +750,7 @@ impl<'a> Reading<'a> {
 
     /// Returns the base of the references inside `tag` (rule A-4). `None` if the `xml:base` of the
     /// tag is no URL: then only absolute references mean something.
-    fn base(outer: Option<&Url>, tag: &BytesStart<'_>) -> Option<Url> {
+    fn base_inside(outer: Option<&Url>, tag: &BytesStart<'_>) -> Option<Url> {
         match Self::attribute_of(tag, "xml:base") {
             None => outer.cloned(),
             Some(own) => resolve(outer, &own),

@@ -1,7 +1,7 @@
 //! Decisions of the refresher, which keeps copies of things fresh: often while they are young,
 //! seldom when they are old.
 //!
-//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`Round`] names the
+//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`RefreshRound`] names the
 //! steps for the batch one by one; so the client and a simulation do the same.
 //!
 //! - [`intervals`]: how often an item is refreshed, by the item's age.
@@ -13,7 +13,10 @@ pub mod item;
 pub mod round;
 
 pub use self::{
-    intervals::{Intervals, IntervalsError, Line, Span, SpanError},
-    item::{Decision, Leased, Note, Publication, Seen, State, Value, What},
-    round::{Ending, Round, Step},
+    intervals::{IntervalLine, Intervals, IntervalsError, SpanError, TimeSpan},
+    item::{
+        EventContent, ItemDecision, ItemEvent, ItemPresence, ItemState, LeasedItem, RefreshNote,
+        Value,
+    },
+    round::{JobEnding, RefreshRound, RoundStep},
 };

@@ -65,7 +65,7 @@ pub enum AskKind {
 
 /// The entries to hand over from one document.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct EntryRun {
     /// The document that holds the entries.
     pub document: Document,
     /// The document's permanent URL.
@@ -75,12 +75,12 @@ pub struct Run {
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
     /// The consumer's memory of a plain feed; `None` where the document has positions.
-    memory: Option<Memory>,
+    memory: Option<PlainMemory>,
 }
 
 /// The part of a bookmark that a plain feed has instead of a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Memory {
+struct PlainMemory {
     /// The entries handed over before a run.
     known: KnownEntries,
     /// The entries that the feed showed and that are not handed over after the run.
@@ -102,7 +102,7 @@ pub struct RunEntry {
     pub place: Option<(Position, Option<HistoryHash>)>,
 }
 
-impl Run {
+impl EntryRun {
     /// Returns the bookmark after one of the run's entries.
     pub fn bookmark(&self, entry: &RunEntry) -> Option<Bookmark> {
         let bookmark = places::bookmark(&self.document, &self.url, entry)?;

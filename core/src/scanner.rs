@@ -61,7 +61,7 @@ pub fn scan(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
             .count();
         Refusal::malformed("the document is not UTF-8").at_line(line)
     })?;
-    Scan::new(text, BATCH_ENTRIES_MAX)?.document()
+    Scan::new(text, BATCH_ENTRIES_MAX)?.read_document()
 }
 
 /// Returns the entries of an Atom entry or feed document, or of entries one after the other, in the
@@ -85,13 +85,13 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
             let entries = text.get(root.range.start..).unwrap_or_default();
             let feed = format!("<feed xmlns=\"{ATOM}\">{entries}</feed>");
             // `BATCH_ENTRIES_MAX` bounds a request, and this text is none.
-            let mut drafts = Scan::new(&feed, usize::MAX)?.document()?;
+            let mut drafts = Scan::new(&feed, usize::MAX)?.read_document()?;
             // The scan returns a feed's entries last to first; a sequence stands in order of
             // appending.
             drafts.reverse();
             drafts
         }
-        _ => Scan::new(text, usize::MAX)?.document()?,
+        _ => Scan::new(text, usize::MAX)?.read_document()?,
     };
     Ok(drafts.into_iter().map(Draft::into_element).collect())
 }
@@ -102,7 +102,7 @@ struct Base(Option<Arc<str>>);
 
 impl Base {
     /// Returns the base inside `tag`.
-    fn inside(&self, tag: &Tag<'_>) -> Result<Self, XmlError> {
+    fn base_inside(&self, tag: &Tag<'_>) -> Result<Self, XmlError> {
         let Some(own) = tag.value("xml:base")? else {
             // The clone shares the text: `Arc` keeps a feed of many entries cheap.
             return Ok(self.clone());
@@ -150,7 +150,7 @@ fn is_base(text: &str) -> bool {
 
 /// Facts about an entry, found in the entry's children.
 #[derive(Debug, Default)]
-struct Findings {
+struct EntryFacts {
     seen: Vec<&'static str>,
     id: Option<EntryId>,
     alternates: HashSet<(String, String)>,
@@ -161,8 +161,8 @@ struct Findings {
     rewrite: Option<Rewrite>,
 }
 
-impl Findings {
-    fn has(&self, name: &str) -> bool {
+impl EntryFacts {
+    fn has_element(&self, name: &str) -> bool {
         self.seen.contains(&name)
     }
 }
@@ -191,14 +191,14 @@ impl<'a> Scan<'a> {
         })
     }
 
-    fn document(&mut self) -> Result<Vec<Draft>, Refusal> {
-        let Some(Token::Start(root)) = self.next()? else {
+    fn read_document(&mut self) -> Result<Vec<Draft>, Refusal> {
+        let Some(Token::Start(root)) = self.next_token()? else {
             return Err(Refusal::malformed("there is no root element"));
         };
         let drafts = if root.is(ATOM, "entry") {
-            vec![self.entry(&root, None)?]
+            vec![self.read_entry(&root, None)?]
         } else if root.is(ATOM, "feed") {
-            self.feed(&root)?
+            self.read_feed(&root)?
         } else {
             let detail = format!(
                 "the root element {} in namespace {:?} is not an entry or feed in {ATOM:?}",
@@ -208,15 +208,15 @@ impl<'a> Scan<'a> {
         };
         // Only comments, processing instructions and white space may follow the root; reading them
         // checks them.
-        while self.next()?.is_some() {}
+        while self.next_token()?.is_some() {}
         Ok(drafts)
     }
 
-    fn feed(&mut self, feed: &Tag<'a>) -> Result<Vec<Draft>, Refusal> {
-        let base = self.inside(&Base::default(), feed)?;
+    fn read_feed(&mut self, feed: &Tag<'a>) -> Result<Vec<Draft>, Refusal> {
+        let base = self.base_of(&Base::default(), feed)?;
         let mut authors = vec![];
         let mut drafts: Vec<Draft> = vec![];
-        while let Some(child) = self.child(feed)? {
+        while let Some(child) = self.next_child(feed)? {
             if child.is(ATOM, "entry") {
                 // The check comes before the entry is scanned: an entry beyond the bound costs
                 // nothing.
@@ -224,11 +224,11 @@ impl<'a> Scan<'a> {
                     let detail = format!("there are more than {} entries", self.entries_max);
                     return Err(Refusal::too_large(detail));
                 }
-                drafts.push(self.entry(&child, Some((feed, &base)))?);
+                drafts.push(self.read_entry(&child, Some((feed, &base)))?);
             } else if child.is(ATOM, "author") {
                 authors.push(self.person(&child, base.is_absolute())?);
             } else {
-                self.skip()?;
+                self.skip_element()?;
             }
         }
         // Authors count wherever the feed names them: order has no meaning (rule A-6).
@@ -252,7 +252,7 @@ impl<'a> Scan<'a> {
         let context = inherited::of_authors(&authors);
         let authors: Arc<[Person]> = authors.into();
         for draft in drafts.iter_mut().filter(|draft| draft.missing.author) {
-            self.inherit(bytes, feed)?;
+            self.allow_inherited(bytes, feed)?;
             // The authors change the entry's meaning, so they are part of the digest of the sent
             // form.
             draft.sent = Digest::of_parts(&[&draft.sent.0, context.as_bytes()]);
@@ -264,7 +264,7 @@ impl<'a> Scan<'a> {
 
     /// Subtracts the bytes that an entry inherits from the allowance, before they are written onto
     /// the entry.
-    fn inherit(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
+    fn allow_inherited(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
         let too_large = |detail: String| {
             Refusal::too_large(detail)
                 .at_element(tag.local)
@@ -287,15 +287,19 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn entry(&mut self, tag: &Tag<'a>, outer: Option<(&Tag<'a>, &Base)>) -> Result<Draft, Refusal> {
+    fn read_entry(
+        &mut self,
+        tag: &Tag<'a>,
+        outer: Option<(&Tag<'a>, &Base)>,
+    ) -> Result<Draft, Refusal> {
         let inherited = match outer {
             Some((feed, base)) => {
                 let scope = self.tokens.inherited_scope();
                 // The size is counted before anything is copied: a small feed could otherwise
                 // unfold to gigabytes.
                 let bytes = inherited::size(feed, base.0.as_deref(), tag, scope);
-                self.inherit(bytes, tag)?;
-                let base_inside = self.inside(base, tag)?;
+                self.allow_inherited(bytes, tag)?;
+                let base_inside = self.base_of(base, tag)?;
                 InheritedContext::new(
                     feed,
                     base.0.as_deref(),
@@ -304,11 +308,11 @@ impl<'a> Scan<'a> {
                     self.tokens.inherited_scope(),
                 )
             }
-            None => InheritedContext::nothing(self.inside(&Base::default(), tag)?.0.as_deref()),
+            None => InheritedContext::nothing(self.base_of(&Base::default(), tag)?.0.as_deref()),
         };
         let has_default = tag.attribute("xmlns").is_some() || inherited.has_default();
-        let mut findings = Findings::default();
-        while let Some(child) = self.child(tag)? {
+        let mut findings = EntryFacts::default();
+        while let Some(child) = self.next_child(tag)? {
             self.entry_child(&child, inherited.has_base(), &mut findings)?;
             // A check after each child stops an oversized entry before the whole entry is read.
             self.check_size(tag)?;
@@ -343,12 +347,12 @@ impl<'a> Scan<'a> {
             },
             missing: Missing {
                 id: findings.id.is_none(),
-                title: !findings.has("title"),
-                updated: !findings.has("updated"),
+                title: !findings.has_element("title"),
+                updated: !findings.has_element("updated"),
                 author: !findings.author,
-                content: !findings.has("content") && findings.alternates.is_empty(),
+                content: !findings.has_element("content") && findings.alternates.is_empty(),
                 alternate: findings.alternates.is_empty(),
-                summary: !findings.has("summary")
+                summary: !findings.has_element("summary")
                     && findings.rewrite.as_ref().is_some_and(wants_summary),
             },
             id: findings.id,
@@ -411,10 +415,10 @@ impl<'a> Scan<'a> {
         &mut self,
         child: &Tag<'a>,
         based: bool,
-        findings: &mut Findings,
+        findings: &mut EntryFacts,
     ) -> Result<(), Refusal> {
         if child.namespace != *ATOM {
-            return self.skip();
+            return self.skip_element();
         }
         // Elements that RFC 4287, 4.1.2 admits at most once.
         let once = [
@@ -428,7 +432,7 @@ impl<'a> Scan<'a> {
             "content",
         ];
         if let Some(name) = once.iter().find(|name| **name == child.local) {
-            if findings.has(name) {
+            if findings.has_element(name) {
                 let detail = format!("{name} is given twice");
                 return Err(self.unacceptable(child, detail, "RFC 4287, 4.1.2"));
             }
@@ -450,13 +454,13 @@ impl<'a> Scan<'a> {
             // An entry inherits the author of the source (rule A-12).
             "source" => findings.author |= self.source(child, based)?,
             // Unknown elements of Atom's namespace are foreign markup, which passes.
-            _ => self.skip()?,
+            _ => self.skip_element()?,
         }
         Ok(())
     }
 
-    fn check_entry(&self, tag: &Tag<'a>, findings: &Findings) -> Result<(), Refusal> {
-        if findings.opaque && !findings.has("summary") {
+    fn check_entry(&self, tag: &Tag<'a>, findings: &EntryFacts) -> Result<(), Refusal> {
+        if findings.opaque && !findings.has_element("summary") {
             let detail = "content that is elsewhere or in Base64 needs a summary";
             return Err(self
                 .unacceptable(tag, detail, "RFC 4287, 4.1.2 (A-11)")
@@ -475,20 +479,20 @@ impl<'a> Scan<'a> {
 
     // ---- the tokens, as refusals -------------------------------------------------------------
 
-    fn next(&mut self) -> Result<Option<Token<'a>>, Refusal> {
+    fn next_token(&mut self) -> Result<Option<Token<'a>>, Refusal> {
         self.tokens
             .read()
             .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
-    fn skip(&mut self) -> Result<(), Refusal> {
+    fn skip_element(&mut self) -> Result<(), Refusal> {
         self.tokens
             .skip()
             .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
-    fn inside(&self, base: &Base, tag: &Tag<'a>) -> Result<Base, Refusal> {
-        base.inside(tag)
+    fn base_of(&self, base: &Base, tag: &Tag<'a>) -> Result<Base, Refusal> {
+        base.base_inside(tag)
             .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
@@ -496,16 +500,16 @@ impl<'a> Scan<'a> {
         is_based_inside(based, tag).map_err(|error| Refusal::not_xml(error, self.text))
     }
 
-    fn value(&self, tag: &Tag<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+    fn attribute_value(&self, tag: &Tag<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
         tag.value(name)
             .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     /// Returns the next child element of `parent`, or `None` at the end of `parent`; passes over
     /// white space.
-    fn child(&mut self, parent: &Tag<'a>) -> Result<Option<Tag<'a>>, Refusal> {
+    fn next_child(&mut self, parent: &Tag<'a>) -> Result<Option<Tag<'a>>, Refusal> {
         loop {
-            match self.next()? {
+            match self.next_token()? {
                 Some(Token::Start(tag)) => return Ok(Some(tag)),
                 Some(Token::End(_)) | None => return Ok(None),
                 Some(Token::Text(text)) if text.trim().is_empty() => {}
@@ -521,7 +525,7 @@ impl<'a> Scan<'a> {
     fn only_text(&mut self, tag: &Tag<'a>, rule: &'static str) -> Result<String, Refusal> {
         let mut text = String::new();
         loop {
-            match self.next()? {
+            match self.next_token()? {
                 Some(Token::Text(piece)) => text.push_str(&piece),
                 Some(Token::Start(child)) => {
                     let detail = format!("{} holds an element, {}", tag.local, child.name);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use crate::{
     cut::{CutPolicy, Period},
     entry::{ALTERNATE, Additions},
-    feed::{DocumentName, Epoch, FeedId, FeedName, Numbered, Position},
+    feed::{DocumentName, Epoch, EpochNumber, FeedId, FeedName, Position},
     limits::{
         DOCUMENT_BYTES_DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_ENTRIES_DEFAULT, DOCUMENT_ENTRIES_MAX,
         TITLE_BYTES_MAX,
@@ -23,7 +23,7 @@ use crate::{
 
 mod kind;
 
-pub use kind::{Embed, Own, TimelineKind};
+pub use kind::{Embed, OwnEntries, TimelineKind};
 
 /// Proposals of the server for feeds without a choice of their own.
 ///
@@ -44,11 +44,11 @@ pub struct Defaults {
     /// Whether links are absolute URLs.
     pub absolute_links: bool,
     /// Whether SUP documents list the feeds' updates.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[serde(default = "default_true", skip_serializing_if = "is_yes")]
     pub sup: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -293,7 +293,7 @@ impl Settings {
     /// Returns the parts that an entry without them gets, at this position and in a document of
     /// this epoch.
     pub fn additions(&self, at: Position, epoch: Epoch) -> Additions<'_> {
-        let number = Numbered {
+        let number = EpochNumber {
             number: at.0,
             epoch,
         };

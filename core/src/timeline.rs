@@ -14,7 +14,7 @@
 //! The order is that of *places*, which are instants of the log. No publisher's date orders
 //! anything.
 //!
-//! [`Following`] keeps, for each feed, the ranges of positions that came in each way, and a list of
+//! [`FollowState`] keeps, for each feed, the ranges of positions that came in each way, and a list of
 //! the entries that follows brought along. So the size grows with follows and unfollows, and never
 //! with the entries that feeds gain. A server has millions of follows, so a feed is represented by
 //! any small key `S`.
@@ -27,7 +27,7 @@ use std::{
 
 use crate::{
     feed::{FeedKey, FeedName, FeedPattern, Position},
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     limits::BACKFILL_TOTAL_MAX,
     timestamp::Timestamp,
 };
@@ -115,7 +115,7 @@ impl fmt::Display for Place {
 
 /// Entry of a timeline: an entry of a followed feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery<S = FeedKey> {
+pub struct TimelineEntry<S = FeedKey> {
     /// Place of the entry in the timeline.
     pub place: Place,
     /// Feed that the entry was appended to.
@@ -153,21 +153,21 @@ pub trait Entries<S = FeedKey> {
 
     /// Returns the timeline's entries, as far as they were gathered beforehand. By default none
     /// were, and the timeline is merged from the feeds.
-    fn gathered(&self) -> Option<&dyn Gathered<S>> {
+    fn gathered(&self) -> Option<&dyn GatheredEntries<S>> {
         None
     }
 }
 
 /// Entries of a timeline that came as their feeds gained them, gathered beforehand.
 ///
-/// Each entry that [`Following::gained`] gives is either in the list or in a range apart from the
+/// Each entry that [`FollowState::gained`] gives is either in the list or in a range apart from the
 /// list.
-pub trait Gathered<S> {
+pub trait GatheredEntries<S> {
     /// Returns the number of entries in the list.
     fn count(&self) -> u64;
 
     /// Returns an entry by the index in the list, which has the order of places.
-    fn delivery(&self, index: u64) -> Delivery<S>;
+    fn delivery(&self, index: u64) -> TimelineEntry<S>;
 
     /// Returns the ranges that are not in the list; a reader merges them with the list.
     fn apart(&self) -> &[(S, Range<Position>)];
@@ -179,7 +179,7 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
     fn matching(&self, pattern: &FeedPattern) -> Vec<S>;
 
     /// Returns the name of a feed and whether it is closed; `None` if there is no such feed.
-    fn feed(&self, feed: S) -> Option<Feed>;
+    fn feed(&self, feed: S) -> Option<FeedMoment>;
 
     /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default
     /// none.
@@ -196,7 +196,7 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
 
 /// A feed at one instant of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Feed {
+pub struct FeedMoment {
     /// Name that patterns match.
     pub name: FeedName,
     /// Whether only readers with a right to the feed may see the feed.
@@ -205,7 +205,7 @@ pub struct Feed {
 
 /// Items that a timeline follows, and the positions of each feed in the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Following<S = FeedKey> {
+pub struct FollowState<S = FeedKey> {
     terms: Terms<S>,
     /// Feeds that are followed by their names, in the order of their keys.
     items: Vec<S>,
@@ -213,7 +213,7 @@ pub struct Following<S = FeedKey> {
     /// Feeds of which the timeline has, or may get, entries, in the order of their keys.
     feeds: Vec<HeldFeed<S>>,
     /// Entries that follows brought along, in the order of their places.
-    batches: Vec<Batch<S>>,
+    batches: Vec<BroughtEntries<S>>,
 }
 
 /// A feed in a timeline. No position is in two ranges of the feed.
@@ -237,7 +237,7 @@ struct Other {
 
 /// Entries that a request brought along.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Batch<S> {
+struct BroughtEntries<S> {
     instant: Timestamp,
     /// Index of the request's first entry: requests at one instant share the indexes.
     first: u32,
@@ -245,7 +245,7 @@ struct Batch<S> {
     entries: Vec<(S, Position)>,
 }
 
-impl<S: Copy + Ord> Following<S> {
+impl<S: Copy + Ord> FollowState<S> {
     /// Returns the state of a new timeline. If the timeline has the owner's feed, that feed counts
     /// as followed from `feeds` on.
     pub fn new(terms: Terms<S>, feeds: &impl Feeds<S>) -> Self {
@@ -257,7 +257,7 @@ impl<S: Copy + Ord> Following<S> {
             batches: vec![],
         };
         if let Some((own, true)) = terms.own {
-            following.adjust(&BTreeSet::from([own]), feeds);
+            following.adjust_feeds(&BTreeSet::from([own]), feeds);
         }
         following
     }
@@ -268,9 +268,9 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Returns the followed items, feeds first.
-    pub fn items(&self) -> impl Iterator<Item = Item<S>> {
-        let feeds = self.items.iter().copied().map(Item::Feed);
-        let patterns = self.patterns.iter().cloned().map(Item::Pattern);
+    pub fn items(&self) -> impl Iterator<Item = FollowItem<S>> {
+        let feeds = self.items.iter().copied().map(FollowItem::Feed);
+        let patterns = self.patterns.iter().cloned().map(FollowItem::Pattern);
         feeds.chain(patterns)
     }
 
@@ -285,22 +285,22 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Returns whether an item is followed.
-    pub fn has(&self, item: &Item<S>) -> bool {
+    pub fn has(&self, item: &FollowItem<S>) -> bool {
         match item {
-            Item::Feed(feed) => self.items.binary_search(feed).is_ok(),
-            Item::Pattern(pattern) => self.patterns.contains(pattern),
+            FollowItem::Feed(feed) => self.items.binary_search(feed).is_ok(),
+            FollowItem::Pattern(pattern) => self.patterns.contains(pattern),
         }
     }
 
     /// Returns whether a feed's entries come into the timeline now.
     pub fn takes(&self, feed: S) -> bool {
-        self.held(feed).is_some_and(|held| held.live.is_some())
+        self.held_feed(feed).is_some_and(|held| held.live.is_some())
     }
 
     /// Returns whether the timeline follows a feed by name, or has, or may get, entries of the
     /// feed.
     pub fn is_source(&self, feed: S) -> bool {
-        self.held(feed).is_some() || self.has(&Item::Feed(feed))
+        self.held_feed(feed).is_some() || self.has(&FollowItem::Feed(feed))
     }
 
     /// Returns every feed of which the timeline has, or may get, entries.
@@ -315,7 +315,7 @@ impl<S: Copy + Ord> Following<S> {
         feed: S,
         range: Range<Position>,
     ) -> impl Iterator<Item = Range<Position>> + use<'_, S> {
-        let held = self.held(feed).into_iter();
+        let held = self.held_feed(feed).into_iter();
         held.flat_map(move |held| {
             let other = held.other.iter();
             let past = other.flat_map(|other| other.past.iter().cloned());
@@ -335,11 +335,11 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the entries that requests brought along, in the order of places; skips the first
     /// `requests` requests.
-    pub fn brought(&self, requests: usize) -> impl Iterator<Item = Delivery<S>> {
+    pub fn brought(&self, requests: usize) -> impl Iterator<Item = TimelineEntry<S>> {
         self.batches.iter().skip(requests).flat_map(|batch| {
             let entries = batch.entries.iter().enumerate();
-            entries.map(|(index, (feed, at))| Delivery {
-                place: batch.place(index),
+            entries.map(|(index, (feed, at))| TimelineEntry {
+                place: batch.place_of(index),
                 feed: *feed,
                 at: *at,
             })
@@ -348,7 +348,7 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns whether any entry of a feed came, or may come, as the feed gained the entry.
     pub fn gains(&self, feed: S) -> bool {
-        self.held(feed).is_some_and(|held| {
+        self.held_feed(feed).is_some_and(|held| {
             held.live.is_some() || held.other.iter().any(|other| !other.past.is_empty())
         })
     }
@@ -363,18 +363,18 @@ impl<S: Copy + Ord> Following<S> {
     ) -> BTreeSet<S> {
         let mut touched = BTreeSet::new();
         for item in &change.unfollow {
-            if self.set(item, false) {
+            if self.set_followed(item, false) {
                 touched.extend(feeds_of(item, feeds));
             }
         }
         for item in &change.follow {
-            if self.set(item, true) {
+            if self.set_followed(item, true) {
                 touched.extend(feeds_of(item, feeds));
             }
         }
         // One adjustment covers both lists, so that the range of a feed that stays followed goes
         // on.
-        let began = self.adjust(&touched, feeds);
+        let began = self.adjust_feeds(&touched, feeds);
         // A server has millions of these lists, and changes them rarely.
         self.items.shrink_to_fit();
         self.feeds.shrink_to_fit();
@@ -383,13 +383,13 @@ impl<S: Copy + Ord> Following<S> {
             self.feeds
                 .retain(|held| held.live.is_some() || held.other.is_some());
         }
-        self.bring(&began, change.backfill, instant, feeds);
+        self.bring_newest(&began, change.backfill, instant, feeds);
         touched
     }
 
     /// Takes note of a feed that was created or opened, which a pattern may match.
     pub fn appeared(&mut self, feed: S, feeds: &impl Feeds<S>) {
-        self.adjust(&BTreeSet::from([feed]), feeds);
+        self.adjust_feeds(&BTreeSet::from([feed]), feeds);
     }
 
     /// Takes note that the entries of a range, which begins with a feed's next position, are lost.
@@ -409,7 +409,7 @@ impl<S: Copy + Ord> Following<S> {
         }
     }
 
-    fn held(&self, feed: S) -> Option<&HeldFeed<S>> {
+    fn held_feed(&self, feed: S) -> Option<&HeldFeed<S>> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         found.ok().and_then(|index| self.feeds.get(index))
     }
@@ -420,18 +420,18 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Notes whether an item is followed. Returns whether that is new.
-    fn set(&mut self, item: &Item<S>, is_followed: bool) -> bool {
+    fn set_followed(&mut self, item: &FollowItem<S>, is_followed: bool) -> bool {
         if self.has(item) == is_followed {
             return false;
         }
         match item {
-            Item::Pattern(pattern) if is_followed => {
+            FollowItem::Pattern(pattern) if is_followed => {
                 self.patterns.push(pattern.clone());
                 self.patterns.sort();
             }
-            Item::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
+            FollowItem::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
             // `has` differs from `is_followed`, so a present feed is one to remove.
-            Item::Feed(feed) => match self.items.binary_search(feed) {
+            FollowItem::Feed(feed) => match self.items.binary_search(feed) {
                 Err(index) => self.items.insert(index, *feed),
                 Ok(index) => drop(self.items.remove(index)),
             },
@@ -440,7 +440,7 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Returns a feed of the timeline; inserts the feed if absent.
-    fn put(&mut self, feed: S) -> &mut HeldFeed<S> {
+    fn feed_mut(&mut self, feed: S) -> &mut HeldFeed<S> {
         let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
         let index = found.unwrap_or_else(|index| {
             let held = HeldFeed {
@@ -456,24 +456,24 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Begins or ends to take the entries of feeds, according to the items and terms. Returns the
     /// feeds that begin.
-    fn adjust(&mut self, touched: &BTreeSet<S>, feeds: &impl Feeds<S>) -> Vec<S> {
+    fn adjust_feeds(&mut self, touched: &BTreeSet<S>, feeds: &impl Feeds<S>) -> Vec<S> {
         let mut began = vec![];
         for feed in touched {
             let Some(now) = feeds.feed(*feed) else {
                 continue;
             };
-            let is_wanted = self.wants(*feed, &now);
+            let is_wanted = self.wants_feed(*feed, &now);
             let next = feeds.next(*feed);
-            let live = self.held(*feed).and_then(|held| held.live);
+            let live = self.held_feed(*feed).and_then(|held| held.live);
             match (live, is_wanted) {
                 (None, true) => {
-                    self.put(*feed).live = Some(next);
+                    self.feed_mut(*feed).live = Some(next);
                     began.push(*feed);
                 }
                 // Entries that the timeline has already stay when the feed ends: they become a past
                 // range.
                 (Some(first), false) => {
-                    let held = self.put(*feed);
+                    let held = self.feed_mut(*feed);
                     held.live = None;
                     if first < next {
                         held.other.get_or_insert_default().past.push(first..next);
@@ -485,12 +485,12 @@ impl<S: Copy + Ord> Following<S> {
         began
     }
 
-    fn wants(&self, feed: S, now: &Feed) -> bool {
+    fn wants_feed(&self, feed: S, now: &FeedMoment) -> bool {
         let is_seen = self.terms.is_closed || !now.is_closed;
         let is_followed = match self.terms.own {
             Some((own, is_had)) if own == feed => is_had,
             _ => {
-                self.has(&Item::Feed(feed))
+                self.has(&FollowItem::Feed(feed))
                     || self
                         .patterns
                         .iter()
@@ -502,14 +502,14 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Brings the newest `count` entries of each feed along, except for those that the timeline
     /// has.
-    fn bring(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
+    fn bring_newest(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
         let mut left: Vec<(S, Vec<Range<Position>>)> = vec![];
         for feed in began {
-            let Some(held) = self.held(*feed).filter(|_| count > 0) else {
+            let Some(held) = self.held_feed(*feed).filter(|_| count > 0) else {
                 continue;
             };
             let newest = newest_of(held.live.unwrap_or_default(), count, &feeds.lost(*feed));
-            let missing = newest.iter().flat_map(|range| held.missing(range));
+            let missing = newest.iter().flat_map(|range| held.missing_parts(range));
             left.push((*feed, missing.collect()));
         }
         // Only the newest entries of all feeds come. The heap holds one candidate for each feed, so
@@ -544,12 +544,12 @@ impl<S: Copy + Ord> Following<S> {
         for (feed, at) in &entries {
             if let Some(held) = self.held_mut(*feed) {
                 // Positions of a feed rise here, so neighbours share a range.
-                held.bring(*at);
+                held.note_brought(*at);
             }
         }
         let last = self.batches.last().filter(|batch| batch.instant == instant);
         let first = last.map_or(0, |batch| batch.first + count_of(batch.entries.len()));
-        self.batches.push(Batch {
+        self.batches.push(BroughtEntries {
             instant,
             first,
             entries,
@@ -590,7 +590,7 @@ fn take_last(ranges: &mut Vec<Range<Position>>) -> Option<Position> {
 
 impl<S> HeldFeed<S> {
     /// Returns the parts of a range that the timeline does not have.
-    fn missing(&self, wanted: &Range<Position>) -> Vec<Range<Position>> {
+    fn missing_parts(&self, wanted: &Range<Position>) -> Vec<Range<Position>> {
         let mut had: Vec<&Range<Position>> = match &self.other {
             Some(other) => other.past.iter().chain(&other.brought).collect(),
             None => vec![],
@@ -611,7 +611,7 @@ impl<S> HeldFeed<S> {
     }
 
     /// Notes that an entry was brought along.
-    fn bring(&mut self, at: Position) {
+    fn note_brought(&mut self, at: Position) {
         let brought = &mut self.other.get_or_insert_default().brought;
         match brought.last_mut().filter(|last| last.end == at) {
             Some(last) => last.end = at.next(),
@@ -620,8 +620,8 @@ impl<S> HeldFeed<S> {
     }
 }
 
-impl<S> Batch<S> {
-    fn place(&self, index: usize) -> Place {
+impl<S> BroughtEntries<S> {
+    fn place_of(&self, index: usize) -> Place {
         Place::of_backfill(self.instant, self.first + count_of(index))
     }
 }
@@ -630,10 +630,10 @@ fn count_of(entries: usize) -> u32 {
     u32::try_from(entries).unwrap_or(u32::MAX)
 }
 
-fn feeds_of<S: Copy>(item: &Item<S>, feeds: &impl Feeds<S>) -> Vec<S> {
+fn feeds_of<S: Copy>(item: &FollowItem<S>, feeds: &impl Feeds<S>) -> Vec<S> {
     match item {
-        Item::Feed(feed) => vec![*feed],
-        Item::Pattern(pattern) => feeds.matching(pattern),
+        FollowItem::Feed(feed) => vec![*feed],
+        FollowItem::Pattern(pattern) => feeds.matching(pattern),
     }
 }
 

@@ -40,8 +40,8 @@ mod feeds;
 mod pairs;
 mod sources;
 
-use feeds::{Feed, Why};
-use sources::Source;
+use feeds::{FeedSchedule, Why};
+use sources::SupSource;
 
 /// Time between looks. Values out of range count as [`WATCH_SECONDS_MIN`] or [`WATCH_SECONDS_MAX`].
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub struct SourceNumber(pub u64);
 
 /// Next action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Look at a feed, then report the result with [`Watch::looked`].
     Look {
         /// Feed to look at.
@@ -89,7 +89,7 @@ pub enum Next {
     Nothing,
 }
 
-impl Next {
+impl NextAction {
     /// Returns the time of the next action, if known.
     pub fn due(&self) -> Option<Duration> {
         match self {
@@ -101,7 +101,7 @@ impl Next {
 
 /// Result of a look at a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub enum LookResult {
     /// The look read the feed, and every new entry is handled.
     Read {
         /// Whether the feed had new entries.
@@ -124,7 +124,7 @@ pub enum Looked {
 
 /// Result of a request for a SUP document.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum SupResult {
     /// A document with absolute URLs ([`SupDocument::resolved`]).
     Document(SupDocument),
     /// The document has not changed since the last request (304).
@@ -149,7 +149,7 @@ pub enum Condition {
 
 /// Counts of actions since the start, for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct WatchTally {
     /// Looks because a SUP document listed an update.
     pub pings: u64,
     /// Looks to find the announcement of a SUP document.
@@ -172,31 +172,31 @@ pub struct Tally {
 /// use std::time::Duration;
 /// use simplefeed_core::{
 ///     sup::{SupAddress, SupDocument},
-///     watch::{Heard, Looked, Next, Pace, Watch},
+///     watch::{SupResult, LookResult, NextAction, Pace, Watch},
 /// };
 ///
 /// let half_an_hour = Duration::from_secs(1800);
 /// let mut watch = Watch::new(Pace { interval: half_an_hour, sup_interval: Duration::ZERO }, 0);
 /// let feed = watch.add_feed(None, None);
 /// let mut now = Duration::ZERO;
-/// assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
+/// assert_eq!(watch.next(now), NextAction::Look { feed, fresh: true });
 /// let sup = SupAddress::parse("https://e/sup.json#a", &"https://e/".parse()?);
-/// watch.looked(feed, now, Looked::Read { news: false, stale: false, sup: sup.into() });
+/// watch.looked(feed, now, LookResult::Read { news: false, stale: false, sup: sup.into() });
 ///
-/// let Next::Hear { source, .. } = watch.next(now) else { panic!() };
+/// let NextAction::Hear { source, .. } = watch.next(now) else { panic!() };
 /// let document = br#"{"updated_time":"2009-01-06T01:16:45Z","since_time":"2009-01-06T01:15:35Z",
 ///     "period":60,"updates":[["a","1"]]}"#;
-/// watch.heard(source, now, Heard::Document(SupDocument::read(document)?));
+/// watch.heard(source, now, SupResult::Document(SupDocument::read(document)?));
 /// now += Duration::from_secs(2); // for caches that do not listen
-/// assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
+/// assert_eq!(watch.next(now), NextAction::Look { feed, fresh: true });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Watch {
     pace: Pace,
-    feeds: Vec<Feed>,
+    feeds: Vec<FeedSchedule>,
     /// The documents that at least one feed announces.
-    sources: HashMap<SourceNumber, Source>,
+    sources: HashMap<SourceNumber, SupSource>,
     sources_before: u64,
     by_url: HashMap<Url, SourceNumber>,
     /// Turns of the feeds, the earliest first; `source_turns` has those of the documents.
@@ -204,7 +204,7 @@ pub struct Watch {
     source_turns: BTreeSet<(Duration, SourceNumber)>,
     hashing: RandomState,
     dice: u64,
-    tally: Tally,
+    tally: WatchTally,
     /// The feeds whose [`Watch::told_by`] may have changed since [`Watch::take_changed`].
     changed: HashSet<FeedNumber>,
 }
@@ -231,7 +231,7 @@ impl Watch {
             // depends on the key.
             hashing: RandomState::new(),
             dice: seed,
-            tally: Tally::default(),
+            tally: WatchTally::default(),
             changed: HashSet::new(),
         }
     }
@@ -243,10 +243,10 @@ impl Watch {
     pub fn add_feed(&mut self, known: Option<SupAddress>, update: Option<&str>) -> FeedNumber {
         let count = u32::try_from(self.feeds.len()).expect("feeds are counted in 32 bits");
         let number = FeedNumber(count);
-        self.feeds.push(Feed::new(update));
+        self.feeds.push(FeedSchedule::new(update));
         let is_heard = |address: &SupAddress| {
             let source = self.by_url.get(&address.document);
-            source.is_some_and(|source| self.source(*source).updated.is_some())
+            source.is_some_and(|source| self.source_numbered(*source).updated.is_some())
         };
         if let Some(address) = known.filter(is_heard) {
             // The order matters: the pair is recognised under the feed's source, and the rest
@@ -286,10 +286,10 @@ impl Watch {
     /// while the feed is owed a look or cannot be read, because a new process must look at the feed
     /// then.
     pub fn told_by(&self, number: FeedNumber) -> Option<(SupAddress, Option<&str>)> {
-        let feed = self.feed(number);
+        let feed = self.feed_numbered(number);
         let source = feed.source.filter(|_| !feed.owed)?;
         let address = SupAddress {
-            document: self.source(source).announced.clone(),
+            document: self.source_numbered(source).announced.clone(),
             id: feed.id.clone(),
         };
         Some((address, feed.update.as_deref()))
@@ -301,7 +301,7 @@ impl Watch {
     }
 
     /// Returns the counts of actions so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> WatchTally {
         self.tally
     }
 
@@ -313,45 +313,45 @@ impl Watch {
 
     /// Returns the next action. SUP documents come first, because they save looks at feeds. An
     /// action returns only once, until the caller reports the result.
-    pub fn next(&mut self, now: Duration) -> Next {
+    pub fn next(&mut self, now: Duration) -> NextAction {
         let document = self.next_document(now);
-        if matches!(document, Next::Hear { .. }) {
+        if matches!(document, NextAction::Hear { .. }) {
             return document;
         }
         match (document, self.next_feed(now)) {
-            (Next::Wait(one), Next::Wait(other)) => Next::Wait(one.min(other)),
+            (NextAction::Wait(one), NextAction::Wait(other)) => NextAction::Wait(one.min(other)),
             // `wait` is a document's turn or `Nothing`; no feed has a turn.
-            (wait, Next::Nothing) => wait,
+            (wait, NextAction::Nothing) => wait,
             (_, feed) => feed,
         }
     }
 
     /// Returns the next action among SUP documents.
-    pub fn next_document(&mut self, now: Duration) -> Next {
+    pub fn next_document(&mut self, now: Duration) -> NextAction {
         let Some((due, number)) = self.source_turns.first().copied() else {
-            return Next::Nothing;
+            return NextAction::Nothing;
         };
         if due > now {
-            return Next::Wait(due);
+            return NextAction::Wait(due);
         }
         self.source_turns.pop_first();
         self.hear(number, now)
     }
 
     /// Returns the next action among feeds.
-    pub fn next_feed(&mut self, now: Duration) -> Next {
+    pub fn next_feed(&mut self, now: Duration) -> NextAction {
         let Some((due, number)) = self.feed_turns.first().copied() else {
-            return Next::Nothing;
+            return NextAction::Nothing;
         };
         if due > now {
-            return Next::Wait(due);
+            return NextAction::Wait(due);
         }
         self.feed_turns.pop_first();
         self.look(number, now)
     }
 
     /// Returns a pseudo-random time up to `most`.
-    fn spread(&mut self, most: Duration) -> Duration {
+    fn spread_over(&mut self, most: Duration) -> Duration {
         // splitmix64: looks need spreading, not secrecy, and a seed makes tests repeatable.
         self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.dice;
@@ -363,21 +363,21 @@ impl Watch {
         Duration::from_millis(bits % millis.saturating_add(1))
     }
 
-    fn source(&self, number: SourceNumber) -> &Source {
+    fn source_numbered(&self, number: SourceNumber) -> &SupSource {
         // A source leaves with the last feed, so each number that a feed holds is present.
         self.sources.get(&number).expect("it has feeds")
     }
 
-    fn source_mut(&mut self, number: SourceNumber) -> &mut Source {
+    fn source_mut(&mut self, number: SourceNumber) -> &mut SupSource {
         self.sources.get_mut(&number).expect("it has feeds")
     }
 
-    fn feed(&self, number: FeedNumber) -> &Feed {
+    fn feed_numbered(&self, number: FeedNumber) -> &FeedSchedule {
         let index = usize::try_from(number.0).expect("32 bits fit into an index");
         self.feeds.get(index).expect("numbers are given by us")
     }
 
-    fn feed_mut(&mut self, number: FeedNumber) -> &mut Feed {
+    fn feed_mut(&mut self, number: FeedNumber) -> &mut FeedSchedule {
         let index = usize::try_from(number.0).expect("32 bits fit into an index");
         self.feeds.get_mut(index).expect("numbers are given by us")
     }

@@ -19,7 +19,7 @@ mod tag;
 mod text;
 
 pub use namespace::Namespace;
-use namespace::Scope;
+use namespace::NamespaceScope;
 pub use tag::{Attribute, Tag};
 pub use text::{
     attribute_value, escape_attribute, escape_text, escaped_len, is_char, resolve_reference,
@@ -98,7 +98,7 @@ pub enum Token<'a> {
 pub struct Tokens<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    scope: Scope<'a>,
+    scope: NamespaceScope<'a>,
     depth: usize,
     root_seen: bool,
     end_owed: bool,
@@ -125,7 +125,7 @@ impl<'a> Tokens<'a> {
         Ok(Self {
             text: body,
             reader,
-            scope: Scope::default(),
+            scope: NamespaceScope::default(),
             depth: 0,
             root_seen: false,
             end_owed: false,
@@ -164,7 +164,7 @@ impl<'a> Tokens<'a> {
         // An empty-element tag counts as a start and an end, so callers need one case only.
         if self.end_owed {
             self.end_owed = false;
-            return Ok(Some(self.close(self.position()..self.position())));
+            return Ok(Some(self.close_element(self.position()..self.position())));
         }
         loop {
             let start = self.position();
@@ -175,11 +175,11 @@ impl<'a> Tokens<'a> {
             let range = start..self.position();
             let raw = self.text.get(range.clone()).unwrap_or_default();
             match event {
-                Event::Start(_) => return self.open(raw, range, false).map(Some),
-                Event::Empty(_) => return self.open(raw, range, true).map(Some),
-                Event::End(_) => return Ok(Some(self.close(range))),
+                Event::Start(_) => return self.open_element(raw, range, false).map(Some),
+                Event::Empty(_) => return self.open_element(raw, range, true).map(Some),
+                Event::End(_) => return Ok(Some(self.close_element(range))),
                 Event::Text(_) => {
-                    if let Some(token) = self.characters(raw, start)? {
+                    if let Some(token) = self.read_characters(raw, start)? {
                         return Ok(Some(token));
                     }
                 }
@@ -191,7 +191,7 @@ impl<'a> Tokens<'a> {
                 }
                 Event::GeneralRef(_) => {
                     self.inside_root("reference", start)?;
-                    return reference(raw, start).map(Some);
+                    return read_reference(raw, start).map(Some);
                 }
                 // XML 1.0, 2.5: a comment must not end in `--->`; the reader's own check passes
                 // over that.
@@ -211,7 +211,7 @@ impl<'a> Tokens<'a> {
                 Event::DocType(_) => {
                     return Err(XmlError::new("a DOCTYPE is not accepted", start));
                 }
-                Event::Eof => return self.finish().map(|()| None),
+                Event::Eof => return self.check_end().map(|()| None),
             }
         }
     }
@@ -231,7 +231,7 @@ impl<'a> Tokens<'a> {
         Ok(())
     }
 
-    fn open(
+    fn open_element(
         &mut self,
         raw: &'a str,
         range: Range<usize>,
@@ -249,20 +249,20 @@ impl<'a> Tokens<'a> {
         self.root_seen = true;
         let mut tag = Tag::parse(raw, range)?;
         // The order matters: an element's declarations apply to the element's name, too.
-        self.declare(&tag)?;
+        self.declare_prefixes(&tag)?;
         tag.resolve(&self.scope)?;
         self.end_owed = empty;
         Ok(Token::Start(tag))
     }
 
-    fn close(&mut self, range: Range<usize>) -> Token<'a> {
+    fn close_element(&mut self, range: Range<usize>) -> Token<'a> {
         // The bindings of the closed element must go before another element reuses the depth.
         self.scope.close(self.depth);
         self.depth = self.depth.saturating_sub(1);
         Token::End(range)
     }
 
-    fn declare(&mut self, tag: &Tag<'a>) -> Result<(), XmlError> {
+    fn declare_prefixes(&mut self, tag: &Tag<'a>) -> Result<(), XmlError> {
         for attribute in &tag.attributes {
             let Some(prefix) = attribute.declared_prefix() else {
                 continue;
@@ -296,7 +296,7 @@ impl<'a> Tokens<'a> {
         Ok(())
     }
 
-    fn characters(&self, raw: &'a str, start: usize) -> Result<Option<Token<'a>>, XmlError> {
+    fn read_characters(&self, raw: &'a str, start: usize) -> Result<Option<Token<'a>>, XmlError> {
         // White space around the root is no content.
         if self.depth == 0 && is_blank(raw) {
             return Ok(None);
@@ -319,7 +319,7 @@ impl<'a> Tokens<'a> {
         Ok(())
     }
 
-    fn finish(&self) -> Result<(), XmlError> {
+    fn check_end(&self) -> Result<(), XmlError> {
         let at = self.text.len();
         match (self.depth, self.root_seen) {
             (0, true) => Ok(()),
@@ -329,7 +329,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-fn reference<'a>(raw: &str, start: usize) -> Result<Token<'a>, XmlError> {
+fn read_reference<'a>(raw: &str, start: usize) -> Result<Token<'a>, XmlError> {
     let name = raw
         .strip_prefix('&')
         .and_then(|rest| rest.strip_suffix(';'))

@@ -1,6 +1,6 @@
 //! The refresher, simulated: workers, a queue, a provider and a feed, with a clock of their own.
 //!
-//! Workers do what [`Round`] says, against the queue's model. They are killed before and after each step, are slow for
+//! Workers do what [`RefreshRound`] says, against the queue's model. They are killed before and after each step, are slow for
 //! longer than their leases, and meet a provider that fails, refuses, leaves items out and counts requests. What must
 //! hold is checked at each step. Each defect of the design's ancestor is planted once, and must be found.
 #![expect(
@@ -23,14 +23,15 @@ use chrono::{DateTime, Utc};
 use simplefeed_core::{
     digest::Digest,
     refresh::{
-        Ending, Intervals, Leased, Note, Publication, Round, State, Step, Value, What,
-        round::{Request, Standing},
+        EventContent, Intervals, ItemEvent, ItemState, JobEnding, LeasedItem, RefreshNote,
+        RefreshRound, RoundStep, Value,
+        round::{ProviderStanding, RoundRequest},
     },
     timestamp::Timestamp,
 };
 use simplefeed_queue::{
-    Due, Existing, Extension, Failure, Finish, Held, Lease, Limit, Namespace, NewJob, Next, Report,
-    Reserved, Taken, Want, model::Model,
+    Due, Existing, Extension, Finish, JobFailure, Lease, Limit, Namespace, NewJob, QuotaReport,
+    Reservation, Successor, TakeOutcome, TokenStanding, Want, model::Model,
 };
 
 const SECOND: i64 = 1_000_000;
@@ -211,7 +212,7 @@ enum Doing {
 
 /// What a worker has in hand.
 struct Work {
-    round: Round,
+    round: RefreshRound,
     leases: Vec<Lease>,
     result: Option<Reply>,
     noted: i64,
@@ -234,7 +235,7 @@ struct Worker {
     waits_since: i64,
     doing: Doing,
     /// How the provider has answered it. A worker that is killed forgets it.
-    standing: Standing,
+    standing: ProviderStanding,
 }
 
 /// Everything that there is.
@@ -250,7 +251,7 @@ struct World {
     workers: Vec<Worker>,
     /// Published events by id, and in order.
     ids: HashSet<uuid::Uuid>,
-    newest: HashMap<String, (i64, What)>,
+    newest: HashMap<String, (i64, EventContent)>,
     values: HashSet<(String, Digest)>,
     /// Instants of requests, as the provider counts them.
     requests: VecDeque<i64>,
@@ -339,7 +340,7 @@ impl World {
             depth: 0,
             waits_since: BEGIN,
             doing: Doing::Idle,
-            standing: Standing::default(),
+            standing: ProviderStanding::default(),
         };
         Self {
             dice,
@@ -403,7 +404,7 @@ impl World {
                 continue;
             }
             let [birth, now] = [thing.born, self.now].map(Timestamp::from_micros);
-            let state = State::new(birth, now);
+            let state = ItemState::new(birth, now);
             let due = self.due(&state, self.now);
             let Some(due) = due else {
                 check(
@@ -427,7 +428,7 @@ impl World {
     }
 
     /// When an item is due next, as the decisions say, or the defect.
-    fn due(&self, state: &State, now: i64) -> Option<i64> {
+    fn due(&self, state: &ItemState, now: i64) -> Option<i64> {
         let mut born = state.born;
         if self.plan.has(Defect::AgeForBirth) {
             born = now - born;
@@ -435,7 +436,7 @@ impl World {
         if self.plan.has(Defect::NegativeAge) && state.birth.is_some_and(|birth| birth > now) {
             return None;
         }
-        let state = State {
+        let state = ItemState {
             born,
             ..state.clone()
         };
@@ -452,8 +453,8 @@ impl World {
     }
 
     /// When an item is due again, as the round says, or the defect.
-    fn due_again(&self, ending: &Ending) -> Option<i64> {
-        let Ending::Again { due, state } = ending else {
+    fn due_again(&self, ending: &JobEnding) -> Option<i64> {
+        let JobEnding::Again { due, state } = ending else {
             return None;
         };
         match self.plan.defect {
@@ -503,7 +504,7 @@ impl World {
         let want = self.wanted(index);
         let due_before = self.queue.stats(at(self.now), &self.name).due;
         match self.queue.take(at(self.now), &self.name, want).unwrap() {
-            Taken::Leased(leases) => {
+            TakeOutcome::Leased(leases) => {
                 self.workers[index].depth += 1;
                 self.took(&leases, due_before)?;
                 self.batches += 1;
@@ -511,7 +512,7 @@ impl World {
                 self.pause(index);
                 Ok(())
             }
-            Taken::Wait { next, .. } => {
+            TakeOutcome::Wait { next, .. } => {
                 let next = next.map_or(i64::MAX, |next| next.timestamp_micros());
                 let mut wakes = next.max(self.now + 1_000);
                 if self.plan.has(Defect::TimerIsSeldomRead) {
@@ -536,7 +537,7 @@ impl World {
     /// Begins the round of a batch.
     fn begin(&mut self, index: usize, leases: Vec<Lease>) {
         if self.plan.has(Defect::NoAcknowledgement) {
-            let done = |lease: &Lease| Finish::new(lease.token.clone(), Next::Done);
+            let done = |lease: &Lease| Finish::new(lease.token.clone(), Successor::Done);
             let finishes = leases.iter().map(done).collect();
             self.queue.finish(at(self.now), finishes).unwrap();
         }
@@ -545,7 +546,7 @@ impl World {
             if self.plan.has(Defect::OtherField) {
                 "undefined".clone_into(&mut id);
             }
-            Leased {
+            LeasedItem {
                 id: id.split('/').next().unwrap().to_owned(),
                 slot: Timestamp::from_micros(lease.job.slot.timestamp_micros()),
                 state: serde_json::from_slice(&lease.job.payload).unwrap(),
@@ -553,7 +554,7 @@ impl World {
             }
         };
         let standing = self.workers[index].standing.clone();
-        let round = Round::new(leases.iter().map(leased).collect(), standing);
+        let round = RefreshRound::new(leases.iter().map(leased).collect(), standing);
         self.workers[index].doing = Doing::Working(Box::new(Work {
             round,
             leases,
@@ -628,13 +629,13 @@ impl World {
                 Doing::Working(work) => work.round.step(),
                 Doing::Idle => None,
             };
-            let is_dangerous = matches!(doing, Some(Step::Publish(_) | Step::Finish(_)));
+            let is_dangerous = matches!(doing, Some(RoundStep::Publish(_) | RoundStep::Finish(_)));
             let chance = if is_dangerous { 40 } else { 5 };
             let luck = self.dice.below(1_000);
             if luck < chance {
                 self.workers[index].doing = Doing::Idle;
                 self.workers[index].depth = 0;
-                self.workers[index].standing = Standing::default();
+                self.workers[index].standing = ProviderStanding::default();
                 wait = self.dice.below(10 * MINUTE);
             } else if luck < 2 * chance {
                 wait = LEASE + self.dice.below(2 * LATE_MAX);
@@ -659,7 +660,7 @@ impl World {
                 self.pause(index);
                 return Ok(());
             }
-            Some(Step::Ask(ids)) => match work.result.take() {
+            Some(RoundStep::Ask(ids)) => match work.result.take() {
                 None => {
                     let (reply, wait) = self.ask(&ids, &work.leases)?;
                     work.result = reply;
@@ -667,8 +668,8 @@ impl World {
                 }
                 Some(reply) => self.replied(&mut work, reply),
             },
-            Some(Step::Note(notes)) => {
-                let extension = |(index, note): &(usize, Note)| Extension {
+            Some(RoundStep::Note(notes)) => {
+                let extension = |(index, note): &(usize, RefreshNote)| Extension {
                     token: work.leases[*index].token.clone(),
                     lease: span(LEASE),
                     note: Some(serde_json::to_vec(note).unwrap()),
@@ -681,20 +682,20 @@ impl World {
                 let lost = notes
                     .iter()
                     .zip(held)
-                    .filter(|(_, held)| *held == Held::Lost);
+                    .filter(|(_, held)| *held == TokenStanding::Lost);
                 work.round
                     .noted(&lost.map(|((index, _), _)| *index).collect::<Vec<_>>());
             }
-            Some(Step::Publish(_)) if self.now - work.noted > LEASE + LATE_MAX => {
+            Some(RoundStep::Publish(_)) if self.now - work.noted > LEASE + LATE_MAX => {
                 // A worker gives up what it may no longer have; only the network may delay what it sent in time.
                 self.pause(index);
                 return Ok(());
             }
-            Some(Step::Publish(events)) => {
+            Some(RoundStep::Publish(events)) => {
                 self.publish(events);
                 work.round.published(Vec::new());
             }
-            Some(Step::Finish(endings)) => {
+            Some(RoundStep::Finish(endings)) => {
                 self.finish(&endings, &work)?;
                 work.round.finished();
             }
@@ -708,10 +709,10 @@ impl World {
     }
 
     /// The feed, which keeps one event of each id.
-    fn publish(&mut self, events: Vec<Publication>) {
+    fn publish(&mut self, events: Vec<ItemEvent>) {
         for event in events {
             if self.ids.insert(event.event_id()) {
-                if let What::Value(digest) = event.what {
+                if let EventContent::Value(digest) = event.what {
                     self.values.insert((event.id.clone(), digest));
                 }
                 self.newest
@@ -740,7 +741,7 @@ impl World {
                 .queue
                 .reserve(at(self.now), "key", 1, self.plan.limit)
                 .unwrap();
-            if let Reserved::After(wait) = reserved {
+            if let Reservation::After(wait) = reserved {
                 let until = self.now + micros(wait).min(LEASE / 2);
                 self.hold(leases);
                 return Ok((None, Some(until)));
@@ -823,7 +824,7 @@ impl World {
             ..
         } = work;
         let now = Timestamp::from_micros(self.now);
-        let request = Request {
+        let request = RoundRequest {
             credential: "key",
             credentials: 1,
             now,
@@ -832,7 +833,7 @@ impl World {
         };
         let pause = match reply {
             Reply::Found(found) => {
-                if let Some(Step::Ask(ids)) = round.step() {
+                if let Some(RoundStep::Ask(ids)) = round.step() {
                     answered.extend(ids.into_iter().map(|id| (id, self.now)));
                 }
                 round.asked(&request, found, Duration::ZERO);
@@ -843,7 +844,7 @@ impl World {
         };
         if let Some(pause) = pause {
             if self.plan.has(Defect::ErrorsLoseJobs) {
-                let done = |lease: &Lease| Finish::new(lease.token.clone(), Next::Done);
+                let done = |lease: &Lease| Finish::new(lease.token.clone(), Successor::Done);
                 self.queue
                     .finish(at(self.now), leases.iter().map(done).collect())
                     .unwrap();
@@ -851,7 +852,7 @@ impl World {
             self.queue.report(
                 at(self.now),
                 "key",
-                Report {
+                QuotaReport {
                     pause: Some(pause),
                     remaining: None,
                 },
@@ -860,15 +861,15 @@ impl World {
         }
     }
 
-    fn finish(&mut self, endings: &[(usize, Ending)], work: &Work) -> Checked {
+    fn finish(&mut self, endings: &[(usize, JobEnding)], work: &Work) -> Checked {
         for (index, ending) in endings {
             let lease = &work.leases[*index];
             let id = lease.job.key.split('/').next().unwrap().to_owned();
             let token = lease.token.clone();
             let next = match ending {
-                Ending::Failed(reason) => {
+                JobEnding::Failed(reason) => {
                     let retry = Due::After(Duration::from_mins(1));
-                    let failure = Failure {
+                    let failure = JobFailure {
                         token,
                         retry,
                         attempts: ATTEMPTS,
@@ -877,7 +878,7 @@ impl World {
                     self.queue.fail(at(self.now), &[failure]).unwrap();
                     continue;
                 }
-                Ending::Later(after) => {
+                JobEnding::Later(after) => {
                     let lease = *after;
                     let extension = Extension {
                         token,
@@ -887,24 +888,24 @@ impl World {
                     self.queue.extend(at(self.now), vec![extension]).unwrap();
                     continue;
                 }
-                Ending::Done => Next::Done,
-                Ending::Again { state, .. } => {
+                JobEnding::Done => Successor::Done,
+                JobEnding::Again { state, .. } => {
                     if self.plan.has(Defect::AbsentForEver) && state.absences > 0 {
                         continue;
                     }
                     match self.due_again(ending) {
-                        Some(due) => Next::Again {
+                        Some(due) => Successor::Again {
                             due: Due::At(at(due)),
                             payload: Some(serde_json::to_vec(state).unwrap()),
                         },
-                        None => Next::Done,
+                        None => Successor::Done,
                     }
                 }
             };
             let held = self
                 .queue
                 .finish(at(self.now), vec![Finish::new(token, next.clone())]);
-            if held.unwrap() == [Held::Lost] {
+            if held.unwrap() == [TokenStanding::Lost] {
                 continue;
             }
             let answered = work.answered.get(&id).copied();
@@ -917,19 +918,19 @@ impl World {
     fn finished(
         &mut self,
         id: &str,
-        ending: &Ending,
-        next: &Next,
+        ending: &JobEnding,
+        next: &Successor,
         answered: Option<i64>,
     ) -> Checked {
         let thing = self.things.get_mut(id).unwrap();
-        if next == &Next::Done {
+        if next == &Successor::Done {
             let is_old = self.now - thing.born >= 30 * DAY;
             let is_absent = thing.finished_absences >= 2 && thing.absences > 0;
             check(is_old || is_absent, "I1: a live item keeps its job")?;
             thing.has_ended = true;
             thing.last = None;
         }
-        if let Next::Again { due, .. } = next
+        if let Successor::Again { due, .. } = next
             && due.at(at(self.now)).timestamp_micros() - thing.born > 30 * DAY
         {
             check(
@@ -938,7 +939,7 @@ impl World {
             )?;
             thing.is_once_more = true;
         }
-        if let Ending::Again { state, .. } = ending {
+        if let JobEnding::Again { state, .. } = ending {
             thing.finished_absences = state.absences;
             if state.absences == 0
                 && let Some(digest) = state.last
@@ -992,16 +993,17 @@ impl World {
             )?;
             let newest = self.newest.get(id).map(|(_, what)| *what);
             if !self.plan.is_hostile
-                && let (Some(What::Value(newest)), Some(answered)) = (newest, thing.answered)
+                && let (Some(EventContent::Value(newest)), Some(answered)) =
+                    (newest, thing.answered)
             {
                 check(newest == answered, "the newest event has the newest value")?;
             }
             match (thing.last, newest) {
-                (Some(last), Some(What::Value(newest))) => {
+                (Some(last), Some(EventContent::Value(newest))) => {
                     check(last == newest, "the newest event has the last value")?;
                 }
                 (Some(_), None) => return Err("a value was never published".to_owned()),
-                (_, Some(What::Ended)) | (None, _) => {}
+                (_, Some(EventContent::Ended)) | (None, _) => {}
             }
         }
         Ok(())

@@ -146,7 +146,7 @@ pub enum Existing {
 
 /// Outcome of scheduling one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheduled {
+pub enum ScheduleOutcome {
     /// The key had no job, and has the new one now.
     Added,
     /// The key has a waiting job, which was kept.
@@ -188,11 +188,11 @@ impl Want {
 pub struct Job {
     /// Name of the job in its namespace.
     pub key: String,
-    /// Payload of the schedule, or of the last [`Next::Again`].
+    /// Payload of the schedule, or of the last [`Successor::Again`].
     pub payload: Vec<u8>,
     /// Note of the last [`Extension`] in this slot; else empty.
     pub note: Vec<u8>,
-    /// Due time set by schedule or by [`Next::Again`]. Failures, retries and expired leases keep
+    /// Due time set by schedule or by [`Successor::Again`]. Failures, retries and expired leases keep
     /// the slot, so that the slot names this round of the job.
     pub slot: DateTime<Utc>,
     /// Failures of this slot so far.
@@ -203,7 +203,7 @@ pub struct Job {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The right to extend, finish or fail the job.
-    pub token: Token,
+    pub token: LeaseToken,
     /// The job at the time of the lease.
     pub job: Job,
     /// Time of the keeper at which the lease began.
@@ -214,13 +214,13 @@ pub struct Lease {
 
 /// The right to a leased job. Each lease has a token of its own; that of an earlier lease is void.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
+pub struct LeaseToken {
     pub(crate) namespace: Namespace,
     pub(crate) key: String,
     pub(crate) number: i64,
 }
 
-impl Token {
+impl LeaseToken {
     /// Returns the job's key.
     pub fn key(&self) -> &str {
         &self.key
@@ -229,7 +229,7 @@ impl Token {
 
 /// Whether a token was still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum TokenStanding {
     /// The token was valid, and the change was made.
     Yes,
     /// The lease had expired, or the job was removed: nothing was changed.
@@ -240,7 +240,7 @@ pub enum Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
     /// The right to the job.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Length of the lease from now on.
     pub lease: Duration,
     /// New note of the job, if any, which is stored durably: at most [`PAYLOAD_BYTES_MAX`] bytes. A
@@ -250,7 +250,7 @@ pub struct Extension {
 
 /// Successor of a finished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Successor {
     /// Nothing: the job is gone.
     Done,
     /// The job again, in a new slot, without failures and note.
@@ -266,9 +266,9 @@ pub enum Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
     /// The right to the job.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Successor of the job: none, or the job again.
-    pub next: Next,
+    pub next: Successor,
     /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by
     /// [`Existing::Keep`]. With a void token, none is scheduled.
     pub also: Vec<NewJob>,
@@ -276,7 +276,7 @@ pub struct Finish {
 
 impl Finish {
     /// Returns a finish that schedules nothing else.
-    pub fn new(token: Token, next: Next) -> Self {
+    pub fn new(token: LeaseToken, next: Successor) -> Self {
         Self {
             token,
             next,
@@ -286,7 +286,7 @@ impl Finish {
 
     /// Checks the bounds of the new payload and of the jobs in `also`.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
-        if let Next::Again {
+        if let Successor::Again {
             payload: Some(payload),
             ..
         } = &self.next
@@ -300,9 +300,9 @@ impl Finish {
 
 /// A job whose work failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct JobFailure {
     /// The right to the job.
-    pub token: Token,
+    pub token: LeaseToken,
     /// Time before which no worker leases the job again.
     pub retry: Due,
     /// Failures of one slot that make the job dead.
@@ -311,7 +311,7 @@ pub struct Failure {
     pub reason: String,
 }
 
-impl Failure {
+impl JobFailure {
     /// Returns the part of the reason that is kept, without U+0000.
     pub(crate) fn reason(&self) -> String {
         // PostgreSQL does not store U+0000.
@@ -324,7 +324,7 @@ impl Failure {
 
 /// Outcome of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failed {
+pub enum FailureOutcome {
     /// The job waits for the next try.
     Waits,
     /// The job failed too often, and stays dead until somebody retries or removes the job by hand.

@@ -30,7 +30,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use simplefeed_queue::{Due, Existing, Finish, Memory, Namespace, NewJob, Next, Queue, Want};
+//! use simplefeed_queue::{Due, Existing, Finish, Memory, Namespace, NewJob, Successor, Queue, Want};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), simplefeed_queue::QueueError> {
@@ -43,7 +43,7 @@
 //! let want = Want { max: 100, buffer: Duration::from_secs(2), lease: Duration::from_secs(60) };
 //! for lease in queue.lease(&parcels, want).await? {
 //!     // … look it up, store the answer …
-//!     let next = Next::Again { due: Due::After(Duration::from_secs(600)), payload: None };
+//!     let next = Successor::Again { due: Due::After(Duration::from_secs(600)), payload: None };
 //!     queue.finish(vec![Finish::new(lease.token, next)]).await?;
 //! }
 //! # Ok(()) }
@@ -68,11 +68,11 @@ pub use crate::{
     clock::{Clock, Manual},
     error::QueueError,
     job::{
-        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
-        NewJob, Next, Scheduled, Stats, Token, Want,
+        Dead, Due, Existing, Extension, FailureOutcome, Finish, Job, JobFailure, Lease, LeaseToken,
+        Namespace, NewJob, ScheduleOutcome, Stats, Successor, TokenStanding, Want,
     },
     limits::Limit,
     memory::Memory,
-    queue::{Queue, Taken},
-    quota::{Report, Reserved},
+    queue::{Queue, TakeOutcome},
+    quota::{QuotaReport, Reservation},
 };

@@ -12,21 +12,21 @@ use crate::{
     clock::Clock,
     error::QueueError,
     job::{
-        Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
-        Stats, Want,
+        Dead, Existing, Extension, FailureOutcome, Finish, JobFailure, Namespace, NewJob,
+        ScheduleOutcome, Stats, TokenStanding, Want,
     },
     limits::Limit,
     model::Model,
-    queue::{Queue, Taken},
-    quota::{Report, Reserved},
+    queue::{Queue, TakeOutcome},
+    quota::{QuotaReport, Reservation},
 };
 
 /// A queue in the memory of this process, which ends with the last clone.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Arc<Inner>);
+pub struct Memory(Arc<QueueState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct QueueState {
     model: Mutex<Model>,
     clock: Clock,
     changes: watch::Sender<()>,
@@ -35,14 +35,14 @@ struct Inner {
 impl Memory {
     /// Returns an empty queue.
     pub fn new(clock: Clock) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(QueueState {
             clock,
-            ..Inner::default()
+            ..QueueState::default()
         }))
     }
 
     /// Calls the model, and wakes waiting workers.
-    fn change<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
+    fn change_model<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
         let answer = call(&mut self.0.model.lock(), self.0.clock.now());
         // The lock is free again: a woken worker takes the lock at once.
         self.0.changes.send_replace(());
@@ -55,11 +55,11 @@ impl Queue for Memory {
         &self,
         jobs: Vec<NewJob>,
         existing: Existing,
-    ) -> Result<Vec<Scheduled>, QueueError> {
-        self.change(|model, now| model.schedule(now, jobs, existing))
+    ) -> Result<Vec<ScheduleOutcome>, QueueError> {
+        self.change_model(|model, now| model.schedule(now, jobs, existing))
     }
 
-    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<TakeOutcome, QueueError> {
         // A lease makes no job due, so no worker is woken.
         self.0
             .model
@@ -67,16 +67,16 @@ impl Queue for Memory {
             .take(self.0.clock.now(), namespace, want)
     }
 
-    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
-        self.change(|model, now| model.extend(now, extensions))
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<TokenStanding>, QueueError> {
+        self.change_model(|model, now| model.extend(now, extensions))
     }
 
-    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
-        self.change(|model, now| model.finish(now, finishes))
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<TokenStanding>, QueueError> {
+        self.change_model(|model, now| model.finish(now, finishes))
     }
 
-    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
-        self.change(|model, now| model.fail(now, &failures))
+    async fn fail(&self, failures: Vec<JobFailure>) -> Result<Vec<FailureOutcome>, QueueError> {
+        self.change_model(|model, now| model.fail(now, &failures))
     }
 
     async fn dead(
@@ -89,11 +89,11 @@ impl Queue for Memory {
     }
 
     async fn retry(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
-        self.change(|model, now| model.retry(now, namespace, &keys))
+        self.change_model(|model, now| model.retry(now, namespace, &keys))
     }
 
     async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
-        self.change(|model, _| model.remove(namespace, &keys))
+        self.change_model(|model, _| model.remove(namespace, &keys))
     }
 
     async fn bring_forward(
@@ -102,7 +102,7 @@ impl Queue for Memory {
         due: Duration,
         lease: Duration,
     ) -> Result<usize, QueueError> {
-        Ok(self.change(|model, now| model.bring_forward(now, namespace, due, lease)))
+        Ok(self.change_model(|model, now| model.bring_forward(now, namespace, due, lease)))
     }
 
     async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
@@ -114,7 +114,7 @@ impl Queue for Memory {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> Result<Reserved, QueueError> {
+    ) -> Result<Reservation, QueueError> {
         // Workers that wait for jobs do not wait for a quota, so none is woken.
         self.0
             .model
@@ -122,7 +122,7 @@ impl Queue for Memory {
             .reserve(self.0.clock.now(), credential, requests, limit)
     }
 
-    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+    async fn report(&self, credential: &str, report: QuotaReport) -> Result<(), QueueError> {
         self.0
             .model
             .lock()

@@ -16,13 +16,14 @@ use crate::{
     error::QueueError,
     instant::later,
     job::{
-        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
-        NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count,
+        Dead, Due, Existing, Extension, FailureOutcome, Finish, Job, JobFailure, Lease, LeaseToken,
+        Namespace, NewJob, ScheduleOutcome, Stats, Successor, TokenStanding, Want, check_bytes,
+        check_count,
     },
     limits::CALL_JOBS_MAX,
     limits::Limit,
-    queue::Taken,
-    quota::{Bucket, Report, Reserved},
+    queue::TakeOutcome,
+    quota::{Bucket, QuotaReport, Reservation},
 };
 
 /// A queue without clock and storage.
@@ -37,7 +38,7 @@ pub struct Model {
 /// Jobs of a namespace.
 #[derive(Clone, Debug, Default)]
 struct Jobs {
-    rows: BTreeMap<String, Row>,
+    rows: BTreeMap<String, ModelJob>,
     /// Waiting jobs by due time and key.
     waiting: BTreeSet<(DateTime<Utc>, String)>,
     /// Leased jobs by the end of the lease and key.
@@ -48,16 +49,16 @@ struct Jobs {
 
 /// A job and its state.
 #[derive(Clone, Debug)]
-struct Row {
+struct ModelJob {
     job: Job,
     /// Time from which a worker may lease the job.
     due: DateTime<Utc>,
-    state: State,
+    state: JobState,
 }
 
 /// State of a job.
 #[derive(Clone, Debug)]
-enum State {
+enum JobState {
     Waiting,
     Leased { number: i64, until: DateTime<Utc> },
     Dead { reason: String },
@@ -65,7 +66,7 @@ enum State {
 
 impl Jobs {
     /// Makes jobs wait again whose leases have expired.
-    fn expire(&mut self, now: DateTime<Utc>) {
+    fn expire_leases(&mut self, now: DateTime<Utc>) {
         // By the ends of leases: the first lease that lasts ends the look.
         while let Some((until, key)) = self.leased.pop_first() {
             if until > now {
@@ -73,7 +74,7 @@ impl Jobs {
                 return;
             }
             if let Some(row) = self.rows.get_mut(&key) {
-                row.state = State::Waiting;
+                row.state = JobState::Waiting;
                 self.waiting.insert((row.due, key));
             }
         }
@@ -83,15 +84,15 @@ impl Jobs {
     fn forget_order(&mut self, key: &str) {
         if let Some(row) = self.rows.get(key) {
             match &row.state {
-                State::Waiting => self.waiting.remove(&(row.due, key.to_owned())),
-                State::Leased { until, .. } => self.leased.remove(&(*until, key.to_owned())),
-                State::Dead { .. } => self.dead.remove(key),
+                JobState::Waiting => self.waiting.remove(&(row.due, key.to_owned())),
+                JobState::Leased { until, .. } => self.leased.remove(&(*until, key.to_owned())),
+                JobState::Dead { .. } => self.dead.remove(key),
             };
         }
     }
 
     /// Puts a job into a state, after `change`.
-    fn put(&mut self, key: &str, state: State, change: impl FnOnce(&mut Row)) {
+    fn put_job(&mut self, key: &str, state: JobState, change: impl FnOnce(&mut ModelJob)) {
         // First, while the row still has the due time and the state that name the job's place in an
         // order.
         self.forget_order(key);
@@ -100,14 +101,19 @@ impl Jobs {
         };
         change(row);
         match &state {
-            State::Waiting => self.waiting.insert((row.due, key.to_owned())),
-            State::Leased { until, .. } => self.leased.insert((*until, key.to_owned())),
-            State::Dead { .. } => self.dead.insert(key.to_owned()),
+            JobState::Waiting => self.waiting.insert((row.due, key.to_owned())),
+            JobState::Leased { until, .. } => self.leased.insert((*until, key.to_owned())),
+            JobState::Dead { .. } => self.dead.insert(key.to_owned()),
         };
         row.state = state;
     }
 
-    fn schedule(&mut self, now: DateTime<Utc>, new: NewJob, existing: Existing) -> Scheduled {
+    fn schedule_job(
+        &mut self,
+        now: DateTime<Utc>,
+        new: NewJob,
+        existing: Existing,
+    ) -> ScheduleOutcome {
         let due = new.due.at(now);
         let Some(row) = self.rows.get(&new.key) else {
             let (key, payload) = (new.key.clone(), new.payload);
@@ -121,39 +127,39 @@ impl Jobs {
             self.waiting.insert((due, new.key.clone()));
             self.rows.insert(
                 new.key,
-                Row {
+                ModelJob {
                     job,
                     due,
-                    state: State::Waiting,
+                    state: JobState::Waiting,
                 },
             );
-            return Scheduled::Added;
+            return ScheduleOutcome::Added;
         };
         match (&row.state, existing) {
             // A new due time would take a leased job from its worker, and a dead job stays until a
             // retry by hand.
-            (State::Leased { .. }, _) => Scheduled::Leased,
-            (State::Dead { .. }, _) => Scheduled::Dead,
-            (State::Waiting, Existing::Keep) => Scheduled::Kept,
-            (State::Waiting, Existing::Move) => {
-                self.put(&new.key, State::Waiting, |row| {
-                    renew(row, due, Some(new.payload));
+            (JobState::Leased { .. }, _) => ScheduleOutcome::Leased,
+            (JobState::Dead { .. }, _) => ScheduleOutcome::Dead,
+            (JobState::Waiting, Existing::Keep) => ScheduleOutcome::Kept,
+            (JobState::Waiting, Existing::Move) => {
+                self.put_job(&new.key, JobState::Waiting, |row| {
+                    renew_job(row, due, Some(new.payload));
                 });
-                Scheduled::Moved
+                ScheduleOutcome::Moved
             }
         }
     }
 
     /// Returns whether a token is valid.
-    fn is_held(&self, token: &Token) -> bool {
+    fn is_held(&self, token: &LeaseToken) -> bool {
         self.rows.get(&token.key).is_some_and(
-            |row| matches!(row.state, State::Leased { number, .. } if number == token.number),
+            |row| matches!(row.state, JobState::Leased { number, .. } if number == token.number),
         )
     }
 }
 
 /// Puts a job into a new slot.
-fn renew(row: &mut Row, due: DateTime<Utc>, payload: Option<Vec<u8>>) {
+fn renew_job(row: &mut ModelJob, due: DateTime<Utc>, payload: Option<Vec<u8>>) {
     row.due = due;
     row.job.slot = due;
     row.job.failures = 0;
@@ -165,9 +171,9 @@ fn renew(row: &mut Row, due: DateTime<Utc>, payload: Option<Vec<u8>>) {
 
 impl Model {
     /// Returns the jobs of a namespace, without expired leases.
-    fn jobs(&mut self, namespace: &Namespace, now: DateTime<Utc>) -> &mut Jobs {
+    fn jobs_of(&mut self, namespace: &Namespace, now: DateTime<Utc>) -> &mut Jobs {
         let jobs = self.jobs.entry(namespace.clone()).or_default();
-        jobs.expire(now);
+        jobs.expire_leases(now);
         jobs
     }
 
@@ -181,12 +187,13 @@ impl Model {
         now: DateTime<Utc>,
         jobs: Vec<NewJob>,
         existing: Existing,
-    ) -> Result<Vec<Scheduled>, QueueError> {
+    ) -> Result<Vec<ScheduleOutcome>, QueueError> {
         check_count(jobs.len())?;
         jobs.iter().try_for_each(NewJob::check)?;
         let schedule = |new: NewJob| {
             let namespace = new.namespace.clone();
-            self.jobs(&namespace, now).schedule(now, new, existing)
+            self.jobs_of(&namespace, now)
+                .schedule_job(now, new, existing)
         };
         Ok(jobs.into_iter().map(schedule).collect())
     }
@@ -201,10 +208,10 @@ impl Model {
         now: DateTime<Utc>,
         namespace: &Namespace,
         want: Want,
-    ) -> Result<Taken, QueueError> {
+    ) -> Result<TakeOutcome, QueueError> {
         want.check()?;
         let mut number = self.tokens;
-        let jobs = self.jobs(namespace, now);
+        let jobs = self.jobs_of(namespace, now);
         let batch: Vec<(DateTime<Utc>, String)> = jobs
             .waiting
             .iter()
@@ -224,15 +231,15 @@ impl Model {
             // An expired lease makes its job due again, with a due time that has passed.
             let expiry = jobs.leased.first().map(|(until, _)| *until);
             let next = patience_ends.into_iter().chain(full).chain(expiry).min();
-            return Ok(Taken::Wait { now, next });
+            return Ok(TakeOutcome::Wait { now, next });
         }
         let until = later(now, want.lease);
         let mut leases = Vec::with_capacity(batch.len());
         for (_, key) in batch {
             number += 1;
-            jobs.put(&key, State::Leased { number, until }, |_| {});
+            jobs.put_job(&key, JobState::Leased { number, until }, |_| {});
             if let Some(row) = jobs.rows.get(&key) {
-                let token = Token {
+                let token = LeaseToken {
                     namespace: namespace.clone(),
                     key,
                     number,
@@ -246,7 +253,7 @@ impl Model {
             }
         }
         self.tokens = number;
-        Ok(Taken::Leased(leases))
+        Ok(TakeOutcome::Leased(leases))
     }
 
     /// See [`Queue::extend`](crate::Queue::extend).
@@ -258,27 +265,27 @@ impl Model {
         &mut self,
         now: DateTime<Utc>,
         extensions: Vec<Extension>,
-    ) -> Result<Vec<Held>, QueueError> {
+    ) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(extensions.len())?;
         extensions
             .iter()
             .filter_map(|one| one.note.as_deref())
             .try_for_each(check_bytes)?;
         let extend = |Extension { token, lease, note }| {
-            let jobs = self.jobs(&token.namespace, now);
+            let jobs = self.jobs_of(&token.namespace, now);
             if !jobs.is_held(&token) {
-                return Held::Lost;
+                return TokenStanding::Lost;
             }
-            let state = State::Leased {
+            let state = JobState::Leased {
                 number: token.number,
                 until: later(now, lease),
             };
-            jobs.put(&token.key, state, |row| {
+            jobs.put_job(&token.key, state, |row| {
                 if let Some(note) = note {
                     row.job.note = note;
                 }
             });
-            Held::Yes
+            TokenStanding::Yes
         };
         Ok(extensions.into_iter().map(extend).collect())
     }
@@ -292,36 +299,38 @@ impl Model {
         &mut self,
         now: DateTime<Utc>,
         finishes: Vec<Finish>,
-    ) -> Result<Vec<Held>, QueueError> {
+    ) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(finishes.len())?;
         finishes.iter().try_for_each(Finish::check)?;
         let mut all = Vec::new();
         let finish = |Finish { token, next, also }| {
-            let jobs = self.jobs(&token.namespace, now);
+            let jobs = self.jobs_of(&token.namespace, now);
             if !jobs.is_held(&token) {
-                return Held::Lost;
+                return TokenStanding::Lost;
             }
             match next {
-                Next::Done => {
+                Successor::Done => {
                     // Before the row is removed, which names the job's place in the order.
                     jobs.forget_order(&token.key);
                     jobs.rows.remove(&token.key);
                 }
-                Next::Again { due, payload } => {
+                Successor::Again { due, payload } => {
                     let due = due.at(now);
-                    jobs.put(&token.key, State::Waiting, |row| renew(row, due, payload));
+                    jobs.put_job(&token.key, JobState::Waiting, |row| {
+                        renew_job(row, due, payload);
+                    });
                 }
             }
             all.extend(also);
-            Held::Yes
+            TokenStanding::Yes
         };
         let held = finishes.into_iter().map(finish).collect();
         // After all finishes of the call: a key that a later finish ends is free for a job in
         // `also`.
         for new in all {
             let namespace = new.namespace.clone();
-            self.jobs(&namespace, now)
-                .schedule(now, new, Existing::Keep);
+            self.jobs_of(&namespace, now)
+                .schedule_job(now, new, Existing::Keep);
         }
         Ok(held)
     }
@@ -334,13 +343,13 @@ impl Model {
     pub fn fail(
         &mut self,
         now: DateTime<Utc>,
-        failures: &[Failure],
-    ) -> Result<Vec<Failed>, QueueError> {
+        failures: &[JobFailure],
+    ) -> Result<Vec<FailureOutcome>, QueueError> {
         check_count(failures.len())?;
-        let fail = |failure: &Failure| {
-            let jobs = self.jobs(&failure.token.namespace, now);
+        let fail = |failure: &JobFailure| {
+            let jobs = self.jobs_of(&failure.token.namespace, now);
             if !jobs.is_held(&failure.token) {
-                return Failed::Lost;
+                return FailureOutcome::Lost;
             }
             let failed = jobs
                 .rows
@@ -349,18 +358,22 @@ impl Model {
             let failed = failed.saturating_add(1);
             let is_dead = failed >= failure.attempts;
             let state = if is_dead {
-                State::Dead {
+                JobState::Dead {
                     reason: failure.reason(),
                 }
             } else {
-                State::Waiting
+                JobState::Waiting
             };
-            jobs.put(&failure.token.key, state, |row| {
+            jobs.put_job(&failure.token.key, state, |row| {
                 row.job.failures = failed;
                 // The slot stays: a failure is another try of the same round.
                 row.due = failure.retry.at(now);
             });
-            if is_dead { Failed::Dead } else { Failed::Waits }
+            if is_dead {
+                FailureOutcome::Dead
+            } else {
+                FailureOutcome::Waits
+            }
         };
         Ok(failures.iter().map(fail).collect())
     }
@@ -384,7 +397,7 @@ impl Model {
         let keys = jobs.dead.range::<str, _>((after, Bound::Unbounded));
         let dead = |key: &String| {
             let row = jobs.rows.get(key)?;
-            let State::Dead { reason } = &row.state else {
+            let JobState::Dead { reason } = &row.state else {
                 return None;
             };
             let (job, reason) = (row.job.clone(), reason.clone());
@@ -405,12 +418,12 @@ impl Model {
         keys: &[String],
     ) -> Result<usize, QueueError> {
         check_count(keys.len())?;
-        let jobs = self.jobs(namespace, now);
+        let jobs = self.jobs_of(namespace, now);
         let mut retried = 0;
         for key in keys {
             let row = jobs.rows.get(key);
-            if row.is_some_and(|row| matches!(row.state, State::Dead { .. })) {
-                jobs.put(key, State::Waiting, |row| {
+            if row.is_some_and(|row| matches!(row.state, JobState::Dead { .. })) {
+                jobs.put_job(key, JobState::Waiting, |row| {
                     // In whole microseconds, as the other keepers store the instant.
                     row.due = Due::At(now).at(now);
                     row.job.failures = 0;
@@ -449,13 +462,13 @@ impl Model {
         due: Duration,
         lease: Duration,
     ) -> usize {
-        let jobs = self.jobs(namespace, now);
+        let jobs = self.jobs_of(namespace, now);
         let end = later(now, lease);
         let is_long = |(until, key): &(DateTime<Utc>, String)| (*until > end).then(|| key.clone());
         let long = jobs.leased.iter().rev().map_while(is_long);
         let long: Vec<String> = long.take(CALL_JOBS_MAX).collect();
         for key in &long {
-            jobs.put(key, State::Waiting, |_| {});
+            jobs.put_job(key, JobState::Waiting, |_| {});
         }
         let end = later(now, due);
         // After the leases: a job whose lease has just ended waits, and may be due too late as
@@ -465,7 +478,7 @@ impl Model {
         // Both parts together have the bound of one call.
         let far: Vec<String> = far.take(CALL_JOBS_MAX - long.len()).collect();
         for key in &far {
-            jobs.put(key, State::Waiting, |row| {
+            jobs.put_job(key, JobState::Waiting, |row| {
                 row.due = later(now, Duration::ZERO);
             });
         }
@@ -474,7 +487,7 @@ impl Model {
 
     /// See [`Queue::stats`](crate::Queue::stats).
     pub fn stats(&mut self, now: DateTime<Utc>, namespace: &Namespace) -> Stats {
-        let jobs = self.jobs(namespace, now);
+        let jobs = self.jobs_of(namespace, now);
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let due = jobs
             .waiting
@@ -503,13 +516,13 @@ impl Model {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> Result<Reserved, QueueError> {
+    ) -> Result<Reservation, QueueError> {
         let bucket = self.buckets.entry(credential.to_owned()).or_default();
         bucket.reserve(now, requests, limit)
     }
 
     /// See [`Queue::report`](crate::Queue::report).
-    pub fn report(&mut self, now: DateTime<Utc>, credential: &str, report: Report) {
+    pub fn report(&mut self, now: DateTime<Utc>, credential: &str, report: QuotaReport) {
         self.buckets
             .entry(credential.to_owned())
             .or_default()

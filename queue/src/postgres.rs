@@ -22,19 +22,20 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
 use self::work::{
-    Changed, bring_forward_in, due_columns, extend_in, finish_in, first_of_each, is_one_statement,
-    long, schedule_in, take, take_behind, token_columns, with_bucket, without_repeats,
+    JobChanges, bring_forward_in, due_columns, extend_in, finish_in, first_of_each,
+    is_one_statement, long, schedule_in, take, take_behind, token_columns, with_bucket,
+    without_repeats,
 };
 use crate::{
     clock::Clock,
     error::QueueError,
     job::{
-        Dead, Existing, Extension, Failed, Failure, Finish, Held, Job, Namespace, NewJob, Next,
-        Scheduled, Stats, Want, check_bytes, check_count,
+        Dead, Existing, Extension, FailureOutcome, Finish, Job, JobFailure, Namespace, NewJob,
+        ScheduleOutcome, Stats, Successor, TokenStanding, Want, check_bytes, check_count,
     },
     limits::Limit,
-    queue::{Queue, Taken},
-    quota::{Bucket, Report, Reserved},
+    queue::{Queue, TakeOutcome},
+    quota::{Bucket, QuotaReport, Reservation},
 };
 
 /// Longest time between two looks for jobs.
@@ -61,10 +62,10 @@ const SETUP_LOCK: i64 = 0x5346_5131;
 
 /// A queue in PostgreSQL.
 #[derive(Clone, Debug)]
-pub struct Postgres(Arc<Inner>);
+pub struct Postgres(Arc<PostgresState>);
 
 #[derive(Debug)]
-struct Inner {
+struct PostgresState {
     pool: Pool,
     clock: Clock,
     changes: Arc<watch::Sender<()>>,
@@ -93,7 +94,7 @@ struct PassedJobs {
 }
 
 /// Returns the error of a call. Without an answer, the server may have made the change or not.
-fn failed(doing: &str, error: tokio_postgres::Error) -> QueueError {
+fn call_error(doing: &str, error: tokio_postgres::Error) -> QueueError {
     let doing = format!("{doing} in PostgreSQL");
     if error.as_db_error().is_some() {
         return QueueError::Storage {
@@ -113,13 +114,13 @@ macro_rules! attempt {
     ($queue:expr, $doing:expr, |$client:ident| $work:expr) => {{
         let mut tries = 0;
         loop {
-            let mut connection = $queue.client($doing).await?;
+            let mut connection = $queue.pooled_client($doing).await?;
             let $client = &mut connection;
             tries += 1;
             let done: Result<_, tokio_postgres::Error> = async { $work }.await;
             match done {
                 Err(error) if is_conflict(&error) && tries < TRIES_MAX => {}
-                done => break done.map_err(|error| failed($doing, error)),
+                done => break done.map_err(|error| call_error($doing, error)),
             }
         }
     }};
@@ -146,7 +147,7 @@ impl Postgres {
     /// If the URL is none, or the database cannot be reached or may not be used.
     pub async fn open(url: &str, clock: Clock) -> Result<Self, QueueError> {
         let opening = "opening the queue";
-        let mut config: Config = url.parse().map_err(|why| failed(opening, why))?;
+        let mut config: Config = url.parse().map_err(|why| call_error(opening, why))?;
         // A password in the URL would show in the list of the machine's processes.
         if let (None, Some(password)) = (config.get_password(), std::env::var_os("PGPASSWORD")) {
             config.password(password.as_encoded_bytes());
@@ -176,7 +177,7 @@ impl Postgres {
         let changes = Arc::new(watch::Sender::new(()));
         let mut listener = JoinSet::new();
         listener.spawn(listener::listen(config, Arc::clone(&changes)));
-        let queue = Self(Arc::new(Inner {
+        let queue = Self(Arc::new(PostgresState {
             pool,
             clock,
             changes,
@@ -203,7 +204,7 @@ impl Postgres {
     }
 
     /// Returns a connection of the pool. `doing` names the call in the error.
-    async fn client(&self, doing: &str) -> Result<Client, QueueError> {
+    async fn pooled_client(&self, doing: &str) -> Result<Client, QueueError> {
         self.0.pool.get().await.map_err(|why| QueueError::Storage {
             doing: format!("{doing} in PostgreSQL"),
             why: match why {
@@ -215,7 +216,7 @@ impl Postgres {
     }
 
     /// Wakes workers of this process that wait for jobs.
-    fn changed(&self) {
+    fn wake_workers(&self) {
         self.0.changes.send_replace(());
     }
 
@@ -228,7 +229,7 @@ impl Postgres {
 
     /// Returns the jobs that the next look may pass by, and their generation. Other processes may
     /// free a job that is due for longer: the next poll finds that job.
-    fn passed(&self, namespace: &Namespace) -> (Option<LastLook>, u64) {
+    fn passed_jobs(&self, namespace: &Namespace) -> (Option<LastLook>, u64) {
         let passed = self.0.passed.lock();
         let now = self.0.clock.now();
         // A clock that has gone back makes the age negative, so that the look counts as old.
@@ -243,8 +244,8 @@ impl Postgres {
             let passed = self.0.passed.lock();
             let passed = passed.of.get(&finish.token.namespace).copied();
             let due = match finish.next {
-                Next::Again { due, .. } => Some(due.at(self.0.clock.now())),
-                Next::Done => None,
+                Successor::Again { due, .. } => Some(due.at(self.0.clock.now())),
+                Successor::Done => None,
             };
             due.zip(passed)
                 .is_some_and(|(due, passed)| due < passed.due)
@@ -258,7 +259,7 @@ impl Postgres {
         }
     }
 
-    fn pass(&self, namespace: &Namespace, generation: u64, new: LastLook) {
+    fn note_passed(&self, namespace: &Namespace, generation: u64, new: LastLook) {
         let mut passed = self.0.passed.lock();
         if passed.generation == generation {
             passed.of.insert(namespace.clone(), new);
@@ -271,7 +272,7 @@ impl Queue for Postgres {
         &self,
         jobs: Vec<NewJob>,
         existing: Existing,
-    ) -> Result<Vec<Scheduled>, QueueError> {
+    ) -> Result<Vec<ScheduleOutcome>, QueueError> {
         check_count(jobs.len())?;
         jobs.iter().try_for_each(NewJob::check)?;
         let (now, jobs) = (self.set_time(), &jobs);
@@ -283,22 +284,22 @@ impl Queue for Postgres {
         });
         let scheduled = scheduled?;
         self.look_at_all();
-        self.changed();
+        self.wake_workers();
         Ok(scheduled)
     }
 
-    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<TakeOutcome, QueueError> {
         want.check()?;
         let now = self.set_time();
         attempt!(self, "leasing jobs", |client| {
-            let (passed, generation) = self.passed(namespace);
+            let (passed, generation) = self.passed_jobs(namespace);
             if let Some(passed) = passed {
                 let behind = take_behind(client, now, namespace, want, passed.due).await?;
                 if let Some((due, leases)) = behind {
                     // The time of the last look at all jobs stays, so that the next one comes
                     // within a poll.
-                    self.pass(namespace, generation, LastLook { due, ..passed });
-                    return Ok(Taken::Leased(leases));
+                    self.note_passed(namespace, generation, LastLook { due, ..passed });
+                    return Ok(TakeOutcome::Leased(leases));
                 }
             }
             // Before the look, so that a job that becomes free during the look is passed by for a
@@ -307,14 +308,14 @@ impl Queue for Postgres {
             match take(client, now, namespace, want).await? {
                 Err(wait) => Ok(wait),
                 Ok((due, leases)) => {
-                    self.pass(namespace, generation, LastLook { due, since });
-                    Ok(Taken::Leased(leases))
+                    self.note_passed(namespace, generation, LastLook { due, since });
+                    Ok(TakeOutcome::Leased(leases))
                 }
             }
         })
     }
 
-    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(extensions.len())?;
         extensions
             .iter()
@@ -341,7 +342,7 @@ impl Queue for Postgres {
         Ok(held)
     }
 
-    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(finishes.len())?;
         finishes.iter().try_for_each(Finish::check)?;
         let (now, finishes) = (self.set_time(), &finishes);
@@ -356,11 +357,11 @@ impl Queue for Postgres {
         });
         let held = held?;
         self.look_at_all_if_early(finishes);
-        self.changed();
+        self.wake_workers();
         Ok(held)
     }
 
-    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
+    async fn fail(&self, failures: Vec<JobFailure>) -> Result<Vec<FailureOutcome>, QueueError> {
         check_count(failures.len())?;
         let (now, failures) = (self.set_time(), &failures);
         let failed = attempt!(self, "giving jobs back", |client| {
@@ -380,18 +381,18 @@ impl Queue for Postgres {
                     ],
                 )
                 .await?;
-            let mut changed = Changed::default();
+            let mut changed = JobChanges::default();
             changed.add(rows);
-            let outcome = |failure: &Failure| match changed.take(&failure.token) {
-                None => Failed::Lost,
-                Some(true) => Failed::Dead,
-                Some(false) => Failed::Waits,
+            let outcome = |failure: &JobFailure| match changed.take(&failure.token) {
+                None => FailureOutcome::Lost,
+                Some(true) => FailureOutcome::Dead,
+                Some(false) => FailureOutcome::Waits,
             };
             Ok(failures.iter().map(outcome).collect())
         });
         let failed = failed?;
         self.look_at_all();
-        self.changed();
+        self.wake_workers();
         Ok(failed)
     }
 
@@ -441,7 +442,7 @@ impl Queue for Postgres {
         });
         let retried = retried?;
         self.look_at_all();
-        self.changed();
+        self.wake_workers();
         Ok(usize::try_from(retried).unwrap_or(usize::MAX))
     }
 
@@ -470,7 +471,7 @@ impl Queue for Postgres {
         })?;
         if changed > 0 {
             self.look_at_all();
-            self.changed();
+            self.wake_workers();
         }
         Ok(usize::try_from(changed).unwrap_or(usize::MAX))
     }
@@ -499,7 +500,7 @@ impl Queue for Postgres {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> Result<Reserved, QueueError> {
+    ) -> Result<Reservation, QueueError> {
         let now = self.set_time();
         let reserved = attempt!(self, "reserving requests", |client| {
             let transaction = client.transaction().await?;
@@ -511,7 +512,7 @@ impl Queue for Postgres {
         reserved?
     }
 
-    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+    async fn report(&self, credential: &str, report: QuotaReport) -> Result<(), QueueError> {
         let now = self.set_time();
         attempt!(self, "noting a quota", |client| {
             let transaction = client.transaction().await?;

@@ -11,11 +11,11 @@ use crate::{
     clock::Clock,
     error::QueueError,
     job::{
-        Dead, Existing, Extension, Failed, Failure, Finish, Held, Lease, Namespace, NewJob,
-        Scheduled, Stats, Want,
+        Dead, Existing, Extension, FailureOutcome, Finish, JobFailure, Lease, Namespace, NewJob,
+        ScheduleOutcome, Stats, TokenStanding, Want,
     },
     limits::Limit,
-    quota::{Report, Reserved},
+    quota::{QuotaReport, Reservation},
 };
 
 /// Longest time between two looks for jobs, in a keeper that notices every change. Timers stand
@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_secs(10);
 
 /// Answer of [`Queue::take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// A batch: as many as were wanted, or all that are due.
     Leased(Vec<Lease>),
     /// No batch yet: no free job is due, or the oldest due job still waits for a full batch.
@@ -59,7 +59,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         &self,
         jobs: Vec<NewJob>,
         existing: Existing,
-    ) -> impl Future<Output = Result<Vec<Scheduled>, QueueError>> + Send;
+    ) -> impl Future<Output = Result<Vec<ScheduleOutcome>, QueueError>> + Send;
 
     /// Leases a batch, if there is one, without waiting: `max` due jobs, those first that are due
     /// for longest; or all due jobs, once the oldest has waited for the buffer. A job that another
@@ -74,7 +74,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         &self,
         namespace: &Namespace,
         want: Want,
-    ) -> impl Future<Output = Result<Taken, QueueError>> + Send;
+    ) -> impl Future<Output = Result<TakeOutcome, QueueError>> + Send;
 
     /// Extends leases, and stores notes, in the order of the extensions.
     ///
@@ -84,7 +84,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
     fn extend(
         &self,
         extensions: Vec<Extension>,
-    ) -> impl Future<Output = Result<Vec<Held>, QueueError>> + Send;
+    ) -> impl Future<Output = Result<Vec<TokenStanding>, QueueError>> + Send;
 
     /// Finishes jobs, in the order of the finishes.
     ///
@@ -94,7 +94,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
     fn finish(
         &self,
         finishes: Vec<Finish>,
-    ) -> impl Future<Output = Result<Vec<Held>, QueueError>> + Send;
+    ) -> impl Future<Output = Result<Vec<TokenStanding>, QueueError>> + Send;
 
     /// Gives jobs back whose work failed, in the order of the failures.
     ///
@@ -103,8 +103,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
     /// If a bound is crossed, or the storage fails.
     fn fail(
         &self,
-        failures: Vec<Failure>,
-    ) -> impl Future<Output = Result<Vec<Failed>, QueueError>> + Send;
+        failures: Vec<JobFailure>,
+    ) -> impl Future<Output = Result<Vec<FailureOutcome>, QueueError>> + Send;
 
     /// Returns dead jobs whose keys come after `after`, by key in the order of bytes, at most
     /// `limit`.
@@ -180,7 +180,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> impl Future<Output = Result<Reserved, QueueError>> + Send;
+    ) -> impl Future<Output = Result<Reservation, QueueError>> + Send;
 
     /// Applies a provider's report about a credential's quota.
     ///
@@ -190,7 +190,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
     fn report(
         &self,
         credential: &str,
-        report: Report,
+        report: QuotaReport,
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// Returns the keeper's time.
@@ -258,8 +258,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
                 // Before the look, so that no change falls between the two.
                 let mut changes = self.changes();
                 let (now, next) = match self.take(namespace, want).await? {
-                    Taken::Leased(leases) => return Ok(Some(leases)),
-                    Taken::Wait { now, next } => (now, next),
+                    TakeOutcome::Leased(leases) => return Ok(Some(leases)),
+                    TakeOutcome::Wait { now, next } => (now, next),
                 };
                 tokio::select! {
                     // A stop wins over a change: the next look could lease a batch for a worker

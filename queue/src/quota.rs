@@ -7,7 +7,7 @@
 //! state is that of the generic cell rate algorithm (GCRA): one instant. A tenth of the limit may
 //! be used at once; the rest is spread evenly.
 //!
-//! A provider's own count ([`Report`]) only makes the quota stricter.
+//! A provider's own count ([`QuotaReport`]) only makes the quota stricter.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const SAME_COUNT: i64 = 2_000_000;
 
 impl Limit {
     /// Requests that may be made at once.
-    fn burst(self) -> u32 {
+    fn burst_size(self) -> u32 {
         (self.requests / BURST).max(1)
     }
 
@@ -43,12 +43,12 @@ impl Limit {
     /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which
     /// this gap makes the limit. The window is taken longer by the time that requests may lose or
     /// gain on their way, up to a tenth.
-    fn gap(self) -> i64 {
+    fn gap_micros(self) -> i64 {
         let window = self
             .window
             .saturating_add(TRANSIT_MAX.min(self.window / 10));
         // Positive: the burst is a tenth of the requests, or one.
-        let spread = u128::from(self.requests - self.burst() + 1);
+        let spread = u128::from(self.requests - self.burst_size() + 1);
         // Rounded up: a gap that is shorter by a fraction would let one request too many into a
         // window.
         i64::try_from(window.as_micros().div_ceil(spread)).unwrap_or(i64::MAX)
@@ -57,7 +57,7 @@ impl Limit {
 
 /// A provider's report about a credential's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct QuotaReport {
     /// Time in which the provider wants no request: a request was refused, or the network failed.
     /// At most 24 hours.
     pub pause: Option<Duration>,
@@ -68,7 +68,7 @@ pub struct Report {
 
 /// Answer of [`Queue::reserve`](crate::Queue::reserve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserved {
+pub enum Reservation {
     /// The requests may be made now. They count, even if the caller makes none of them.
     Now,
     /// Nothing is reserved. Another call is of no use before this time has passed.
@@ -97,11 +97,11 @@ impl Bucket {
         now: DateTime<Utc>,
         requests: u32,
         limit: Limit,
-    ) -> Result<Reserved, QueueError> {
+    ) -> Result<Reservation, QueueError> {
         if limit.requests == 0
             || limit.window.is_zero()
             || limit.window > WINDOW_MAX
-            || requests > limit.burst()
+            || requests > limit.burst_size()
         {
             return Err(QueueError::Quota { requests, limit });
         }
@@ -110,8 +110,8 @@ impl Bucket {
         self.forget_what_is_far(now);
         let now = now.timestamp_micros();
         let is_counted = now < self.reset;
-        let gap = limit.gap();
-        let burst = gap.saturating_mul(limit.burst().into());
+        let gap = limit.gap_micros();
+        let burst = gap.saturating_mul(limit.burst_size().into());
         let these = gap.saturating_mul(requests.into());
         // A spread beyond a burst was set by a wrong clock. The bucket then counts as full behind
         // these requests.
@@ -132,14 +132,14 @@ impl Bucket {
         if next > now {
             // The difference is positive here.
             let wait = u64::try_from(next - now).unwrap_or_default();
-            return Ok(Reserved::After(Duration::from_micros(wait)));
+            return Ok(Reservation::After(Duration::from_micros(wait)));
         }
         // Only now: a refused request must use nothing of the quota.
         self.spread = spread;
         if is_counted {
             self.remaining -= requests;
         }
-        Ok(Reserved::Now)
+        Ok(Reservation::Now)
     }
 
     /// Forgets pauses and counts that end later than any report can say: a clock that was wrong has
@@ -156,7 +156,7 @@ impl Bucket {
     }
 
     /// Applies a provider's report.
-    pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
+    pub(crate) fn report(&mut self, now: DateTime<Utc>, report: QuotaReport) {
         // A pause of a wrong clock would win every `max` below.
         self.forget_what_is_far(now);
         // No provider stops a credential for more than a day, whatever its report says.
@@ -206,15 +206,15 @@ mod tests {
             let late_max = (window * 1_000 / 10).min(1_000_000);
             for (pause, count, late) in asked {
                 now += pause * 1_000;
-                let count = count.min(limit.burst());
+                let count = count.min(limit.burst_size());
                 match bucket.reserve(at(now), count, limit).unwrap() {
-                    Reserved::Now => {}
-                    Reserved::After(wait) => {
+                    Reservation::Now => {}
+                    Reservation::After(wait) => {
                         let before = now + i64::try_from(wait.as_micros()).unwrap() - 1;
                         let mut early = bucket;
-                        prop_assert_ne!(early.reserve(at(before), count, limit).unwrap(), Reserved::Now);
+                        prop_assert_ne!(early.reserve(at(before), count, limit).unwrap(), Reservation::Now);
                         now = before + 1;
-                        prop_assert_eq!(bucket.reserve(at(now), count, limit).unwrap(), Reserved::Now);
+                        prop_assert_eq!(bucket.reserve(at(now), count, limit).unwrap(), Reservation::Now);
                     }
                 }
                 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a part of a small number")]
@@ -240,7 +240,7 @@ mod tests {
 
     impl Counting {
         /// Counts a request. Returns its report, or nothing if it is one too many.
-        fn take(&mut self, now: i64) -> Option<Report> {
+        fn take(&mut self, now: i64) -> Option<QuotaReport> {
             let begin = if self.is_sliding {
                 now - self.window
             } else {
@@ -258,7 +258,7 @@ mod tests {
             };
             // Reports have whole seconds.
             let reset = Duration::from_secs((reset.unsigned_abs()).div_ceil(1_000_000));
-            Some(Report {
+            Some(QuotaReport {
                 pause: None,
                 remaining: Some((left, reset)),
             })
@@ -282,11 +282,11 @@ mod tests {
             let (mut made, mut refused, began) = (0_u32, 0, now);
             for delay in delays {
                 match bucket.reserve(at(now), 1, limit).unwrap() {
-                    Reserved::After(wait) => {
+                    Reservation::After(wait) => {
                         prop_assert!(wait <= Duration::from_secs(62), "{:?}", wait);
                         now += i64::try_from(wait.as_micros()).unwrap();
                     }
-                    Reserved::Now => {
+                    Reservation::Now => {
                         made += 1;
                         match provider.take(now) {
                             Some(report) => bucket.report(at(now + delay / 10), report),
@@ -318,10 +318,10 @@ mod tests {
                 now += passed;
                 let pause = pause.map(Duration::from_micros);
                 let remaining = remaining.map(|(count, reset)| (count, Duration::from_micros(reset)));
-                bucket.report(at(now), Report { pause, remaining });
+                bucket.report(at(now), QuotaReport { pause, remaining });
             }
             let day = i64::try_from(REPORT_MAX.as_micros()).unwrap();
-            prop_assert_eq!(bucket.reserve(at(now + day), 1, limit).unwrap(), Reserved::Now);
+            prop_assert_eq!(bucket.reserve(at(now + day), 1, limit).unwrap(), Reservation::Now);
         }
     }
 
@@ -335,20 +335,23 @@ mod tests {
         let day = Duration::from_hours(24);
         let (now, years) = (1_800_000_000_000_000, 1_700_000_000_000_000);
         let mut bucket = Bucket::default();
-        let report = Report {
+        let report = QuotaReport {
             pause: Some(day),
             remaining: Some((0, day)),
         };
         bucket.report(at(now + years), report);
-        assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), Reserved::Now);
+        assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), Reservation::Now);
         bucket.report(at(now), report);
-        let wait = Reserved::After(day);
+        let wait = Reservation::After(day);
         assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), wait);
         // It went back. Requests go on in the pace of the quota, without another burst.
         let mut asked = now - years;
         for _ in 0..50 {
-            assert_eq!(bucket.reserve(at(asked), 1, limit).unwrap(), Reserved::Now);
-            let Reserved::After(wait) = bucket.reserve(at(asked), 1, limit).unwrap() else {
+            assert_eq!(
+                bucket.reserve(at(asked), 1, limit).unwrap(),
+                Reservation::Now
+            );
+            let Reservation::After(wait) = bucket.reserve(at(asked), 1, limit).unwrap() else {
                 panic!("a burst");
             };
             assert!(wait < Duration::from_secs(2), "{wait:?}");
@@ -365,13 +368,13 @@ mod tests {
         };
         let seconds = Duration::from_secs;
         let mut bucket = Bucket::default();
-        let report = |remaining| Report {
+        let report = |remaining| QuotaReport {
             pause: None,
             remaining: Some(remaining),
         };
         bucket.report(at(0), report((0, seconds(60))));
         bucket.report(at(0), report((50, Duration::ZERO)));
-        let wait = Reserved::After(seconds(60));
+        let wait = Reservation::After(seconds(60));
         assert_eq!(bucket.reserve(at(0), 1, limit).unwrap(), wait);
     }
 
@@ -389,8 +392,8 @@ mod tests {
             let mut made = 0_u32;
             while now < 9_000_000_000 {
                 match bucket.reserve(at(now), 1, limit).unwrap() {
-                    Reserved::Now => made += 1,
-                    Reserved::After(wait) => now += i64::try_from(wait.as_micros()).unwrap(),
+                    Reservation::Now => made += 1,
+                    Reservation::After(wait) => now += i64::try_from(wait.as_micros()).unwrap(),
                 }
             }
             assert!(made >= requests * 9, "{made} of {requests} × 10");
@@ -407,7 +410,7 @@ mod tests {
         let mut bucket = Bucket::default();
         bucket.report(
             at(0),
-            Report {
+            QuotaReport {
                 pause: Some(30 * second),
                 remaining: None,
             },
@@ -415,43 +418,43 @@ mod tests {
         // A shorter pause that is reported later does not end it.
         bucket.report(
             at(0),
-            Report {
+            QuotaReport {
                 pause: Some(second),
                 remaining: None,
             },
         );
         assert_eq!(
             bucket.reserve(at(0), 1, limit).unwrap(),
-            Reserved::After(30 * second)
+            Reservation::After(30 * second)
         );
         assert_eq!(
             bucket.reserve(at(30_000_000), 1, limit).unwrap(),
-            Reserved::Now
+            Reservation::Now
         );
 
         let mut bucket = Bucket::default();
         bucket.report(
             at(0),
-            Report {
+            QuotaReport {
                 pause: None,
                 remaining: Some((2, 60 * second)),
             },
         );
         bucket.report(
             at(0),
-            Report {
+            QuotaReport {
                 pause: None,
                 remaining: Some((3, 60 * second)),
             },
         );
-        assert_eq!(bucket.reserve(at(0), 2, limit).unwrap(), Reserved::Now);
+        assert_eq!(bucket.reserve(at(0), 2, limit).unwrap(), Reservation::Now);
         assert_eq!(
             bucket.reserve(at(0), 1, limit).unwrap(),
-            Reserved::After(60 * second)
+            Reservation::After(60 * second)
         );
         assert_eq!(
             bucket.reserve(at(60_000_000), 1, limit).unwrap(),
-            Reserved::Now
+            Reservation::Now
         );
     }
 

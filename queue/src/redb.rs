@@ -27,19 +27,19 @@ use redb::Database;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::{
-    leases::{Leases, Place},
-    tables::{Reading, Writing},
+    leases::{DuePlace, Leases},
+    tables::{TablesReader, TablesWriter},
 };
 use crate::{
     clock::Clock,
     error::QueueError,
     job::{
-        Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
-        Stats, Want, check_bytes, check_count,
+        Dead, Existing, Extension, FailureOutcome, Finish, JobFailure, Namespace, NewJob,
+        ScheduleOutcome, Stats, TokenStanding, Want, check_bytes, check_count,
     },
     limits::Limit,
-    queue::{Queue, Taken},
-    quota::{Report, Reserved},
+    queue::{Queue, TakeOutcome},
+    quota::{QuotaReport, Reservation},
 };
 
 /// Bytes of the file that are kept in memory.
@@ -64,7 +64,7 @@ pub struct Redb {
     clippy::disallowed_methods,
     reason = "the opening syncs the folder; a second name that comes back goes before another queue is made"
 )]
-fn begin(path: &Path) -> Result<(), redb::DatabaseError> {
+fn make_file(path: &Path) -> Result<(), redb::DatabaseError> {
     if path.exists() {
         return Ok(());
     }
@@ -137,7 +137,7 @@ struct QueueFile {
 }
 
 impl QueueFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn of_file(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let found = fs::metadata(&path)?;
         Ok(Self {
@@ -150,7 +150,7 @@ impl QueueFile {
 
     /// Checks that the name still leads to the same file, which is at least as long as after the
     /// last commit.
-    fn check(&self, length: u64) -> io::Result<()> {
+    fn check_file(&self, length: u64) -> io::Result<()> {
         use io::ErrorKind::{NotADirectory, NotFound};
 
         let is_it = |found: &fs::Metadata| {
@@ -171,7 +171,7 @@ impl QueueFile {
 
     /// Looks at the file each second, and closes the queue if another file, or none, has its name.
     #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
-    fn watch(&self, writes: &mpsc::WeakSender<Write>) {
+    fn watch_file(&self, writes: &mpsc::WeakSender<Write>) {
         loop {
             std::thread::sleep(LOOK);
             // A strong sender would keep the queue's threads alive after the last handle.
@@ -181,7 +181,7 @@ impl QueueFile {
             // A commit changes the length, so a look in the midst of a commit could take a whole
             // file for a cut one.
             let length = self.length.lock();
-            if self.check(*length).is_err() {
+            if self.check_file(*length).is_err() {
                 drop(length);
                 // Each commit checks the file, and this one fails. A full channel has other
                 // changes, which fail as well.
@@ -212,12 +212,12 @@ struct OpenFile {
 /// An error of redb. (Boxed by redb itself where it is large.)
 type StorageError = redb::Error;
 /// Sends the answer of a call, once its change is committed.
-type Delivery = Box<dyn FnOnce(Result<(), Arc<StorageError>>) + Send>;
+type CallAnswer = Box<dyn FnOnce(Result<(), Arc<StorageError>>) + Send>;
 /// A change of the file.
-type Write = Box<dyn FnOnce(&mut Writing<'_, '_>) -> Result<Delivery, StorageError> + Send>;
+type Write = Box<dyn FnOnce(&mut TablesWriter<'_, '_>) -> Result<CallAnswer, StorageError> + Send>;
 
 /// Returns the error for callers.
-fn failed(why: Arc<StorageError>) -> QueueError {
+fn failed_error(why: Arc<StorageError>) -> QueueError {
     QueueError::Storage {
         doing: "using the queue's file".to_owned(),
         why: Box::new(why),
@@ -225,7 +225,7 @@ fn failed(why: Arc<StorageError>) -> QueueError {
 }
 
 /// Returns the error of a change that may be in the file or not.
-fn lost(why: Arc<StorageError>) -> QueueError {
+fn lost_error(why: Arc<StorageError>) -> QueueError {
     QueueError::Lost {
         doing: "changing the queue's file".to_owned(),
         why: Box::new(why),
@@ -256,7 +256,7 @@ impl Redb {
             doing: format!("opening the queue {}", path.display()),
             why: Box::new(why),
         };
-        begin(path).map_err(|why| match why {
+        make_file(path).map_err(|why| match why {
             redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
             why => refused(why.into()),
         })?;
@@ -269,19 +269,19 @@ impl Redb {
         })?;
         // redb syncs the file and not the name. Without the name, every job would be gone.
         sync_name(path).map_err(|why| refused(StorageError::Io(why)))?;
-        let file = QueueFile::of(path).map_err(|why| refused(StorageError::Io(why)))?;
+        let file = QueueFile::of_file(path).map_err(|why| refused(StorageError::Io(why)))?;
         let file = Arc::new(file);
-        let queue = Self::of(database, clock, Some(Arc::clone(&file))).map_err(refused)?;
+        let queue = Self::work_on(database, clock, Some(Arc::clone(&file))).map_err(refused)?;
         let writes = queue.writes.downgrade();
         let spawned = std::thread::Builder::new()
             .name("queue-file".to_owned())
-            .spawn(move || file.watch(&writes));
+            .spawn(move || file.watch_file(&writes));
         spawned.map_err(|why| refused(StorageError::Io(why)))?;
         Ok(queue)
     }
 
     /// Begins to work on a file.
-    fn of(
+    fn work_on(
         database: Database,
         clock: Clock,
         file: Option<Arc<QueueFile>>,
@@ -318,32 +318,32 @@ impl Redb {
     }
 
     /// Changes the file, in the thread that writes it, and waits for the commit.
-    async fn write<T: Send + 'static>(
+    async fn write_change<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&mut Writing<'_, '_>) -> Result<T, StorageError> + Send + 'static,
+        change: impl FnOnce(&mut TablesWriter<'_, '_>) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (answer, answered) = oneshot::channel();
         let write: Write = Box::new(|writing| {
             let result = change(writing)?;
             Ok(Box::new(|committed| {
                 // A caller that has gone needs no answer: the change is committed all the same.
-                drop(answer.send(committed.map(|()| result).map_err(lost)));
+                drop(answer.send(committed.map(|()| result).map_err(lost_error)));
             }))
         });
         let sent = self.writes.send(write).await;
-        sent.map_err(|_ended| self.closed())?;
-        answered.await.map_err(|_ended| self.closed())?
+        sent.map_err(|_ended| self.closed_error())?;
+        answered.await.map_err(|_ended| self.closed_error())?
     }
 
     fn check_open(&self) -> Result<(), QueueError> {
         if self.writes.is_closed() || self.shared.failure.get().is_some() {
-            return Err(self.closed());
+            return Err(self.closed_error());
         }
         Ok(())
     }
 
     /// Returns the error of a call once the queue is closed.
-    fn closed(&self) -> QueueError {
+    fn closed_error(&self) -> QueueError {
         match self.shared.failure.get() {
             None => QueueError::Closed,
             Some(why) => QueueError::Failed {
@@ -354,9 +354,9 @@ impl Redb {
 
     /// Reads the file, beside the thread that changes the file. A read that fails ends that thread.
     /// `undo` gets the result if the caller has gone.
-    async fn read<T: Send + 'static>(
+    async fn read_file<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Reading<'_>) -> Result<T, StorageError> + Send + 'static,
+        read: impl FnOnce(&TablesReader<'_>) -> Result<T, StorageError> + Send + 'static,
         undo: impl FnOnce(&mut Leases, T) + Send + 'static,
     ) -> Result<T, QueueError> {
         self.check_open()?;
@@ -365,7 +365,7 @@ impl Redb {
         let changes = Arc::clone(&self.changes);
         // A read of the disk would block all tasks of the runtime's thread.
         tokio::task::spawn_blocking(move || {
-            let result = read(&shared.reading());
+            let result = read(&shared.begin_reading());
             if result.is_err() {
                 // A full channel has other changes, which fail as well.
                 let failing: Write = Box::new(|_| {
@@ -374,19 +374,19 @@ impl Redb {
                 });
                 drop(writes.try_send(failing));
             }
-            let result = result.map_err(|why| failed(Arc::new(why)));
+            let result = result.map_err(|why| failed_error(Arc::new(why)));
             if let Err(Ok(unseen)) = answer.send(result) {
                 undo(&mut shared.leases.lock(), unseen);
                 changes.send_replace(());
             }
         });
-        answered.await.map_err(|_ended| self.closed())?
+        answered.await.map_err(|_ended| self.closed_error())?
     }
 }
 
 impl OpenFile {
-    fn reading(&self) -> Reading<'_> {
-        Reading {
+    fn begin_reading(&self) -> TablesReader<'_> {
+        TablesReader {
             database: &self.database,
             leases: &self.leases,
             still: &self.still,
@@ -417,7 +417,7 @@ impl Thread {
     fn run(mut self) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
-            match self.commit(group.drain(..)) {
+            match self.commit_changes(group.drain(..)) {
                 // After the leases have followed the commit: a caller that leases next must find
                 // the new jobs.
                 Ok(deliveries) => deliveries.into_iter().for_each(|deliver| deliver(Ok(()))),
@@ -431,12 +431,12 @@ impl Thread {
 
     /// Commits changes together. If one change fails, none is made: the callers before that change
     /// get the error, the others hear that the queue is closed.
-    fn commit(
+    fn commit_changes(
         &self,
         writes: impl Iterator<Item = Write>,
-    ) -> Result<Vec<Delivery>, Arc<StorageError>> {
+    ) -> Result<Vec<CallAnswer>, Arc<StorageError>> {
         let mut deliveries = Vec::with_capacity(GROUP_MAX);
-        let done = self.make(writes, &mut deliveries).map_err(Arc::new);
+        let done = self.make_changes(writes, &mut deliveries).map_err(Arc::new);
         if let Err(why) = &done {
             // Before the answers, which may make callers ask again.
             if self.shared.failure.set(Arc::clone(why)).is_ok() {
@@ -459,11 +459,11 @@ impl Thread {
         Ok(deliveries)
     }
 
-    fn make(
+    fn make_changes(
         &self,
         writes: impl Iterator<Item = Write>,
-        deliveries: &mut Vec<Delivery>,
-    ) -> Result<Vec<(Namespace, Place)>, StorageError> {
+        deliveries: &mut Vec<CallAnswer>,
+    ) -> Result<Vec<(Namespace, DuePlace)>, StorageError> {
         let OpenFile {
             database,
             leases,
@@ -474,10 +474,10 @@ impl Thread {
         let mut length = file.as_ref().map(|file| file.length.lock());
         if let Some((file, length)) = file.as_ref().zip(length.as_ref()) {
             // A commit into a file without a name would be lost with the process.
-            file.check(**length)?;
+            file.check_file(**length)?;
         }
         let transaction = database.begin_write()?;
-        let mut writing = Writing::new(&transaction, leases, clock.now())?;
+        let mut writing = TablesWriter::new(&transaction, leases, clock.now())?;
         for write in writes {
             deliveries.push(write(&mut writing)?);
         }
@@ -496,10 +496,10 @@ impl Queue for Redb {
         &self,
         jobs: Vec<NewJob>,
         existing: Existing,
-    ) -> Result<Vec<Scheduled>, QueueError> {
+    ) -> Result<Vec<ScheduleOutcome>, QueueError> {
         check_count(jobs.len())?;
         jobs.iter().try_for_each(NewJob::check)?;
-        self.write(move |writing| {
+        self.write_change(move |writing| {
             jobs.iter()
                 .map(|job| writing.schedule(job, existing))
                 .collect()
@@ -507,17 +507,17 @@ impl Queue for Redb {
         .await
     }
 
-    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<TakeOutcome, QueueError> {
         want.check()?;
         let namespace = namespace.clone();
-        self.read(
+        self.read_file(
             move |reading| reading.take(&namespace, want),
             Leases::give_back,
         )
         .await
     }
 
-    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(extensions.len())?;
         extensions
             .iter()
@@ -528,23 +528,27 @@ impl Queue for Redb {
             self.check_open()?;
             let now = self.shared.clock.now();
             let mut leases = self.shared.leases.lock();
-            let extend =
-                |one: &Extension| leases.extend(one, now).map_or(Held::Lost, |_| Held::Yes);
+            let extend = |one: &Extension| {
+                leases
+                    .extend(one, now)
+                    .map_or(TokenStanding::Lost, |_| TokenStanding::Yes)
+            };
             return Ok(extensions.iter().map(extend).collect());
         }
-        self.write(move |writing| extensions.iter().map(|one| writing.extend(one)).collect())
+        self.write_change(move |writing| extensions.iter().map(|one| writing.extend(one)).collect())
             .await
     }
 
-    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<TokenStanding>, QueueError> {
         check_count(finishes.len())?;
         finishes.iter().try_for_each(Finish::check)?;
-        self.write(move |writing| writing.finish(&finishes)).await
+        self.write_change(move |writing| writing.finish(&finishes))
+            .await
     }
 
-    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
+    async fn fail(&self, failures: Vec<JobFailure>) -> Result<Vec<FailureOutcome>, QueueError> {
         check_count(failures.len())?;
-        self.write(move |writing| failures.iter().map(|one| writing.fail(one)).collect())
+        self.write_change(move |writing| failures.iter().map(|one| writing.fail(one)).collect())
             .await
     }
 
@@ -556,7 +560,7 @@ impl Queue for Redb {
     ) -> Result<Vec<Dead>, QueueError> {
         check_count(limit)?;
         let (namespace, after) = (namespace.clone(), after.map(str::to_owned));
-        self.read(
+        self.read_file(
             move |reading| reading.dead(&namespace, after.as_deref(), limit),
             |_, _| {},
         )
@@ -566,14 +570,14 @@ impl Queue for Redb {
     async fn retry(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
         check_count(keys.len())?;
         let namespace = namespace.clone();
-        self.write(move |writing| writing.retry(&namespace, &keys))
+        self.write_change(move |writing| writing.retry(&namespace, &keys))
             .await
     }
 
     async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
         check_count(keys.len())?;
         let namespace = namespace.clone();
-        self.write(move |writing| writing.remove(&namespace, &keys))
+        self.write_change(move |writing| writing.remove(&namespace, &keys))
             .await
     }
 
@@ -584,13 +588,13 @@ impl Queue for Redb {
         lease: Duration,
     ) -> Result<usize, QueueError> {
         let namespace = namespace.clone();
-        self.write(move |writing| writing.bring_forward(&namespace, due, lease))
+        self.write_change(move |writing| writing.bring_forward(&namespace, due, lease))
             .await
     }
 
     async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
         let namespace = namespace.clone();
-        self.read(move |reading| reading.stats(&namespace), |_, _| {})
+        self.read_file(move |reading| reading.stats(&namespace), |_, _| {})
             .await
     }
 
@@ -599,15 +603,15 @@ impl Queue for Redb {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> Result<Reserved, QueueError> {
+    ) -> Result<Reservation, QueueError> {
         let credential = credential.to_owned();
-        self.write(move |writing| writing.reserve(&credential, requests, limit))
+        self.write_change(move |writing| writing.reserve(&credential, requests, limit))
             .await?
     }
 
-    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+    async fn report(&self, credential: &str, report: QuotaReport) -> Result<(), QueueError> {
         let credential = credential.to_owned();
-        self.write(move |writing| writing.report(&credential, report))
+        self.write_change(move |writing| writing.report(&credential, report))
             .await
     }
 

@@ -26,7 +26,7 @@ use simplefeed_core::{
     settings::{Defaults, check_bytes, check_entries},
 };
 use simplefeed_http::{
-    access::{self, Access, Tokens},
+    access::{self, Access, TokenGrants},
     limits::Limits,
 };
 use simplefeed_process::regular;
@@ -160,7 +160,7 @@ impl Default for ServeArgs {
 impl ServeArgs {
     /// Checks the settings. A key in `unread` has a value that could not be read, so a missing
     /// value of that key is no problem here.
-    fn check(&self, unread: &[String], problems: &mut Vec<String>) {
+    fn check_settings(&self, unread: &[String], problems: &mut Vec<String>) {
         let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
         let data = self.data.as_deref().unwrap_or(Path::new(""));
         if data.as_os_str().is_empty() && is_known("data") {
@@ -243,7 +243,7 @@ impl ServeArgs {
         }
         // Elsewhere in the data folder, a web server could get at the log and at closed feeds.
         if let (Some(data), Some(www)) = (&self.data, &self.www)
-            && let (data, www) = (resolved(data), resolved(www))
+            && let (data, www) = (resolve_path(data), resolve_path(www))
             && www.starts_with(&data)
             && !www.starts_with(data.join("www"))
         {
@@ -438,7 +438,7 @@ impl Config {
             None => (args, FileProblems::default()),
         };
         // A problem does not end the checks: the operator sees all of them at once.
-        args.check(&keys, &mut problems);
+        args.check_settings(&keys, &mut problems);
         args.check_folders(&mut problems);
         // Read for its problems only. The listeners get their rules from `access_at_start`, and
         // from `access` on SIGHUP.
@@ -475,7 +475,7 @@ impl Config {
             ..self.0.clone()
         };
         // `new` has checked all settings. Here only the checks of the address can fail.
-        there.check(&[], &mut problems);
+        there.check_settings(&[], &mut problems);
         if problems.is_empty() {
             Ok(())
         } else {
@@ -509,7 +509,7 @@ impl Config {
         Ok(self.access_of(tokens.map(|(tokens, _)| tokens)))
     }
 
-    fn access_of(&self, tokens: Option<Tokens>) -> (Access, Option<Access>) {
+    fn access_of(&self, tokens: Option<TokenGrants>) -> (Access, Option<Access>) {
         let publishes = self.publish_listen.is_some();
         // With a listener for publishing, nobody publishes at the main one, not even with a token.
         match (tokens, publishes) {
@@ -525,7 +525,7 @@ impl Config {
 
     /// Returns the data folder, which holds the log and everything made from it.
     pub fn data(&self) -> &Path {
-        // `check` refuses settings without a data folder.
+        // `check_settings` refuses settings without a data folder.
         self.0.data.as_deref().expect("a checked setting")
     }
 
@@ -572,13 +572,13 @@ impl Config {
     }
 }
 
-fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
+fn read_tokens(path: &Path) -> Result<TokenGrants, ConfigError> {
     parse_tokens(path, &text_of_tokens(path)?)
 }
 
 /// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a
 /// mistake, or somebody is still writing it. Also returns whether there is such a line.
-fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
+fn read_tokens_at_start(path: &Path) -> Result<(TokenGrants, bool), ConfigError> {
     let text = text_of_tokens(path)?;
     let tokens = parse_tokens(path, access::whole_lines(&text))?;
     Ok((tokens, access::is_torn(&text)))
@@ -593,9 +593,9 @@ fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-fn parse_tokens(path: &Path, text: &str) -> Result<Tokens, ConfigError> {
+fn parse_tokens(path: &Path, text: &str) -> Result<TokenGrants, ConfigError> {
     let told = |problem| format!("{}: {problem}", path.display());
-    Tokens::parse(text).map_err(|problems| ConfigError {
+    TokenGrants::parse(text).map_err(|problems| ConfigError {
         problems: problems.into_iter().map(told).collect(),
     })
 }
@@ -709,7 +709,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// Returns a path without links and `..`, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
+fn resolve_path(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let found = path.ancestors().find_map(|ancestor| {
         let real = ancestor.canonicalize().ok()?;

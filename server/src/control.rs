@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::{
     exit,
-    upkeep::{Line, Task, run},
+    upkeep::{OutputLine, Task, run},
 };
 
 /// Pause between two looks for a client: the longest delay of a task on an idle server.
@@ -49,12 +49,12 @@ const TASK_BYTES_MAX: u64 = 64 * 1024;
 /// Answer of the server, one line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum AnswerLine {
     /// The server has read the order, and carries the order out next.
     Begun,
     Exit(u8),
     #[serde(untagged)]
-    Tell(Line),
+    Tell(OutputLine),
 }
 
 /// Order of a client, one line.
@@ -84,7 +84,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    fn carry_out(&self, order: &Order, tell: &mut dyn FnMut(Line)) -> anyhow::Result<u8> {
+    fn carry_out(&self, order: &Order, tell: &mut dyn FnMut(OutputLine)) -> anyhow::Result<u8> {
         match order {
             Order::Do(task) => run(task, &self.log, &self.shown, &self.views, tell),
             Order::AcceptClock => {
@@ -96,7 +96,7 @@ impl Ground {
                     )?;
                 }
                 let now = self.clock.accept();
-                tell(Line::Note(accepted(now, self.log.head().last)));
+                tell(OutputLine::Note(accepted(now, self.log.head().last)));
                 Ok(exit::OK)
             }
         }
@@ -123,26 +123,26 @@ pub fn serve(listener: &UnixListener, ground: &Ground, stop: &Stop) {
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        if let Err(error) = answer(&stream, ground) {
+        if let Err(error) = answer_order(&stream, ground) {
             warn!(%error, "nobody was there any more for the end of a task");
         }
     }
 }
 
-fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
+fn answer_order(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
     // On some systems, a connection inherits the mode of the listener, which does not block.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
     let mut line = String::new();
     BufReader::new(stream.take(TASK_BYTES_MAX)).read_line(&mut line)?;
-    let send = |answer: &Answer| {
+    let send = |answer: &AnswerLine| {
         let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
     // Nobody may be there any more: the task is carried out all the same.
-    let _unheard = send(&Answer::Begun);
+    let _unheard = send(&AnswerLine::Begun);
     let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
         .and_then(|order| {
@@ -150,19 +150,19 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
             let mut there = true;
             ground.carry_out(&order, &mut |line| {
                 // The client may have gone. A task that has begun is finished all the same.
-                there = there && send(&Answer::Tell(line)).is_ok();
+                there = there && send(&AnswerLine::Tell(line)).is_ok();
             })
         });
     let code = match outcome {
         Ok(code) => code,
         Err(error) => {
             for text in exit::texts_of(&error) {
-                send(&Answer::Tell(Line::Note(text)))?;
+                send(&AnswerLine::Tell(OutputLine::Note(text)))?;
             }
             exit::code_of(&error)
         }
     };
-    send(&Answer::Exit(code))
+    send(&AnswerLine::Exit(code))
 }
 
 /// Gives the server behind a socket an order, and returns the exit code; `None` if there is no
@@ -171,7 +171,7 @@ fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
 /// # Errors
 ///
 /// Returns why the server's answer does not arrive.
-pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
+pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(OutputLine)) -> io::Result<Option<u8>> {
     // A killed server leaves a socket at which nobody listens.
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
@@ -182,8 +182,8 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     let answering = stream.try_clone()?;
     let reader = std::thread::Builder::new().spawn(move || {
         for line in BufReader::new(&answering).lines() {
-            let answer = line.and_then(|line| Ok(serde_json::from_str::<Answer>(&line)?));
-            let ended = matches!(answer, Ok(Answer::Exit(_)) | Err(_));
+            let answer = line.and_then(|line| Ok(serde_json::from_str::<AnswerLine>(&line)?));
+            let ended = matches!(answer, Ok(AnswerLine::Exit(_)) | Err(_));
             if send.send(answer).is_err() || ended {
                 return;
             }
@@ -196,13 +196,13 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result
     let mut outcome = Err(io::ErrorKind::UnexpectedEof.into());
     let first = answers.recv_timeout(PATIENCE);
     if matches!(first, Err(RecvTimeoutError::Timeout)) {
-        tell(Line::Note(WAITS.into()));
+        tell(OutputLine::Note(WAITS.into()));
     }
     for answer in first.into_iter().chain(answers) {
         match answer? {
-            Answer::Begun => {}
-            Answer::Tell(line) => tell(line),
-            Answer::Exit(code) => outcome = Ok(Some(code)),
+            AnswerLine::Begun => {}
+            AnswerLine::Tell(line) => tell(line),
+            AnswerLine::Exit(code) => outcome = Ok(Some(code)),
         }
     }
     drop(reader.join());

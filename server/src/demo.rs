@@ -16,7 +16,10 @@ use simplefeed_core::{
     settings::Choices,
 };
 use simplefeed_log::opening::{self, SledStore};
-use simplefeed_publish::{Append, Asked, Conditions, Configure, Expected, Publisher, Wanted};
+use simplefeed_publish::{
+    AppendRequest, Conditions, Configure, FeedKindRule, FollowItems, SettingsCondition,
+    WriterHandle,
+};
 use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
@@ -68,7 +71,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     // The sample is there before the URL is printed.
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
-    introduce(server.public_url().as_str());
+    print_introduction(server.public_url().as_str());
     say(&format!(
         "listening on http://{}",
         server.listening().address()
@@ -76,7 +79,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     super::run(server, signals)
 }
 
-fn introduce(url: &str) {
+fn print_introduction(url: &str) {
     let feed = format!("{url}feeds/{FEED}");
     // A demo goes on without a reader of stdout.
     let _closed = writeln!(
@@ -94,25 +97,25 @@ fn introduce(url: &str) {
 }
 
 /// Makes the feeds, and appends the sample.
-async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
-    let timeline = Asked::Timeline {
+async fn publish_sample(publisher: &WriterHandle) -> anyhow::Result<()> {
+    let timeline = FeedKindRule::Timeline {
         owner: None,
         own: None,
     };
     for (name, title, kind) in [
-        (FEED, "Simplefeed demo", Asked::Any),
-        (TICKS, "Ticks of a clock", Asked::Any),
+        (FEED, "Simplefeed demo", FeedKindRule::Any),
+        (TICKS, "Ticks of a clock", FeedKindRule::Any),
         (ALL, "All that the demo publishes", timeline),
     ] {
         let wanted = match kind {
-            Asked::Timeline { .. } => Wanted {
+            FeedKindRule::Timeline { .. } => FollowItems {
                 follow: vec![
                     FeedPattern::of(&name_of(FEED)?),
                     FeedPattern::of(&name_of(TICKS)?),
                 ],
-                ..Wanted::default()
+                ..FollowItems::default()
             },
-            _ => Wanted::default(),
+            _ => FollowItems::default(),
         };
         let choices = Choices {
             title: Some(title.into()),
@@ -124,13 +127,13 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
                 feed: name_of(name)?,
                 choices,
                 id: None,
-                expected: Expected::Anything,
+                expected: SettingsCondition::Anything,
                 kind,
                 wanted,
             })
             .await?;
     }
-    append(publisher, FEED, EVENTS).await
+    append_events(publisher, FEED, EVENTS).await
 }
 
 fn name_of(name: &str) -> anyhow::Result<FeedName> {
@@ -138,9 +141,9 @@ fn name_of(name: &str) -> anyhow::Result<FeedName> {
 }
 
 /// Appends events, one a line.
-async fn append(publisher: &Publisher, feed: &str, lines: &str) -> anyhow::Result<()> {
+async fn append_events(publisher: &WriterHandle, feed: &str, lines: &str) -> anyhow::Result<()> {
     publisher
-        .append(Append {
+        .append(AppendRequest {
             feed: name_of(feed)?,
             drafts: event::from_ndjson(lines.as_bytes())?,
             key: None,
@@ -152,7 +155,7 @@ async fn append(publisher: &Publisher, feed: &str, lines: &str) -> anyhow::Resul
 }
 
 /// Appends to each feed once a second, until the server stops.
-async fn publish_more(publisher: Publisher) {
+async fn publish_more(publisher: WriterHandle) {
     let mut timer = tokio::time::interval(Duration::from_secs(1));
     for number in 1_u64.. {
         timer.tick().await;
@@ -163,7 +166,7 @@ async fn publish_more(publisher: Publisher) {
         );
         for (feed, event) in [(TICKS, tick), (FEED, order)] {
             // The first failure ends the events: when the demo stops, the writer is gone.
-            if append(&publisher, feed, &event).await.is_err() {
+            if append_events(&publisher, feed, &event).await.is_err() {
                 return;
             }
         }

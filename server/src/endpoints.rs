@@ -10,18 +10,14 @@ use simplefeed_core::{
     settings::Settings,
     sight::Sight,
 };
-use simplefeed_http::{
-    endpoint::Endpoint,
-    pipeline::{self, Table},
-    problem::Problem,
-};
+use simplefeed_http::{endpoint::Endpoint, problem::Problem, router::EndpointTable, sending};
 use simplefeed_log::{EntryLog, LogError, watermark::Watermark};
 use simplefeed_process::{clock::Clock, threads::Threads};
-use simplefeed_publish::Publisher;
+use simplefeed_publish::WriterHandle;
 use simplefeed_resource::read_error::ReadError;
 use simplefeed_views::{
     Views,
-    catalogue::{Catalogue, Row},
+    catalogue::{Catalogue, CatalogueRow},
     documents::reading::Documents,
     error::ViewError,
     shown::ShownLog,
@@ -60,9 +56,9 @@ use pages::PageParts;
 use publishing::PublishParts;
 use rates::RateParts;
 use shelf::Shelf;
-use sup::{SupParts, Updates};
+use sup::{SupParts, SupUpdates};
 use timelines::TimelineParts;
-use waits::{Parking, WaitParts};
+use waits::{WaitParts, WaitPlaces};
 
 /// Tables of all endpoints.
 pub const ALL: &[&[Endpoint<Site>]] = &[
@@ -80,9 +76,9 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
 ];
 
 /// Returns the endpoints of a server, with or without the pages for people.
-pub fn table(has_pages: bool) -> Table<Site> {
+pub fn table(has_pages: bool) -> EndpointTable<Site> {
     let for_machines = ALL.split_last().map_or(ALL, |(_pages, others)| others);
-    Table {
+    EndpointTable {
         endpoints: if has_pages { ALL } else { for_machines },
         takes_cookie: if has_pages {
             // Live rows of a page read a stream of events.
@@ -134,7 +130,7 @@ pub struct Handles {
     /// Documents of all feeds.
     pub documents: Arc<Documents>,
     /// Way to the writer.
-    pub publisher: Publisher,
+    pub publisher: WriterHandle,
     /// Views, by their types.
     pub views: ServedViews,
     /// The list of them, with their followers.
@@ -170,7 +166,7 @@ impl Default for SharedBounds {
 impl Site {
     /// Hands out the handles of a server whose public URL is `public_url`.
     pub fn new(config: &Config, public_url: &Url, handles: Handles) -> Self {
-        let updates = Updates::of(config, public_url, &handles);
+        let updates = SupUpdates::of(config, public_url, &handles);
         let shelf = Arc::new(Shelf::of(config, public_url, &handles, updates.is_some()));
         let shared = SharedBounds::default();
         let pages = PageParts::of(config, public_url, &handles, &shelf, &shared);
@@ -181,7 +177,7 @@ impl Site {
             ..
         } = handles;
         // All that wait share the places, because each of them holds a connection.
-        let parking = Parking::beside(config.limits().connections);
+        let parking = WaitPlaces::beside(config.limits().connections);
         let held = || Arc::clone(&shelf);
         Self {
             feeds: FeedParts {
@@ -245,7 +241,7 @@ fn without_slash(url: &str) -> String {
 async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
 ) -> Result<T, Problem> {
-    pipeline::off_thread(|| work().map_err(ReadError::from)).await
+    sending::off_thread(|| work().map_err(ReadError::from)).await
 }
 
 /// Returns whether the sender of a request may see a feed. To see a closed timeline is to see
@@ -268,7 +264,11 @@ pub fn may_see(
 /// # Errors
 ///
 /// Returns why the log cannot be read.
-pub fn may_see_row(timelines: &Timelines, row: &Row, sight: &Sight) -> Result<bool, LogError> {
+pub fn may_see_row(
+    timelines: &Timelines,
+    row: &CatalogueRow,
+    sight: &Sight,
+) -> Result<bool, LogError> {
     Ok(!row.is_closed || may_see_closed(timelines, (row.key, &row.name), sight)?)
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use simplefeed_core::{feed::FeedKey, follow::Item, plan::FeedHead};
+use simplefeed_core::{feed::FeedKey, follow::FollowItem, plan::FeedHead};
 use simplefeed_publish::follows::Follows;
 use simplefeed_views::timelines::Timelines;
 
@@ -14,7 +14,7 @@ use simplefeed_views::timelines::Timelines;
 pub(crate) struct TimelineFollows(pub(crate) Arc<Timelines>);
 
 impl Follows for TimelineFollows {
-    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>> {
+    fn items(&self, timeline: FeedKey) -> Option<Vec<FollowItem>> {
         self.0.items_at_once(timeline)
     }
 

@@ -21,11 +21,11 @@ use signal_hook::{
 };
 use simplefeed_http as http;
 use simplefeed_http::{
-    Listener, Rules, Service,
+    AccessRules, Listener, Service,
     access::Access,
     kernel_copies::COPIES_MAX,
     limits::Limits,
-    pipeline::{Gated, Pipeline},
+    pipeline::{ListenerPipeline, Pipeline},
 };
 use simplefeed_process::workers::Workers;
 use tokio::{
@@ -85,7 +85,7 @@ impl Listening {
         // tokio's sockets and signals belong to the runtime that is entered.
         let entered = runtime.enter();
         // systemd may have bound the listeners for us, so no client is refused while we start.
-        let mut listeners = activated()?;
+        let mut listeners = activated_sockets()?;
         if listeners.is_empty() {
             listeners.push(bind_address(config.listen)?);
         }
@@ -174,8 +174,8 @@ impl Listening {
         let doors = 1 + usize::from(self.publishing.is_some());
         limits.connections = allow_connections(limits.connections, doors);
         let (stopping, stopped) = watch::channel(false);
-        let feeds = |rules: &Arc<Rules>| Service {
-            answers: Gated {
+        let feeds = |rules: &Arc<AccessRules>| Service {
+            answers: ListenerPipeline {
                 pipeline: Arc::clone(pipeline),
                 rules: Arc::clone(rules),
             },
@@ -239,8 +239,8 @@ impl Listening {
 /// Access rules of the listeners, shared with their connections.
 #[derive(Debug)]
 pub(crate) struct Gates {
-    reading: Arc<Rules>,
-    publishing: Arc<Rules>,
+    reading: Arc<AccessRules>,
+    publishing: Arc<AccessRules>,
 }
 
 impl Gates {
@@ -252,9 +252,9 @@ impl Gates {
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let (reading, publishing) = config.access_at_start()?;
         Ok(Self {
-            reading: Arc::new(Rules::new(reading)),
+            reading: Arc::new(AccessRules::new(reading)),
             // Without a listener for publishing, no request ever gets to these rules.
-            publishing: Arc::new(Rules::new(publishing.unwrap_or(Access::Readers))),
+            publishing: Arc::new(AccessRules::new(publishing.unwrap_or(Access::Readers))),
         })
     }
 
@@ -277,7 +277,7 @@ impl Gates {
 }
 
 /// Returns the sockets that systemd has bound for this process, in systemd's order.
-fn activated() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
+fn activated_sockets() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
     let count = std::env::var_os("LISTEN_FDS").and_then(|count| count.to_str()?.parse().ok());
     if count.is_some_and(|count: u64| count > SOCKETS_MAX) {
         let problem = format!("LISTEN_FDS names more than {SOCKETS_MAX} sockets");

@@ -47,7 +47,7 @@ pub fn start(filter: &str) -> Result<(), ParseError> {
     // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on
     // a page.
     let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
-    let lines = LINES.get_or_init(Lines::start);
+    let lines = LINES.get_or_init(Lines::start_thread);
     std::panic::set_hook(Box::new(tell_panic));
     tracing_subscriber::fmt()
         .with_ansi(io::stderr().is_terminal())
@@ -60,16 +60,16 @@ pub fn start(filter: &str) -> Result<(), ParseError> {
 
 /// Writes a message for the operator to stderr. Waits a second at most.
 pub fn say(text: &str) {
-    let lines = LINES.get_or_init(Lines::start);
+    let lines = LINES.get_or_init(Lines::start_thread);
     lines.put_or_write(format!("{text}\n").into());
-    lines.flush();
+    lines.flush_lines();
 }
 
 /// Waits until all lines are written, a second at most. After a timeout, later calls return at once
 /// until the queue is empty.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
-        lines.flush();
+        lines.flush_lines();
     }
 }
 
@@ -83,23 +83,23 @@ fn tell_panic(panic: &PanicHookInfo<'_>) {
     if backtrace.status() == BacktraceStatus::Captured {
         text = format!("{text}{backtrace}\n");
     }
-    let lines = LINES.get_or_init(Lines::start);
+    let lines = LINES.get_or_init(Lines::start_thread);
     lines.put_or_write(text.into());
     // The thread that writes the lines cannot wait for that.
     if name != THREAD {
-        lines.flush();
+        lines.flush_lines();
     }
 }
 
 /// Lines that wait for a thread which writes them.
 #[derive(Clone, Debug)]
 struct Lines {
-    queue: Sender<Item>,
-    waiting: Arc<Waiting>,
+    queue: Sender<QueueItem>,
+    waiting: Arc<LineQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct LineQueue {
     /// Bytes of lines in the queue.
     bytes: AtomicUsize,
     /// Whether a wait for the queue has timed out.
@@ -107,29 +107,29 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-enum Item {
+enum QueueItem {
     Line(Vec<u8>),
     /// Answered once the lines before it are written.
     Flush(Sender<()>),
 }
 
 impl Lines {
-    fn start() -> Self {
+    fn start_thread() -> Self {
         let (queue, items) = channel();
-        let waiting = Arc::new(Waiting::default());
-        let writer = Writer {
+        let waiting = Arc::new(LineQueue::default());
+        let writer = LineWriter {
             waiting: Arc::clone(&waiting),
             is_torn: false,
             told: 0,
         };
         let thread = std::thread::Builder::new().name(THREAD.into());
-        // Without the thread, `put` fails.
+        // Without the thread, `put_line` fails.
         let _thread = thread.spawn(move || writer.run(&items));
         Self { queue, waiting }
     }
 
     /// Takes or drops a line. Returns the line if there is no thread that writes.
-    fn put(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
+    fn put_line(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
         let length = line.len();
         // A line of any length, where no other waits: the report of a command may be one.
         let with = |bytes: usize| {
@@ -141,12 +141,12 @@ impl Lines {
             DROPPED.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        self.queue.send(Item::Line(line)).map_err(|refused| {
+        self.queue.send(QueueItem::Line(line)).map_err(|refused| {
             // Without the thread, nobody else takes these bytes off.
             self.waiting.bytes.fetch_sub(length, Ordering::AcqRel);
             match refused.0 {
-                Item::Line(line) => line,
-                Item::Flush(_) => vec![],
+                QueueItem::Line(line) => line,
+                QueueItem::Flush(_) => vec![],
             }
         })
     }
@@ -154,7 +154,7 @@ impl Lines {
     /// Takes a line, or writes the line on this thread: the line may be about a system that gives
     /// no thread.
     fn put_or_write(&self, line: Vec<u8>) {
-        if let Err(line) = self.put(line) {
+        if let Err(line) = self.put_line(line) {
             let patience = Timespec::try_from(PATIENCE).ok();
             let stderr = io::stderr();
             let ready = poll(
@@ -166,10 +166,10 @@ impl Lines {
         }
     }
 
-    fn flush(&self) {
+    fn flush_lines(&self) {
         let (done, written) = channel();
         if self.waiting.is_overdue.load(Ordering::Acquire)
-            || self.queue.send(Item::Flush(done)).is_err()
+            || self.queue.send(QueueItem::Flush(done)).is_err()
         {
             return;
         }
@@ -184,7 +184,7 @@ impl Lines {
 impl io::Write for Lines {
     /// Takes a whole event: the formatter writes each at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.put(line.into()).is_err() {
+        if self.put_line(line.into()).is_err() {
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
@@ -196,33 +196,33 @@ impl io::Write for Lines {
 }
 
 /// Writes lines, in a thread of its own.
-struct Writer {
-    waiting: Arc<Waiting>,
+struct LineWriter {
+    waiting: Arc<LineQueue>,
     /// Whether the last line was cut short.
     is_torn: bool,
     /// Dropped lines that the log has reported.
     told: u64,
 }
 
-impl Writer {
-    fn run(mut self, items: &Receiver<Item>) {
+impl LineWriter {
+    fn run(mut self, items: &Receiver<QueueItem>) {
         for item in items {
             match item {
-                Item::Line(line) => {
-                    self.write(&line);
+                QueueItem::Line(line) => {
+                    self.write_counted(&line);
                     let bytes = &self.waiting.bytes;
                     if bytes.fetch_sub(line.len(), Ordering::AcqRel) == line.len() {
                         self.waiting.is_overdue.store(false, Ordering::Release);
                     }
                 }
                 // The wait may have timed out.
-                Item::Flush(done) => drop(done.send(())),
+                QueueItem::Flush(done) => drop(done.send(())),
             }
         }
     }
 
     /// Writes a line, and then the number of lines before that were dropped.
-    fn write(&mut self, line: &[u8]) {
+    fn write_counted(&mut self, line: &[u8]) {
         let dropped = dropped_lines();
         if !self.write_line(line) {
             DROPPED.fetch_add(1, Ordering::Relaxed);

@@ -43,7 +43,7 @@ use simplefeed_server::{
     logging::{self, say},
     serve::Server,
     stdout::print_line,
-    upkeep::{self, Line, Task, recover},
+    upkeep::{self, OutputLine, Task, recover},
     views::FileViews,
 };
 use simplefeed_views::{folders::Folders, timelines::merged::with_timelines};
@@ -289,12 +289,12 @@ fn main() -> ExitCode {
 
 fn carry_out(command: Command, matches: &ArgMatches) -> anyhow::Result<u8> {
     match command {
-        Command::Serve(args) => serve(*args, matches),
-        Command::Health(args) => health(&args),
+        Command::Serve(args) => serve_feeds(*args, matches),
+        Command::Health(args) => ask_health(&args),
         Command::Config(ConfigCommand::Check(args)) => {
             checked_config(*args, matches).map(|_config| exit::OK)
         }
-        Command::Config(ConfigCommand::Show(args)) => show(args, matches),
+        Command::Config(ConfigCommand::Show(args)) => show_config(args, matches),
         Command::Demo(args) => demo::demo(&args),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
         Command::Token(TokenCommand::List(args)) => list_tokens(&args),
@@ -302,15 +302,15 @@ fn carry_out(command: Command, matches: &ArgMatches) -> anyhow::Result<u8> {
         Command::Clock(ClockCommand::Accept(args)) => accept_clock(&args.data),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
-        Command::Export(args) => target(&args.to, &args.data.data).and_then(|to| {
+        Command::Export(args) => check_target(&args.to, &args.data.data).and_then(|to| {
             let entries = args.entries;
             look_after(&args.data, &Task::Export { to, entries })
         }),
         Command::Backup(args) => {
-            let to = target(&args.to, &args.data.data);
+            let to = check_target(&args.to, &args.data.data);
             to.and_then(|to| look_after(&args.data, &Task::Backup { to }))
         }
-        Command::Recover(args) => recover(&args),
+        Command::Recover(args) => recover_log(&args),
     }
 }
 
@@ -332,13 +332,13 @@ fn checked_config(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Confi
 }
 
 /// Prints each setting in TOML, with the origin on request.
-fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
+fn show_config(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let keys = match &args.serve.config {
         Some(path) => config::keys_in(path)?,
         None => vec![],
     };
     let config = checked_config(*args.serve, matches)?;
-    let mut output = Output::default();
+    let mut output = TaskOutput::default();
     for (name, value) in config.in_toml()? {
         let origin = match source_of(&name, matches) {
             Some(ValueSource::EnvVariable) => "environment",
@@ -351,13 +351,13 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
         } else {
             format!("{name} = {value}")
         };
-        output.print(Line::Result(shown));
+        output.print_line(OutputLine::Result(shown));
     }
-    output.end(exit::OK)
+    output.end_task(exit::OK)
 }
 
 /// Prints whether a server is ready.
-fn health(args: &HealthArgs) -> anyhow::Result<u8> {
+fn ask_health(args: &HealthArgs) -> anyhow::Result<u8> {
     let listen = match (args.listen, &args.config) {
         (Some(listen), _) => Some(listen),
         (None, Some(file)) => config::listen_in(file)?,
@@ -370,7 +370,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
 
-fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
+fn serve_feeds(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let config = checked_config(args, matches)?;
     let listening = Listening::bind(&config)?;
     // Before the log is opened: a signal from here on ends the server in order.
@@ -448,16 +448,16 @@ fn is_stdout_closed() -> bool {
 /// Prints the tokens of a file, a line each: name, right, feeds, last day.
 fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
     let text = read_tokens(&args.tokens)?;
-    let mut output = Output::default();
+    let mut output = TaskOutput::default();
     for line in text.lines().filter(|line| access::is_grant(line)) {
         let fields: Vec<&str> = line.trim().splitn(5, ':').collect();
         if let [name, _secret, right, feeds, until @ ..] = &fields[..] {
             let until = until.first().unwrap_or(&"-");
             let shown = format!("{name}\t{right}\t{feeds}\t{until}");
-            output.print(Line::Result(shown));
+            output.print_line(OutputLine::Result(shown));
         }
     }
-    output.end(exit::OK)
+    output.end_task(exit::OK)
 }
 
 /// Removes the lines of a holder from a file of tokens, which is replaced as a whole.
@@ -520,7 +520,7 @@ fn read_tokens(path: &Path) -> anyhow::Result<String> {
         .and_then(|bytes| Ok(access::text_of(bytes)?));
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let whole = access::whole_lines(&text);
-    match access::Tokens::parse(whole) {
+    match access::TokenGrants::parse(whole) {
         Ok(_) => Ok(whole.into()),
         Err(problems) => anyhow::bail!("{}: {}", path.display(), problems.join("; ")),
     }
@@ -558,8 +558,8 @@ fn notify_systemd(state: NotifyState<'static>) {
 /// Gives an order to the server that has a log open.
 fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u8> {
     let socket = data.join(CONTROL_SOCKET);
-    let mut output = Output::default();
-    let code = control::ask(&socket, order, &mut |line| output.print(line));
+    let mut output = TaskOutput::default();
+    let code = control::ask(&socket, order, &mut |line| output.print_line(line));
     let code = code.map_err(|error| {
         let is_ended = error.kind() == io::ErrorKind::UnexpectedEof;
         let what = if is_ended {
@@ -576,7 +576,7 @@ fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u
         ));
     }
     // Nobody listens at the socket, but a process holds the lock. So the lock is the error.
-    code.map_or_else(|| Err(locked.into()), |code| output.end(code))
+    code.map_or_else(|| Err(locked.into()), |code| output.end_task(code))
 }
 
 /// Lets the system clock be followed, by the server that has the log open or by the next one.
@@ -615,9 +615,9 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
     let views = FileViews::of_upkeep(&folders).all();
     let shown = with_timelines(&shared).context("the log cannot be read")?;
-    let mut output = Output::default();
+    let mut output = TaskOutput::default();
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut |line| {
-        output.print(line);
+        output.print_line(line);
     });
     // The log can be closed only by its last owner.
     drop((shared, shown));
@@ -626,22 +626,22 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
     }
-    outcome.and_then(|code| output.end(code))
+    outcome.and_then(|code| output.end_task(code))
 }
 
 /// Recovers a log that no server has open.
-fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
+fn recover_log(args: &NewFolderArgs) -> anyhow::Result<u8> {
     let NewFolderArgs { data, to } = args;
-    let to = &target(to, &data.data)?;
+    let to = &check_target(to, &data.data)?;
     let report = recover::recover(&data.data, data.www.as_deref(), to)?;
-    let mut output = Output::default();
+    let mut output = TaskOutput::default();
     let code = if report.missing.is_empty() {
         exit::OK
     } else {
         exit::INTEGRITY
     };
     for missing in report.missing {
-        output.print(Line::Result(missing));
+        output.print_line(OutputLine::Result(missing));
     }
     let (feeds, entries, documents) = (report.feeds, report.entries, report.documents);
     say(&format!(
@@ -655,7 +655,7 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
              consumers are told that the history changed."
         ));
     }
-    output.end(code)
+    output.end_task(code)
 }
 
 /// Returns the absolute path of the folder that a task makes, because the server that does the task
@@ -665,7 +665,7 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
 ///
 /// Returns that the folder lies within the data folder, where everything counts as a part of the
 /// log.
-fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
+fn check_target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
     let absolute = |path: &Path| {
         std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
     };
@@ -684,24 +684,24 @@ fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
 
 /// Lines of a task, which goes on where they cannot be printed.
 #[derive(Debug, Default)]
-struct Output {
+struct TaskOutput {
     failure: Option<io::Error>,
 }
 
-impl Output {
-    fn print(&mut self, line: Line) {
+impl TaskOutput {
+    fn print_line(&mut self, line: OutputLine) {
         match line {
-            Line::Result(text) => {
+            OutputLine::Result(text) => {
                 let printed = print_line(&text);
                 self.failure = self.failure.take().or(printed.err());
             }
-            Line::Note(text) => say(&text),
+            OutputLine::Note(text) => say(&text),
         }
     }
 
     /// Returns the exit code of a task, or an error if a successful task has lines that could not
     /// be printed.
-    fn end(self, code: u8) -> anyhow::Result<u8> {
+    fn end_task(self, code: u8) -> anyhow::Result<u8> {
         // A reader such as `head` closes the pipe early.
         let failure = self
             .failure

@@ -84,7 +84,7 @@ fn in_prometheus_form(text: &str) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct AnswerLabels {
     route: &'static str,
     status: u32,
 }
@@ -212,7 +212,7 @@ impl Process {
         }
     }
 
-    fn registered(&self, to: &mut Registry) {
+    fn register_in(&self, to: &mut Registry) {
         let seconds = || Unit::Seconds;
         to.register_with_unit(
             "process_cpu",
@@ -265,7 +265,7 @@ fn boot_second() -> Option<f64> {
 
 /// Metrics of the busiest route, which need no lookup by label.
 #[derive(Debug)]
-struct Documents {
+struct DocumentMetrics {
     sent: Counter,
     not_modified: Counter,
     seconds: Histogram,
@@ -283,9 +283,9 @@ pub struct Metrics {
     connections: Gauge,
     /// Bytes of bodies sent since the start.
     sent_bytes: Counter,
-    requests: Family<Answered, Counter>,
+    requests: Family<AnswerLabels, Counter>,
     seconds: Family<On, Histogram>,
-    documents: Documents,
+    documents: DocumentMetrics,
     entries: Family<With, Counter>,
     commit_seconds: Histogram,
     group: Histogram,
@@ -301,7 +301,7 @@ impl std::fmt::Debug for Metrics {
 
 /// Outcome of entries that a request wanted to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum EntryFate {
     /// The log has them now.
     Appended,
     /// The log had them already.
@@ -323,12 +323,12 @@ impl Metrics {
         // 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
-        let requests: Family<Answered, Counter> = Family::default();
+        let requests: Family<AnswerLabels, Counter> = Family::default();
         let documents = |status| {
             let route = DOCUMENT;
-            requests.get_or_create_owned(&Answered { route, status })
+            requests.get_or_create_owned(&AnswerLabels { route, status })
         };
-        let documents = Documents {
+        let documents = DocumentMetrics {
             sent: documents(200),
             not_modified: documents(304),
             seconds: seconds.get_or_create_owned(&On { route: DOCUMENT }),
@@ -367,10 +367,10 @@ impl Metrics {
                 process: Process::default(),
             }),
         };
-        metrics.registered()
+        metrics.all_registered()
     }
 
-    fn registered(mut self) -> Self {
+    fn all_registered(mut self) -> Self {
         self.register_traffic();
         let to = &mut self.registry;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
@@ -440,7 +440,7 @@ impl Metrics {
         );
         looked.register_process(to);
         // Prometheus' client libraries give these names no prefix.
-        looked.process.registered(&mut self.plain);
+        looked.process.register_in(&mut self.plain);
         self
     }
 
@@ -456,11 +456,11 @@ impl Metrics {
     }
 
     /// Counts entries that a request wanted to publish.
-    pub fn published(&self, fate: Fate, entries: usize) {
+    pub fn published(&self, fate: EntryFate, entries: usize) {
         let result = match fate {
-            Fate::Appended => "appended",
-            Fate::Duplicate => "duplicate",
-            Fate::Refused => "refused",
+            EntryFate::Appended => "appended",
+            EntryFate::Duplicate => "duplicate",
+            EntryFate::Refused => "refused",
         };
         let entries = u64::try_from(entries).unwrap_or(u64::MAX);
         self.entries.get_or_create(&With { result }).inc_by(entries);
@@ -536,7 +536,7 @@ impl Traffic for Metrics {
     fn answered(&self, route: &'static str, status: u16, took: Duration) {
         // The busiest route, whose counters need no lookup by label.
         if route == DOCUMENT && matches!(status, 200 | 304) {
-            let Documents {
+            let DocumentMetrics {
                 sent,
                 not_modified,
                 seconds,
@@ -548,7 +548,7 @@ impl Traffic for Metrics {
         }
         let status = status.into();
         self.requests
-            .get_or_create(&Answered { route, status })
+            .get_or_create(&AnswerLabels { route, status })
             .inc();
         let seconds = self.seconds.get_or_create(&On { route });
         seconds.observe(took.as_secs_f64());

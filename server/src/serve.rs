@@ -19,18 +19,18 @@ use simplefeed_log::{
     folder::{failed, keep_to_ourselves},
     held::visible_path,
     moment::{self, MomentNote},
-    store::Store,
+    store::LogStore,
     watermark::Watermark,
 };
 use simplefeed_process::{
-    clock::{self, Clock, Reading, Standing},
+    clock::{self, Clock, ClockReading, ClockStanding},
     lack::ask_for_threads,
     stop::Stop,
     threads::Threads,
     workers::Workers,
 };
 use simplefeed_publish as publish;
-use simplefeed_publish::Publisher;
+use simplefeed_publish::WriterHandle;
 use simplefeed_views::{
     Views,
     catalogue::Catalogue,
@@ -40,7 +40,7 @@ use simplefeed_views::{
     push::Push,
     scrub::scrub,
     shown::ShownLog,
-    timelines::{Timelines, fan_out::Keeping, following, merged::Merged},
+    timelines::{Timelines, fan_out::Keeping, following, merged::MergedLog},
 };
 use tracing::{info, warn};
 use url::Url;
@@ -73,13 +73,13 @@ pub struct Server {
     metrics: Arc<Metrics>,
     public_url: Url,
     pipeline: Arc<Pipeline<Site>>,
-    publisher: Publisher,
+    publisher: WriterHandle,
     writer: JoinHandle<()>,
     stop: Stop,
     /// Followers of the log, which end once they have seen all commits, and the scrubber.
     followers: Vec<JoinHandle<()>>,
     control: Option<JoinHandle<()>>,
-    store: Box<dyn Store>,
+    store: Box<dyn LogStore>,
 }
 
 impl fmt::Debug for Server {
@@ -98,7 +98,7 @@ impl Server {
     pub fn start(
         config: &Config,
         listening: Listening,
-        store: impl Store + 'static,
+        store: impl LogStore + 'static,
     ) -> Result<Self, ServeError> {
         // A runtime panics where it gets no thread.
         ask_for_threads(THREADS + Workers::threads()).map_err(ServeError::Start)?;
@@ -113,8 +113,8 @@ impl Server {
     pub fn start_by(
         config: &Config,
         listening: Listening,
-        store: impl Store + 'static,
-        read: fn() -> Reading,
+        store: impl LogStore + 'static,
+        read: fn() -> ClockReading,
     ) -> Result<Self, ServeError> {
         // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
         let gates = Gates::new(config)?;
@@ -125,8 +125,8 @@ impl Server {
         let folders = folders_of(config, &store)?;
         let views = views_of(config, &log, &folders)?;
         let followed = views.all();
-        let shown: Arc<dyn ShownLog> = Arc::new(Merged::new(Arc::clone(&views.timelines)));
-        let clock = begin(&*writable, &followed, &store, &watermark, read)?;
+        let shown: Arc<dyn ShownLog> = Arc::new(MergedLog::new(Arc::clone(&views.timelines)));
+        let clock = begin_serving(&*writable, &followed, &store, &watermark, read)?;
         let synced = |tree: &Path| sync_names(tree).map_err(failed("sync", tree));
         keep_to_ourselves(folders.data())
             .and_then(|()| folders.trees().into_iter().try_for_each(synced))
@@ -201,7 +201,7 @@ impl Server {
     }
 
     /// Returns the publisher into the server's log, and the runtime on which to wait for answers.
-    pub fn publisher(&self) -> (Publisher, tokio::runtime::Handle) {
+    pub fn publisher(&self) -> (WriterHandle, tokio::runtime::Handle) {
         (self.publisher.clone(), self.listening.runtime())
     }
 
@@ -278,7 +278,7 @@ fn public_url(config: &Config, listening: &Listening) -> Url {
 }
 
 /// Returns the folders of a server, which no other one has.
-fn folders_of(config: &Config, store: &impl Store) -> Result<Folders, ServeError> {
+fn folders_of(config: &Config, store: &impl LogStore) -> Result<Folders, ServeError> {
     let folders = store.folder().map_or_else(
         || Folders::new(config.data(), config.www.as_deref()),
         |held| Folders::held(&held, config.www.as_deref()),
@@ -370,12 +370,12 @@ fn invalidate_with(
 }
 
 /// Lets a log be served, unless readers were shown another one. Returns the clock of the server.
-fn begin(
+fn begin_serving(
     log: &dyn WritableLog,
     views: &Views,
-    store: &dyn Store,
+    store: &dyn LogStore,
     watermark: &Watermark,
-    read: fn() -> Reading,
+    read: fn() -> ClockReading,
 ) -> Result<Clock, ServeError> {
     // Before anything is written: the next commits would be archived under URLs that have other
     // contents.
@@ -386,7 +386,7 @@ fn begin(
     // The epoch is numbered by the clock, and a number that is too high would stay.
     if store.is_restored() {
         let now = clock.system();
-        if let Standing::Refused { known } = clock.standing() {
+        if let ClockStanding::Refused { known } = clock.standing() {
             return Err(ServeError::Clock { known, now });
         }
         if now.second() < Epoch::NONE_BEFORE {
@@ -420,7 +420,7 @@ fn views_of(
 
 /// Returns the last moment that a store knows: that of the last commit, or a later one at which a
 /// server ran.
-fn known_moment(log: &dyn EntryLog, store: &dyn Store) -> Option<Timestamp> {
+fn known_moment(log: &dyn EntryLog, store: &dyn LogStore) -> Option<Timestamp> {
     let head = log.head();
     let newest = (head.number.0 > 0).then_some(head.last);
     newest.max(store.moment().and_then(|note| note.read()))
@@ -429,7 +429,7 @@ fn known_moment(log: &dyn EntryLog, store: &dyn Store) -> Option<Timestamp> {
 /// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
     log: &dyn WritableLog,
-    store: &dyn Store,
+    store: &dyn LogStore,
     watermark: &Watermark,
     clock: &Clock,
 ) -> Result<(), ServeError> {

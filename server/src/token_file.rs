@@ -70,10 +70,10 @@ impl TokenFile {
         let is_ended = whole.is_empty() || whole.ends_with('\n');
         let end = if is_ended { "" } else { "\n" };
         let added = format!("{end}{line}\n");
-        match self.replace(&format!("{whole}{added}")) {
+        match self.replace_text(&format!("{whole}{added}")) {
             // The folder, or the owner of the file, allows no new file there: the file is a mount,
             // or a group's.
-            Err(error) if self.stays(&error) => self.add_in_place(whole, &added),
+            Err(error) if self.stays_behind(&error) => self.add_in_place(whole, &added),
             replaced => replaced,
         }
     }
@@ -85,7 +85,7 @@ impl TokenFile {
     /// Returns why the file cannot be written.
     pub(crate) fn take_back(&self, line: &str) -> io::Result<()> {
         match self.keep(|found| found != line) {
-            Err(error) if self.stays(&error) => {
+            Err(error) if self.stays_behind(&error) => {
                 // In place, only a line at the end can be cut off again.
                 let before = self.text.strip_suffix(&format!("{line}\n"));
                 before.map_or(Err(error), |before| self.add_in_place(before, ""))
@@ -95,7 +95,7 @@ impl TokenFile {
     }
 
     /// Returns whether an error says that no other file can take the place of this one.
-    fn stays(&self, error: &io::Error) -> bool {
+    fn stays_behind(&self, error: &io::Error) -> bool {
         let refused = matches!(
             error.kind(),
             io::ErrorKind::PermissionDenied
@@ -124,7 +124,7 @@ impl TokenFile {
         let kept = access::whole_lines(&self.text).lines();
         let kept = kept.filter(|line| is_kept(line));
         let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-        self.replace(&kept)
+        self.replace_text(&kept)
     }
 
     /// Replaces the text. The file keeps owner and mode; only the owner can read a new file.
@@ -132,14 +132,14 @@ impl TokenFile {
     /// # Errors
     ///
     /// Returns why the file cannot be written.
-    fn replace(&self, text: &str) -> io::Result<()> {
+    fn replace_text(&self, text: &str) -> io::Result<()> {
         let mut temporary = self.path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
         let replaced = self.replace_by(&temporary, text);
         if replaced.is_err() {
             // A copy of all tokens must not stay behind.
-            remove(&temporary);
+            remove_temporary(&temporary);
         }
         replaced
     }
@@ -156,7 +156,7 @@ impl TokenFile {
     }
 
     fn replace_by(&self, temporary: &Path, text: &str) -> io::Result<()> {
-        let mut file = create(temporary)?;
+        let mut file = create_private(temporary)?;
         file.write_all(text.as_bytes())?;
         if let Some(found) = &self.found {
             let new = file.metadata()?;
@@ -195,7 +195,7 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     clippy::disallowed_methods,
     reason = "the name is temporary: the next change takes one that comes back"
 )]
-fn remove(temporary: &Path) {
+fn remove_temporary(temporary: &Path) {
     let _none = fs::remove_file(temporary);
 }
 
@@ -204,7 +204,7 @@ fn remove(temporary: &Path) {
     clippy::disallowed_methods,
     reason = "the name is temporary: the next change takes one that is left"
 )]
-fn create(path: &Path) -> io::Result<File> {
+fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
     options.open(path)
@@ -293,7 +293,7 @@ mod tests {
             format!("\0\0\n{whole}"),
         ] {
             assert_eq!(access::whole_lines(&wrong), wrong);
-            assert!(access::Tokens::parse(&wrong).is_err());
+            assert!(access::TokenGrants::parse(&wrong).is_err());
         }
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let file = TokenFile::open(&path).unwrap();
         // No file takes the place of a folder.
         fs::create_dir(&path).unwrap();
-        assert!(file.replace("secret\n").is_err());
+        assert!(file.replace_text("secret\n").is_err());
         assert_eq!(names_in(folder.path()), ["tokens"]);
     }
 }

@@ -51,7 +51,7 @@ pub enum Task {
 /// Line of output, and the stream for that line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Line {
+pub enum OutputLine {
     /// A line of the result, for stdout.
     Result(String),
     /// A line about the work, for stderr.
@@ -68,7 +68,7 @@ pub fn run(
     log: &Arc<dyn EntryLog>,
     shown: &Arc<dyn ShownLog>,
     views: &Views,
-    tell: &mut dyn FnMut(Line),
+    tell: &mut dyn FnMut(OutputLine),
 ) -> anyhow::Result<u8> {
     // The documents beside a replaced log are another log's.
     if *task != Task::Verify {
@@ -83,16 +83,16 @@ pub fn run(
             let faults = report.findings.faults.len();
             // Faults are the result; the summary is for people.
             for fault in report.findings.faults {
-                tell(Line::Result(fault));
+                tell(OutputLine::Result(fault));
             }
-            tell(Line::Note(format!(
+            tell(OutputLine::Note(format!(
                 "Checked {commits} commits, {entries} entries, {documents} archived documents: {faults} faults."
             )));
             match report.lack {
                 Some(lack) if faults == 0 => Err(lack.into()),
                 Some(lack) => {
                     let lack = anyhow::Error::from(lack);
-                    tell(Line::Note(format!("Checking ended there: {lack:#}")));
+                    tell(OutputLine::Note(format!("Checking ended there: {lack:#}")));
                     Ok(exit::INTEGRITY)
                 }
                 None if faults == 0 => Ok(exit::OK),
@@ -103,11 +103,11 @@ pub fn run(
             let report = rebuild(&**shown, views)?;
             // These files are right by now, so the exit code stays 0.
             for document in &report.different {
-                tell(Line::Result(format!("{document} was different")));
+                tell(OutputLine::Result(format!("{document} was different")));
             }
             let (identical, new, different) =
                 (report.identical, report.new, report.different.len());
-            tell(Line::Note(format!(
+            tell(OutputLine::Note(format!(
                 "Archived documents: {identical} came out identical, {new} were missing, {different} were different."
             )));
             Ok(exit::OK)
@@ -116,7 +116,7 @@ pub fn run(
             let feeds: Arc<dyn ShownSeries> = Arc::<dyn ShownLog>::clone(shown);
             let files = export::export(&feeds, views, to, *entries)?;
             // The include is named, because nginx calls files final only with the include.
-            tell(Line::Note(format!(
+            tell(OutputLine::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
                 to.display(),
                 export::INCLUDE
@@ -126,7 +126,7 @@ pub fn run(
         Task::Backup { to } => {
             let report = backup(&**log, views, to)?;
             let (commits, feeds, documents) = (report.commits, report.feeds, report.documents);
-            tell(Line::Note(format!(
+            tell(OutputLine::Note(format!(
                 "Copied {commits} commits of {feeds} feeds and {documents} archived documents to {}.",
                 to.display()
             )));

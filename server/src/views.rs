@@ -10,9 +10,9 @@ use simplefeed_views::{
     documents::archive::Archive,
     folders::Folders,
     push::Push,
-    rates::Rates,
+    rates::RatesView,
     sup::{Sup, updates::TimelineUpdates},
-    timelines::{Timelines, following::Following},
+    timelines::{Timelines, following::TimelinesView},
 };
 
 #[cfg(test)]
@@ -26,10 +26,10 @@ pub struct FileViews {
     /// Updates of feeds; `None` if nothing follows them.
     pub sup: Option<Arc<Sup>>,
     /// Counts of entries by spans of time.
-    pub rates: Arc<Rates>,
+    pub rates: Arc<RatesView>,
     /// Commits in a file.
     #[cfg(test)]
-    pub counts: Arc<counts::Counts>,
+    pub counts: Arc<counts::CountsView>,
 }
 
 impl FileViews {
@@ -39,9 +39,9 @@ impl FileViews {
         Self {
             archive: Arc::new(Archive::new(folders)),
             sup: sup_seconds.map(|longest| Arc::new(Sup::new(folders, longest))),
-            rates: Arc::new(Rates::new(folders)),
+            rates: Arc::new(RatesView::new(folders)),
             #[cfg(test)]
-            counts: Arc::new(counts::Counts::new(folders)),
+            counts: Arc::new(counts::CountsView::new(folders)),
         }
     }
 
@@ -62,10 +62,10 @@ impl FileViews {
 
     /// Returns all of them. Nothing follows them yet.
     pub fn all(&self) -> Views {
-        Views::of(self.list())
+        Views::of(self.list_views())
     }
 
-    fn list(&self) -> Vec<Arc<dyn View>> {
+    fn list_views(&self) -> Vec<Arc<dyn View>> {
         // By name, so that the compiler finds a view that is not in the list.
         let Self {
             archive,
@@ -79,9 +79,9 @@ impl FileViews {
         if let Some(sup) = sup {
             views.push(Arc::<Sup>::clone(sup));
         }
-        views.push(Arc::<Rates>::clone(rates));
+        views.push(Arc::<RatesView>::clone(rates));
         #[cfg(test)]
-        views.push(Arc::<counts::Counts>::clone(counts));
+        views.push(Arc::<counts::CountsView>::clone(counts));
         views
     }
 }
@@ -118,8 +118,8 @@ impl ServedViews {
             updates,
             push,
         } = self;
-        let mut views = files.list();
-        views.push(Arc::new(Following(Arc::clone(timelines))));
+        let mut views = files.list_views();
+        views.push(Arc::new(TimelinesView(Arc::clone(timelines))));
         if let Some(updates) = updates {
             views.push(Arc::<TimelineUpdates>::clone(updates));
         }

@@ -13,7 +13,7 @@ use hyper::Method;
 use regex_lite::Regex;
 use simplefeed_http::{
     endpoint::{Endpoint, Needs, Query},
-    pipeline::find,
+    router::find,
 };
 use simplefeed_server::endpoints::{ALL, Site};
 

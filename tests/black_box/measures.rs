@@ -110,14 +110,32 @@ fn a_measure_that_is_raised_fails() {
     }
     // So does a ratio beyond its goal.
     let before = fs::read_to_string(folder.join(digest)).unwrap();
-    let comment = "// what what what what what what what what\n".repeat(100);
-    fs::write(folder.join(digest), format!("{before}{comment}")).unwrap();
-    let measured = check(folder);
-    let said = String::from_utf8_lossy(&measured.stderr);
-    assert!(
-        !measured.status.success() && said.contains("'what' in 1,000 words"),
-        "{said}"
-    );
+    let lines = format!("fn planted_one() {{\n{}}}\n", "    planted();\n".repeat(70));
+    for (told, code) in [
+        (
+            "'what' in 1,000 words",
+            "// what what what what what what what what\n".repeat(100),
+        ),
+        (
+            "'it' and 'its' in 1,000 words",
+            "// it its it its it its it its\n".repeat(500),
+        ),
+        (
+            "function names of one word",
+            "fn planted() {}\n".repeat(2_000),
+        ),
+        ("lines of a function", lines.repeat(1_000)),
+        ("lines of reasons", lines.repeat(1_000)),
+    ] {
+        // In front of the file, where no module of tests hides the code.
+        fs::write(folder.join(digest), format!("{code}{before}")).unwrap();
+        let measured = check(folder);
+        let said = String::from_utf8_lossy(&measured.stderr);
+        assert!(
+            !measured.status.success() && said.contains(told),
+            "{told}: {said}"
+        );
+    }
     fs::write(folder.join(digest), before).unwrap();
     // A ceiling does not stay above what is there.
     let ceilings = fs::read_to_string(folder.join("tests/ceilings")).unwrap();

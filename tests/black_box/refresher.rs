@@ -495,7 +495,8 @@ fn dead_items_are_listed_retried_and_dropped() {
 /// Makes dead items, which takes a quarter of an hour otherwise.
 fn kill_items(queue: &Path, ids: &[&str]) {
     use simplefeed_queue::{
-        Clock, Due, Existing, Failure, Namespace, NewJob, Queue as _, Taken, Want, redb::Redb,
+        Clock, Due, Existing, JobFailure, Namespace, NewJob, Queue as _, TakeOutcome, Want,
+        redb::Redb,
     };
     let name = Namespace::new("refresh").unwrap();
     let now = Due::After(Duration::ZERO);
@@ -511,10 +512,10 @@ fn kill_items(queue: &Path, ids: &[&str]) {
             buffer: Duration::ZERO,
             lease: Duration::from_mins(1),
         };
-        let Taken::Leased(leases) = queue.take(&name, want).await.unwrap() else {
+        let TakeOutcome::Leased(leases) = queue.take(&name, want).await.unwrap() else {
             panic!("no jobs");
         };
-        let failure = |lease: simplefeed_queue::Lease| Failure {
+        let failure = |lease: simplefeed_queue::Lease| JobFailure {
             token: lease.token,
             retry: now,
             attempts: 1,

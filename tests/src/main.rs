@@ -25,11 +25,11 @@ use std::{
 use anyhow::{Context as _, bail};
 use simplefeed_core::timestamp::Timestamp;
 use simplefeed_log::{
-    barrier::{Barrier, DiskBarrier, Step},
+    barrier::{Barrier, DiskBarrier, LogStep},
     opening::{Disk, SledStore, open_with},
 };
 use simplefeed_process::{
-    clock::{self, Reading},
+    clock::{self, ClockReading},
     lack::survive_long_files,
 };
 use simplefeed_server::{
@@ -99,14 +99,14 @@ impl Barrier for MarkedBarrier {
         self.marker.write_all_at(b"0", 0)
     }
 
-    fn begins(&self, step: Step) {
+    fn begins(&self, step: LogStep) {
         let mark = match step {
-            Step::Opening => b"p",
-            Step::Rotating => b"r",
-            Step::Settling => b"s",
-            Step::Reopening => b"o",
-            Step::Recycling => b"c",
-            Step::Done => b"-",
+            LogStep::Opening => b"p",
+            LogStep::Rotating => b"r",
+            LogStep::Settling => b"s",
+            LogStep::Reopening => b"o",
+            LogStep::Recycling => b"c",
+            LogStep::Done => b"-",
         };
         // The mark of the writer comes first, that of the settler second.
         let written = self.marker.write_all_at(mark, 1);
@@ -145,7 +145,7 @@ fn disk(kind: &str) -> io::Result<Disk> {
 
 /// Reads the system's clocks and adds a test's numbers: its file has the microseconds that the time of day has
 /// leapt, and those in which the machine slept.
-fn read_clocks() -> Reading {
+fn read_clocks() -> ClockReading {
     let mut reading = clock::system();
     if let Some(path) = std::env::var_os(CLOCK) {
         let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -13,7 +13,10 @@ use std::{
 use chrono::Utc;
 use simplefeed_client::{
     Publisher, Timestamp,
-    refresher::{Credential, Found, Intervals, Item, Line, Lookup, LookupError, Refresher},
+    refresher::{
+        Credential, IntervalLine, Intervals, Lookup, LookupAnswer, LookupError, RefreshItem,
+        Refresher,
+    },
 };
 use simplefeed_queue::{Clock, Limit, Namespace, redb::Redb};
 
@@ -104,11 +107,11 @@ impl Provider {
 }
 
 impl Lookup for Provider {
-    async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
+    async fn lookup(&self, ids: &[String], _: &Credential) -> Result<LookupAnswer, LookupError> {
         self.asked(ids);
         tokio::time::sleep(ANSWER).await;
         let now = self.now();
-        let mut found = Found::default();
+        let mut found = LookupAnswer::default();
         for id in ids {
             // It changes every ten seconds or so.
             let value = (now / 10.0).floor();
@@ -127,7 +130,7 @@ impl Lookup for Provider {
 async fn run(folder: &Path, address: &str, time: Duration) -> anyhow::Result<Log> {
     let queue = Redb::open(&folder.join("queue"), Clock::Real)?;
     let publisher = Publisher::new(&format!("http://{address}/feeds/updates"))?;
-    let line = |(until, interval): (u64, u64)| Line {
+    let line = |(until, interval): (u64, u64)| IntervalLine {
         until: Duration::from_secs(until),
         interval: Duration::from_secs(interval),
     };
@@ -156,7 +159,7 @@ async fn run(folder: &Path, address: &str, time: Duration) -> anyhow::Result<Log
         for _ in 0..20 {
             number += 1.0;
             let born = Timestamp::from_micros(Utc::now().timestamp_micros());
-            items.push(Item::new(format!("{now:.3}-{number}"), born)?);
+            items.push(RefreshItem::new(format!("{now:.3}-{number}"), born)?);
         }
         refresher.start(items).await?;
         tokio::time::sleep(Duration::from_secs_f64(20.0 / rate)).await;

@@ -2,7 +2,7 @@
 
 use simplefeed_core::{
     limits::WATCHED_TOGETHER_MAX,
-    watch::{FeedNumber, Tally},
+    watch::{FeedNumber, WatchTally},
 };
 
 use super::world::*;
@@ -196,7 +196,7 @@ impl Scene {
 
 /// Lets a world live through a fault and what comes after it, and checks that everything was seen. Returns what
 /// that took.
-fn survive(fault: Option<Fault>, telling: Telling, shared: u32) -> Tally {
+fn survive(fault: Option<Fault>, telling: Telling, shared: u32) -> WatchTally {
     let mut scene = Scene::new(telling, shared);
     match fault {
         Some(Fault::KilledAtFirst) => scene.kill(10),

@@ -12,18 +12,18 @@ use std::{
 use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
     feed::{
-        CommitNumber, DocumentNumber, Epoch, FeedId, FeedKey, FeedName, Numbered, Position,
+        CommitNumber, DocumentNumber, Epoch, EpochNumber, FeedId, FeedKey, FeedName, Position,
         Revision,
     },
     limits::{HEARD_TOGETHER_MAX, WATCHED_TOGETHER_MAX},
     settings::{Choices, Defaults, Settings},
     sup::{Announcement, Heading, SupAddress, SupDocument, SupId},
     timestamp::Timestamp,
-    watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
+    watch::{FeedNumber, LookResult, NextAction, Pace, SourceNumber, SupResult, Watch, WatchTally},
 };
 use simplefeed_log::{Append as _, memory::MemoryLog, watermark::Watermark};
 use simplefeed_resource::Visibility;
-use simplefeed_views::sup::windows::{Beginning, SupWindows, Window, file_name};
+use simplefeed_views::sup::windows::{SeriesStart, SupWindow, SupWindows, file_name};
 use url::Url;
 use uuid::Uuid;
 
@@ -73,7 +73,7 @@ pub(crate) struct Publisher {
     commits: u64,
     /// How far the clock is off, in seconds.
     pub(crate) clock_off: i64,
-    windows: HashMap<Numbered, Vec<u8>>,
+    windows: HashMap<EpochNumber, Vec<u8>>,
     /// How many updates each feed has, and when they were made.
     pub(crate) updates: Vec<Vec<Duration>>,
     outlines: Vec<Outline>,
@@ -117,7 +117,7 @@ impl Publisher {
         let count = usize::try_from(feeds)?;
         Ok(Self {
             log,
-            view: SupWindows::new(Beginning::default(), Beginning::default(), 3_600),
+            view: SupWindows::new(SeriesStart::default(), SeriesStart::default(), 3_600),
             watermark: Watermark::in_memory(),
             last: Timestamp::MIN,
             commits: 0,
@@ -172,7 +172,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn keep(&mut self, window: &Window) {
+    fn keep(&mut self, window: &SupWindow) {
         self.windows.insert(window.name, window.document(|_| true));
     }
 
@@ -182,7 +182,7 @@ impl Publisher {
     pub(crate) fn restore(&mut self, lost: usize, now: Duration) -> anyhow::Result<()> {
         let kept = self.outlines.len().saturating_sub(lost);
         let outlines: Vec<Outline> = self.outlines.drain(..).take(kept).collect();
-        self.view = SupWindows::new(Beginning::default(), Beginning::default(), 3_600);
+        self.view = SupWindows::new(SeriesStart::default(), SeriesStart::default(), 3_600);
         self.watermark = Watermark::in_memory();
         self.windows.clear();
         self.commits = 0;
@@ -206,7 +206,7 @@ impl Publisher {
     pub(crate) fn document(&self, url: &Url, now: Duration) -> Option<Vec<u8>> {
         let path = url.path().trim_start_matches('/');
         if let Some(file) = path.strip_prefix("sup/") {
-            let name = Numbered::parse(file.strip_suffix(".json")?)?;
+            let name = EpochNumber::parse(file.strip_suffix(".json")?)?;
             return self.windows.get(&name).cloned();
         }
         let period = match url.query() {
@@ -319,7 +319,7 @@ enum Pending {
     /// How many updates a feed shows; or it fails, for good or not.
     Looked(FeedNumber, Result<usize, bool>),
     Hear(SourceNumber, Url),
-    Heard(SourceNumber, Heard),
+    Heard(SourceNumber, SupResult),
 }
 
 /// What a consumer has on its disk.
@@ -348,7 +348,7 @@ pub(crate) struct Follower {
     /// The times until updates were seen.
     pub(crate) delays: Vec<Duration>,
     /// What was done by watches before this one.
-    before: Vec<Tally>,
+    before: Vec<WatchTally>,
 }
 
 impl Follower {
@@ -409,7 +409,7 @@ impl Follower {
     }
 
     /// Returns what was done.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> WatchTally {
         let mut sum = self.watch.tally();
         for tally in &self.before {
             sum.pings += tally.pings;
@@ -442,24 +442,24 @@ impl Follower {
             }
             let own = now.saturating_sub(self.began);
             let documents = self.pending.len() - self.looks;
-            let mut next = Next::Nothing;
+            let mut next = NextAction::Nothing;
             if documents < HEARD_TOGETHER_MAX {
                 next = self.watch.next_document(own);
             }
             let mut due = next.due();
-            if !matches!(next, Next::Hear { .. }) && self.looks < WATCHED_TOGETHER_MAX {
+            if !matches!(next, NextAction::Hear { .. }) && self.looks < WATCHED_TOGETHER_MAX {
                 next = self.watch.next_feed(own);
                 due = due.into_iter().chain(next.due()).min();
             }
             match next {
-                Next::Hear { source, url, .. } => {
+                NextAction::Hear { source, url, .. } => {
                     self.send(now + weather.way(false), Pending::Hear(source, url));
                 }
-                Next::Look { feed, fresh } => {
+                NextAction::Look { feed, fresh } => {
                     self.looks += 1;
                     self.send(now + weather.way(true), Pending::Look(feed, fresh));
                 }
-                Next::Wait(_) | Next::Nothing => {
+                NextAction::Wait(_) | NextAction::Nothing => {
                     let pending = self.pending.keys().next().map(|(end, _)| *end);
                     let due = due.map(|due| self.began + due);
                     // Never this moment again: nothing more is due in it.
@@ -488,8 +488,8 @@ impl Follower {
             Pending::Hear(source, url) => {
                 let document = weather.document(&url, publisher.document(&url, now));
                 let heard = match document.map(|body| SupDocument::read(&body)) {
-                    Some(Ok(document)) => Heard::Document(document.resolved(&url)),
-                    _ => Heard::Nothing { retry_after: None },
+                    Some(Ok(document)) => SupResult::Document(document.resolved(&url)),
+                    _ => SupResult::Nothing { retry_after: None },
                 };
                 self.send(now + weather.way(false), Pending::Heard(source, heard));
             }
@@ -514,7 +514,7 @@ impl Follower {
                 let shows = match shows {
                     Ok(shows) => shows.max(*seen),
                     Err(for_good) => {
-                        let looked = Looked::Failed {
+                        let looked = LookResult::Failed {
                             news: false,
                             for_good,
                             retry_after: None,
@@ -532,7 +532,7 @@ impl Follower {
                 let sup = publisher.announces(feed, self.shared);
                 let stale = false;
                 self.watch
-                    .looked(feed, own, Looked::Read { news, stale, sup });
+                    .looked(feed, own, LookResult::Read { news, stale, sup });
                 if news {
                     self.save(now);
                 }

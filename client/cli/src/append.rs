@@ -13,13 +13,13 @@ use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
     Publication, PublishError, Publisher,
-    publisher::{BATCH_BYTES, BATCH_ENTRIES, Published, Status},
+    publisher::{Acknowledgement, BATCH_BYTES, BATCH_ENTRIES, Status},
 };
 use simplefeed_core::scanner::elements;
 use tokio::sync::mpsc;
 
 use crate::{
-    events::{Events, Numbered},
+    events::{Events, LineEvent},
     exit,
     progress::counter,
     say,
@@ -59,7 +59,7 @@ pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
     if let Some(tag) = &args.if_match {
         publisher = publisher.if_match(tag);
     }
-    let mut report = Report::new("entries published");
+    let mut report = AppendReport::new("entries published");
     let wrap = match (args.wrap, &args.id_from) {
         (false, _) => None,
         (true, pointer) => Some(Wrap::new(&args.url, pointer.as_deref())?),
@@ -73,9 +73,9 @@ async fn append_all(
     publisher: &Publisher,
     file: Option<&Path>,
     wrap: Option<Wrap>,
-    report: &mut Report,
+    report: &mut AppendReport,
 ) -> anyhow::Result<()> {
-    let mut input = open(file)?;
+    let mut input = open_input(file)?;
     let (first, line) = first_byte(&mut input)?;
     if first == Some(b'<') && wrap.is_none() {
         // As a whole: a feed document lists its newest entry first.
@@ -94,12 +94,12 @@ async fn append_all(
 pub(crate) async fn publish(
     publisher: &Publisher,
     entries: impl IntoIterator<Item = Publication>,
-    report: &mut Report,
+    report: &mut AppendReport,
 ) -> anyhow::Result<()> {
     let mut told = Ok(());
     let published = publisher
         .append_reporting(entries, |batch| {
-            let outcome = report.add(batch);
+            let outcome = report.print_results(batch);
             // The first error counts: later ones follow from the same output.
             if told.is_ok() {
                 told = outcome;
@@ -116,7 +116,7 @@ async fn append_events(
     input: Input,
     first: u64,
     wrap: Option<Wrap>,
-    report: &mut Report,
+    report: &mut AppendReport,
 ) -> anyhow::Result<()> {
     // About one batch ahead: a large file must not fill the memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
@@ -185,9 +185,9 @@ fn read_events(
     input: Input,
     first: u64,
     wrap: Option<&Wrap>,
-    sender: &mpsc::Sender<Numbered>,
+    sender: &mpsc::Sender<LineEvent>,
 ) -> anyhow::Result<()> {
-    let wrapped = |(line, event): Numbered| -> anyhow::Result<Numbered> {
+    let wrapped = |(line, event): LineEvent| -> anyhow::Result<LineEvent> {
         let Some(wrap) = wrap else {
             return Ok((line, event));
         };
@@ -222,7 +222,7 @@ fn read_events(
 
 type Input = Box<dyn BufRead + Send>;
 
-fn open(file: Option<&Path>) -> anyhow::Result<Input> {
+fn open_input(file: Option<&Path>) -> anyhow::Result<Input> {
     match file.filter(|file| *file != Path::new("-")) {
         Some(path) => {
             let file =
@@ -271,7 +271,7 @@ fn lines_in(bytes: &[u8], length: usize) -> u64 {
 }
 
 /// Counts of published entries, and the report of each on stdout.
-pub(crate) struct Report {
+pub(crate) struct AppendReport {
     pub(crate) entries: usize,
     appended: u64,
     duplicates: u64,
@@ -280,7 +280,7 @@ pub(crate) struct Report {
     is_unread: bool,
 }
 
-impl Report {
+impl AppendReport {
     pub(crate) fn new(what: &'static str) -> Self {
         Self {
             entries: 0,
@@ -309,7 +309,7 @@ impl Report {
     }
 
     /// Prints the results of a batch: `appended|duplicate TAB position TAB id`.
-    fn add(&mut self, published: &[Published]) -> anyhow::Result<()> {
+    fn print_results(&mut self, published: &[Acknowledgement]) -> anyhow::Result<()> {
         let mut out = vec![];
         for entry in published {
             let status = match entry.status {

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use simplefeed_client::{Consumer, ConsumerError, Delivery, EntryError, worker::CannotRun};
+use simplefeed_client::{
+    Consumer, ConsumerError, Delivery, EntryError, error_text, worker::CannotRun,
+};
 use tokio::time;
 
 use crate::{exit, format::Format, handler::Handler, say, signals::Ends};
@@ -27,7 +29,7 @@ pub(crate) struct Batches {
 
 /// Entries of one run of the command.
 #[derive(Default)]
-struct Batch {
+struct CommandBatch {
     input: Vec<u8>,
     entries: usize,
     first: String,
@@ -64,7 +66,7 @@ impl Batches {
                 Some(Ok(())) => return Ok(exit::OK),
                 Some(Err(error)) if self.follow && error.is_transient() => {
                     let again = say::again_in(self.consumer.retries_in());
-                    say::warning(&format!("{}{again}", say::chain(&error)));
+                    say::warning(&format!("{}{again}", error_text(&error)));
                 }
                 Some(Err(error)) => return Err(error.into()),
             }
@@ -76,8 +78,8 @@ impl Batches {
     }
 
     /// Reads entries until the batch is full, or none comes for a while.
-    async fn gather_batch(&mut self, skipped: &mut u64) -> Batch {
-        let mut batch = Batch::default();
+    async fn gather_batch(&mut self, skipped: &mut u64) -> CommandBatch {
+        let mut batch = CommandBatch::default();
         while batch.entries < self.size {
             // The first entry may be long in coming; later ones must not hold that entry back.
             let next = if batch.last.is_none() {
@@ -87,7 +89,7 @@ impl Batches {
             };
             match next {
                 Ok(Ok(Some(delivery))) => {
-                    if !batch.add(&delivery, self.format) {
+                    if !batch.add_entry(&delivery, self.format) {
                         *skipped += 1;
                     }
                     // Also without a print: an entry that cannot be printed is passed over with the
@@ -110,7 +112,7 @@ impl Batches {
 
     /// Runs the command until one run succeeds. Returns the exit code of a signal that ends the
     /// runs before.
-    async fn hand_over(&self, batch: &Batch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
+    async fn hand_over(&self, batch: &CommandBatch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
         let mut pause = Duration::from_secs(1);
         loop {
             let variables = [
@@ -159,9 +161,9 @@ impl Batches {
     }
 }
 
-impl Batch {
+impl CommandBatch {
     /// Adds an entry. Returns whether the format can print the entry.
-    fn add(&mut self, delivery: &Delivery, format: Format) -> bool {
+    fn add_entry(&mut self, delivery: &Delivery, format: Format) -> bool {
         let before = self.input.len();
         if let Err(error) = format.write(delivery, &mut self.input) {
             // The format may have written part of the entry.

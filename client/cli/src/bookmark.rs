@@ -17,11 +17,11 @@ use crate::{exit, say, source::SourceArgs, stdout::stdout};
 #[derive(Args, Debug)]
 pub(crate) struct BookmarkArgs {
     #[command(subcommand)]
-    command: Command,
+    command: BookmarkCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BookmarkCommand {
     /// Print a bookmark, which is JSON
     Show {
         /// The file that holds it
@@ -44,14 +44,14 @@ struct SetArgs {
     #[arg(long)]
     url: String,
     #[command(flatten)]
-    place: Place,
+    place: BookmarkPlace,
     #[command(flatten)]
     source: SourceArgs,
 }
 
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct Place {
+struct BookmarkPlace {
     /// Begin after the entry with this id
     #[arg(long, value_name = "ID")]
     entry: Option<String>,
@@ -65,14 +65,14 @@ struct Place {
 
 pub(crate) async fn bookmark(args: BookmarkArgs) -> anyhow::Result<u8> {
     match args.command {
-        Command::Show { file } => show(&file),
-        Command::Set(args) => Box::pin(set(args)).await,
-        Command::Clear { file } => clear(&file),
+        BookmarkCommand::Show { file } => show_bookmark(&file),
+        BookmarkCommand::Set(args) => Box::pin(set_bookmark(args)).await,
+        BookmarkCommand::Clear { file } => clear_bookmark(&file),
     }
 }
 
-fn show(path: &Path) -> anyhow::Result<u8> {
-    let loaded = open(path)?.peek();
+fn show_bookmark(path: &Path) -> anyhow::Result<u8> {
+    let loaded = open_bookmark(path)?.peek();
     let found = loaded.map_err(|source| {
         let action = "read";
         ConsumerError::Bookmark { action, source }
@@ -90,8 +90,8 @@ fn show(path: &Path) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-async fn set(args: SetArgs) -> anyhow::Result<u8> {
-    let mut store = open(&args.file)?;
+async fn set_bookmark(args: SetArgs) -> anyhow::Result<u8> {
+    let mut store = open_bookmark(&args.file)?;
     // A file that is no bookmark belongs to something else.
     store
         .load()
@@ -117,8 +117,8 @@ async fn set(args: SetArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-fn clear(path: &Path) -> anyhow::Result<u8> {
-    let cleared = open(path)?
+fn clear_bookmark(path: &Path) -> anyhow::Result<u8> {
+    let cleared = open_bookmark(path)?
         .clear()
         .context("the bookmark cannot be removed")?;
     if !cleared {
@@ -127,6 +127,6 @@ fn clear(path: &Path) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-fn open(path: &Path) -> anyhow::Result<FileBookmark> {
+fn open_bookmark(path: &Path) -> anyhow::Result<FileBookmark> {
     FileBookmark::open(path).with_context(|| format!("cannot use the bookmark {}", path.display()))
 }

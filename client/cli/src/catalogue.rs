@@ -18,21 +18,21 @@ pub(crate) struct CatalogueArgs {
     url: Url,
     /// Feeds of this kind only
     #[arg(long)]
-    kind: Option<Kind>,
+    kind: Option<FeedKind>,
     #[command(flatten)]
     source: SourceArgs,
 }
 
 #[derive(Deserialize)]
-struct Catalogue {
-    feeds: Vec<Feed>,
+struct CataloguePage {
+    feeds: Vec<CatalogueFeed>,
     next: Option<String>,
 }
 
 /// Kind of a feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum FeedKind {
     /// A feed that takes entries
     #[default]
     Feed,
@@ -41,9 +41,9 @@ pub(crate) enum Kind {
 }
 
 #[derive(Deserialize)]
-struct Feed {
+struct CatalogueFeed {
     #[serde(default)]
-    kind: Kind,
+    kind: FeedKind,
     title: String,
     /// None in a timeline.
     entries: Option<u64>,
@@ -56,9 +56,9 @@ pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
     let mut next = Some(args.url);
     while let Some(url) = next {
         let body = fetcher.bytes(&url).await?;
-        let catalogue: Catalogue = serde_json::from_slice(&body)
+        let catalogue: CataloguePage = serde_json::from_slice(&body)
             .with_context(|| format!("{url} is not a catalogue of feeds"))?;
-        let is_wanted = |feed: &&Feed| args.kind.is_none_or(|kind| kind == feed.kind);
+        let is_wanted = |feed: &&CatalogueFeed| args.kind.is_none_or(|kind| kind == feed.kind);
         for feed in catalogue.feeds.iter().filter(is_wanted) {
             // A title is its publisher's: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");

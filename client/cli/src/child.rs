@@ -19,7 +19,7 @@ const NO_COMMAND: [i32; 2] = [126, 127];
 
 /// Place of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum ChildOutput {
     /// The output of this process.
     Passed,
     /// The caller gets the output; at most so many bytes.
@@ -38,7 +38,7 @@ pub(crate) async fn run(
     input: &[u8],
     variables: &[(&'static str, String)],
     timeout: Duration,
-    output: Output,
+    output: ChildOutput,
 ) -> Result<Vec<u8>, HandlerError> {
     let mut shell = Command::new("sh");
     shell
@@ -48,8 +48,8 @@ pub(crate) async fn run(
         // Children end with the command; keys typed at the terminal reach only this process.
         .process_group(0);
     let max = match output {
-        Output::Passed => 0,
-        Output::Taken(max) => {
+        ChildOutput::Passed => 0,
+        ChildOutput::Taken(max) => {
             shell.stdout(Stdio::piped());
             max
         }
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     }
     let spawned = shell.spawn();
     let mut child = spawned.map_err(|error| CannotRun(format!("sh cannot be run: {error}")))?;
-    let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
+    let group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let fed = async {
         if let Some(mut stdin) = stdin {
@@ -98,7 +98,7 @@ pub(crate) async fn run(
     };
     let (status, taken) = (status?, taken?);
     // The command has ended by itself: processes that are left behind live on.
-    group.leave();
+    group.leave_running();
     // First, since a command that prints on ends with SIGPIPE.
     if taken.len() > max {
         return Err(format!("it printed more than {max} bytes").into());
@@ -115,16 +115,16 @@ pub(crate) async fn run(
 }
 
 /// Process group of a command. A drop kills all processes of the group.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     /// Lets processes live on that the command has left behind.
-    fn leave(mut self) {
+    fn leave_running(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
             // The group may have ended meanwhile.

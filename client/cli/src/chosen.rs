@@ -13,7 +13,7 @@ use crate::since;
 pub(crate) struct ChosenArgs {
     /// Print only entries that are dated before this: a date-time, a date, or an age such as 90m or
     /// 2d. All are read, since publishers may date them in any order
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "exec")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "exec")]
     until: Option<Timestamp>,
     /// Print only entries with this category, by its term or label; of several, those with any
     #[arg(long, value_name = "TERM", conflicts_with = "exec")]
@@ -23,7 +23,7 @@ pub(crate) struct ChosenArgs {
     pub(crate) count: bool,
 }
 
-fn time(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     match since::parse(text) {
         Ok(Since::Time(time)) => Ok(time),
         _ => Err("neither a date-time, a date, nor an age such as 90m".into()),

@@ -18,18 +18,18 @@ pub(crate) struct Events {
 }
 
 /// An event, and the line on which it began.
-pub(crate) type Numbered = (u64, String);
+pub(crate) type LineEvent = (u64, String);
 
 impl Events {
     /// Takes the next line; `number` counts from 1.
-    pub(crate) fn line(&mut self, number: u64, line: &str, events: &mut Vec<Numbered>) {
+    pub(crate) fn line(&mut self, number: u64, line: &str, events: &mut Vec<LineEvent>) {
         let line = if self.is_array.is_none() {
             line.trim_start_matches('\u{feff}')
         } else {
             line
         };
         for c in line.chars() {
-            self.take(number, c, events);
+            self.take_char(number, c, events);
         }
         if self.depth == 0 || self.in_string {
             // JSON strings have no line ends. The server's refusal names the fault better.
@@ -41,7 +41,7 @@ impl Events {
     }
 
     /// Takes the end of the input.
-    pub(crate) fn end(&mut self, events: &mut Vec<Numbered>) {
+    pub(crate) fn end(&mut self, events: &mut Vec<LineEvent>) {
         let event = std::mem::take(&mut self.event);
         (self.depth, self.in_string, self.escaped) = (0, false, false);
         if !event.trim().is_empty() {
@@ -49,7 +49,7 @@ impl Events {
         }
     }
 
-    fn take(&mut self, number: u64, c: char, events: &mut Vec<Numbered>) {
+    fn take_char(&mut self, number: u64, c: char, events: &mut Vec<LineEvent>) {
         if self.depth == 0 && !self.in_string {
             if self.event.is_empty() {
                 self.began = number;

@@ -154,7 +154,7 @@ const HINT_URL: &str = "a URL begins with http:// or https://.";
 const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED_TOKEN.";
 
 /// Returns the remedy for an error of the system, if one is known.
-fn advice(error: &io::Error) -> Option<&'static str> {
+fn advice_for(error: &io::Error) -> Option<&'static str> {
     use io::ErrorKind as Kind;
     Some(match error.kind() {
         Kind::FileTooLarge => {
@@ -183,7 +183,7 @@ fn advice(error: &io::Error) -> Option<&'static str> {
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     // First: a full disk or a limit is the cause below any error of a feed or a state.
-    if let Some(advice) = causes.find_map(advice) {
+    if let Some(advice) = causes.find_map(advice_for) {
         return Some(advice);
     }
     match error.downcast_ref() {

@@ -85,7 +85,7 @@ impl Paint {
     }
 
     /// Returns text in a colour, by its number in a terminal.
-    fn text(self, colour: &str, text: &str) -> String {
+    fn paint(self, colour: &str, text: &str) -> String {
         match self {
             Self::None => text.into(),
             Self::Colours => format!("\x1b[{colour}m{text}\x1b[0m"),
@@ -103,7 +103,7 @@ pub(crate) fn one_line(text: &str) -> String {
         .collect()
 }
 
-fn line(text: &str, out: &mut impl Write) -> io::Result<()> {
+fn write_line(text: &str, out: &mut impl Write) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.write_all(b"\n")
 }

@@ -12,7 +12,7 @@ use simplefeed_core::{
 };
 
 use crate::{
-    child::{self, Output},
+    child::{self, ChildOutput},
     duration,
     exit::Usage,
     format::Format,
@@ -161,7 +161,7 @@ impl Handler {
         // Written in full before the command starts: an entry that cannot be printed must not start
         // one.
         self.format.write(delivery, &mut input)?;
-        self.run(&input, &variables(delivery, &event)).await
+        self.run(&input, &environment_of(delivery, &event)).await
     }
 
     /// Runs the command with `input` on stdin, and with these variables.
@@ -175,14 +175,14 @@ impl Handler {
             input,
             variables,
             self.timeout,
-            Output::Passed,
+            ChildOutput::Passed,
         )
         .await
         .map(drop)
     }
 }
 
-fn variables(delivery: &Delivery, event: &Event) -> [(&'static str, String); 4] {
+fn environment_of(delivery: &Delivery, event: &Event) -> [(&'static str, String); 4] {
     let position = delivery.position();
     [
         ("SIMPLEFEED_ID", delivery.id().into()),

@@ -16,7 +16,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    append::{Report, at_line, publish},
+    append::{AppendReport, at_line, publish},
     events::Events,
     exit,
     replay::Warnings,
@@ -51,7 +51,7 @@ pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
     let mut import = Import::new(&publisher, args.skip_invalid);
     let outcome = import_all(&args, &mut import).await;
     // Before the error: part of the feed may be imported.
-    let skipped = import.finish(outcome.is_ok());
+    let skipped = import.print_report(outcome.is_ok());
     outcome?;
     Ok(if skipped == 0 {
         exit::OK
@@ -108,9 +108,11 @@ async fn import_feed(
         // The bookmark moves only past stored entries.
         if consumer.ready() == 0 {
             for delivery in newest_of_each(&together) {
-                import.add(Publication::Atom(entry_of(delivery)?)).await?;
+                import
+                    .add_entry(Publication::Atom(entry_of(delivery)?))
+                    .await?;
             }
-            import.send().await?;
+            import.send_batch().await?;
             if let Some(last) = together.last() {
                 consumer.accept(last).await?;
             }
@@ -175,7 +177,7 @@ async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
                 .await?;
         }
     }
-    import.send().await
+    import.send_batch().await
 }
 
 /// Imports a feed document as if from the feed's URL, which the document may name; or entries one
@@ -185,7 +187,7 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     let place = Url::parse("file:///").context("no base")?;
     let Ok(mut feed) = Document::read(text.to_owned().into(), &place) else {
         for element in elements(text)? {
-            import.add(Publication::Atom(element)).await?;
+            import.add_entry(Publication::Atom(element)).await?;
         }
         return Ok(());
     };
@@ -209,7 +211,7 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
         let element = feed.stand_alone(index).unwrap_or_default();
         let element = String::from_utf8_lossy(&element);
         let element = with_base(&element, folder.as_ref());
-        import.add(Publication::Atom(element)).await?;
+        import.add_entry(Publication::Atom(element)).await?;
     }
     Ok(())
 }
@@ -234,7 +236,7 @@ fn with_id(number: u64, line: &str) -> String {
 /// Entries of a feed from elsewhere, on their way in batches into a feed with the same id.
 struct Import<'p> {
     publisher: &'p Publisher,
-    report: Report,
+    report: AppendReport,
     batch: Vec<Publication>,
     /// The lines that the events of the batch stand on.
     lines: Vec<u64>,
@@ -249,7 +251,7 @@ impl<'p> Import<'p> {
     fn new(publisher: &'p Publisher, skip_invalid: bool) -> Self {
         Self {
             publisher,
-            report: Report::new("entries imported"),
+            report: AppendReport::new("entries imported"),
             batch: vec![],
             lines: vec![],
             created: false,
@@ -280,7 +282,7 @@ impl<'p> Import<'p> {
     }
 
     /// Adds an entry to the batch, and sends a full batch.
-    async fn add(&mut self, entry: Publication) -> anyhow::Result<()> {
+    async fn add_entry(&mut self, entry: Publication) -> anyhow::Result<()> {
         self.add_at(entry, None).await
     }
 
@@ -289,14 +291,14 @@ impl<'p> Import<'p> {
         self.lines.extend(line);
         self.batch.push(entry);
         if self.batch.len() >= BATCH_ENTRIES {
-            self.send().await?;
+            self.send_batch().await?;
         }
         Ok(())
     }
 
     /// Sends the batch. An entry that the feed has with another content stays: the source may have
     /// revised the entry.
-    async fn send(&mut self) -> anyhow::Result<()> {
+    async fn send_batch(&mut self) -> anyhow::Result<()> {
         let batch = std::mem::take(&mut self.batch);
         let lines = std::mem::take(&mut self.lines);
         let before = self.report.entries;
@@ -336,7 +338,7 @@ impl<'p> Import<'p> {
     }
 
     /// Prints the report. Returns the number of skipped entries.
-    fn finish(self, is_all: bool) -> u64 {
+    fn print_report(self, is_all: bool) -> u64 {
         self.report.finish(is_all);
         if self.conflicts > 0 {
             say::note(&format!(

@@ -8,7 +8,10 @@ use std::{collections::HashSet, io::Write as _};
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::fetch::{Fetcher, document_of, successful};
+use simplefeed_client::{
+    error_text,
+    fetch::{Fetcher, document_of, successful},
+};
 use simplefeed_core::{digest::Digest, reader::Document};
 use url::Url;
 
@@ -17,7 +20,7 @@ use crate::{exit, format::one_line, say, source::SourceArgs, stdout::stdout};
 mod explained;
 mod rules;
 
-use rules::{Page, Rules, Severity};
+use rules::{LintPage, LintRules, LintSeverity};
 
 /// Check anybody's feed and its archive
 #[derive(Args, Debug)]
@@ -37,21 +40,21 @@ pub(crate) struct LintArgs {
 
 pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
     if let Some(id) = &args.explain {
-        return explain(id);
+        return explain_rule(id);
     }
     let url = args.url.context("clap asks for a URL")?;
     let mut lint = Lint {
         fetcher: args.source.fetcher(&url)?,
         documents_max: args.source.documents_max(),
-        rules: Rules::default(),
+        rules: LintRules::default(),
         archives: vec![],
         visited: HashSet::new(),
         inverted: false,
     };
-    lint.walk(&url).await?;
+    lint.walk_back(&url).await?;
     // Behind the whole walk, so that some time lies between the two looks.
     lint.look_again().await;
-    let Rules {
+    let LintRules {
         findings,
         documents,
         entries,
@@ -79,19 +82,19 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
     };
     say::note(&format!(
         "{documents} documents, {entries} entries: {} errors, {} warnings, {} notes.",
-        count(Severity::Error),
-        count(Severity::Warning),
-        count(Severity::Note),
+        count(LintSeverity::Error),
+        count(LintSeverity::Warning),
+        count(LintSeverity::Note),
     ));
     // Notes are harmless where they are known, so they do not fail a check.
     let wrong = findings
         .iter()
-        .any(|finding| finding.severity > Severity::Note);
+        .any(|finding| finding.severity > LintSeverity::Note);
     Ok(if wrong { exit::OTHER } else { exit::OK })
 }
 
 /// Prints a rule with its source.
-fn explain(id: &str) -> anyhow::Result<u8> {
+fn explain_rule(id: &str) -> anyhow::Result<u8> {
     let Some(rule) = explained::explain(id) else {
         let error = anyhow::anyhow!("there is no rule {id}");
         let hint = Some("a finding names its rule behind error, warning or note.");
@@ -113,7 +116,7 @@ pub(crate) fn leads_the_wrong_way(recent: &Document) -> bool {
 struct Lint {
     fetcher: Fetcher,
     documents_max: usize,
-    rules: Rules,
+    rules: LintRules,
     /// URL and digest of each archive read.
     archives: Vec<(Url, Digest)>,
     visited: HashSet<Url>,
@@ -124,58 +127,61 @@ struct Lint {
 impl Lint {
     /// Walks from the recent document back to the oldest. `url` names the recent document, or a
     /// document that leads there.
-    async fn walk(&mut self, url: &Url) -> anyhow::Result<()> {
-        let mut page = self.page(url).await?;
+    async fn walk_back(&mut self, url: &Url) -> anyhow::Result<()> {
+        let mut page = self.fetch_page(url).await?;
         let current = page
             .document
             .link("current")
             .filter(|current| **current != page.url);
         // In a Simplefeed feed, only the recent document has `via`.
         if let Some(current) = current.filter(|_| page.document.link("via").is_none()) {
-            page = self.page(&current.clone()).await?;
+            page = self.fetch_page(&current.clone()).await?;
         }
         self.visited.insert(page.url.clone());
         self.inverted = leads_the_wrong_way(&page.document);
         if self.inverted {
             let detail = "next-archive leads to older documents, prev-archive to newer ones";
-            self.rules.add(Severity::Error, "FH-5", &page.url, detail);
+            self.rules
+                .add(LintSeverity::Error, "FH-5", &page.url, detail);
         }
         self.rules.page(&page);
-        self.revalidate(&page).await;
-        while let Some(previous) = self.previous(&page) {
+        self.check_revalidation(&page).await;
+        while let Some(previous) = self.previous_url(&page) {
             // The bound ends the walk, and not the report about the documents before it.
             if self.visited.len() >= self.documents_max {
                 let detail = format!("there are more than {} documents", self.documents_max);
                 self.rules
-                    .add(Severity::Warning, "FH-16", &page.url, detail);
+                    .add(LintSeverity::Warning, "FH-16", &page.url, detail);
                 break;
             }
             if !self.visited.insert(previous.clone()) {
                 let detail = format!("the archive links lead to {previous} twice");
-                self.rules.add(Severity::Error, "FH-16", &page.url, detail);
+                self.rules
+                    .add(LintSeverity::Error, "FH-16", &page.url, detail);
                 break;
             }
-            page = match self.page(&previous).await {
+            page = match self.fetch_page(&previous).await {
                 Ok(page) => page,
                 // A fault of the feed, which the report lists, and no failure of the command.
                 Err(error) => {
                     let detail =
-                        format!("what it leads to cannot be read: {}", say::chain(&*error));
-                    self.rules.add(Severity::Error, "FH-5", &page.url, detail);
+                        format!("what it leads to cannot be read: {}", error_text(&*error));
+                    self.rules
+                        .add(LintSeverity::Error, "FH-5", &page.url, detail);
                     break;
                 }
             };
             self.archives.push((page.url.clone(), page.digest));
             // Inverted links have their own finding already.
             if !self.inverted {
-                self.next(&page).await;
+                self.check_next(&page).await;
             }
             self.rules.page(&page);
         }
         Ok(())
     }
 
-    fn previous(&self, page: &Page) -> Option<Url> {
+    fn previous_url(&self, page: &LintPage) -> Option<Url> {
         let rel = if self.inverted {
             "next-archive"
         } else {
@@ -185,13 +191,13 @@ impl Lint {
     }
 
     /// Checks that an archive leads on to the document behind, under whatever URL.
-    async fn next(&mut self, page: &Page) {
+    async fn check_next(&mut self, page: &LintPage) {
         let Some(next) = self.rules.wrong_next(page) else {
             return;
         };
         let behind = self.rules.behind().cloned();
         // Another URL may lead to the same document, under another name or behind a redirect.
-        let led = self.page(&next).await;
+        let led = self.fetch_page(&next).await;
         if led
             .as_ref()
             .is_ok_and(|led| Some(&led.url) == behind.as_ref())
@@ -200,13 +206,13 @@ impl Lint {
         }
         let why = match led {
             Ok(_) => format!("next-archive leads to {next}, and not to the document behind it"),
-            Err(error) => format!("next-archive leads nowhere: {}", say::chain(&*error)),
+            Err(error) => format!("next-archive leads nowhere: {}", error_text(&*error)),
         };
-        self.rules.add(Severity::Error, "FH-6", &page.url, why);
+        self.rules.add(LintSeverity::Error, "FH-6", &page.url, why);
     }
 
     /// Checks that the server does not transfer an unchanged recent document again.
-    async fn revalidate(&mut self, page: &Page) {
+    async fn check_revalidation(&mut self, page: &LintPage) {
         let Some(tag) = page.answer.header("etag") else {
             return;
         };
@@ -219,7 +225,8 @@ impl Lint {
         let same = answer.header("etag") == Some(tag);
         if answer.status != 304 && same {
             let detail = "a conditional request is answered with the whole document";
-            self.rules.add(Severity::Warning, "H-7", &page.url, detail);
+            self.rules
+                .add(LintSeverity::Warning, "H-7", &page.url, detail);
         }
     }
 
@@ -227,22 +234,22 @@ impl Lint {
     async fn look_again(&mut self) {
         // Taken out, because each finding needs the rest of `self`.
         for (url, digest) in std::mem::take(&mut self.archives) {
-            let detail = match self.page(&url).await {
+            let detail = match self.fetch_page(&url).await {
                 Ok(page) if page.digest == digest => continue,
                 Ok(_) => "an archive that is another one at the second look".into(),
                 Err(error) => format!("an archive that is gone at the second look: {error}"),
             };
-            self.rules.add(Severity::Error, "FH-4", &url, detail);
+            self.rules.add(LintSeverity::Error, "FH-4", &url, detail);
         }
     }
 
-    async fn page(&self, url: &Url) -> anyhow::Result<Page> {
+    async fn fetch_page(&self, url: &Url) -> anyhow::Result<LintPage> {
         let (url, answer) = self.fetcher.answer(url, vec![]).await?;
         let answer = successful(&url, answer)?;
         let digest = Digest::of(&answer.body);
         let document = document_of(&url, &answer);
         let document = document.with_context(|| format!("{url} is not a feed document"))?;
-        Ok(Page {
+        Ok(LintPage {
             url,
             document,
             answer,

@@ -219,8 +219,8 @@ fn main() -> ExitCode {
         }
         Err(help) => help.exit(),
     };
-    say::speak(line.voice());
-    let outcome = match runtime() {
+    say::speak(line.message_voice());
+    let outcome = match start_runtime() {
         Ok(runtime) => runtime.block_on(run_until_interrupted(line.command)),
         Err(error) => Err(error),
     };
@@ -241,7 +241,7 @@ const BLOCKING_MAX: usize = 64;
 
 /// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up
 /// of a name.
-fn runtime() -> anyhow::Result<Runtime> {
+fn start_runtime() -> anyhow::Result<Runtime> {
     // tokio panics where the system has no file or thread left. The other files and threads are for
     // the input, and for a queue.
     ask_for_files(16).context("the system lets this command open fewer than 16 more files")?;
@@ -288,7 +288,7 @@ fn ask_for_threads(count: usize) -> io::Result<()> {
 
 impl CommandLine {
     /// Returns the form of messages that the options of the command line set.
-    fn voice(&self) -> say::Voice {
+    fn message_voice(&self) -> say::Voice {
         let json = match &self.command {
             Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
             Command::Status(args) => args.json,
@@ -356,9 +356,9 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Completions { shell } => {
             let mut out = vec![];
             clap_complete::generate(shell, &mut CommandLine::command(), "simplefeed", &mut out);
-            print(&out)
+            print_text(&out)
         }
-        Command::Man { command } => print(&manual_page(command.as_deref())?),
+        Command::Man { command } => print_text(&manual_page(command.as_deref())?),
     }
 }
 
@@ -378,7 +378,7 @@ fn manual_page(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
     Ok(out)
 }
 
-fn print(text: &[u8]) -> anyhow::Result<u8> {
+fn print_text(text: &[u8]) -> anyhow::Result<u8> {
     let mut out = stdout::stdout();
     io::Write::write_all(&mut out, text)?;
     io::Write::flush(&mut out)?;

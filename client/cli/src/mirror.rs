@@ -56,7 +56,7 @@ pub(crate) struct MirrorArgs {
 pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
     create_folder(&args.folder).with_context(|| format!("cannot use {}", args.folder.display()))?;
     check_folder(&args.folder)?;
-    let _lock = lock(&args.folder)?;
+    let _lock = lock_folder(&args.folder)?;
     let mut mirror = Mirror {
         fetcher: args.source.fetcher(&args.url)?,
         folder: args.folder,
@@ -65,7 +65,7 @@ pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
         older: "prev-archive",
         written: 0,
     };
-    mirror.sync(&args.url).await?;
+    mirror.sync_folder(&args.url).await?;
     say::note(&format!(
         "{} new.",
         say::count(mirror.written, "file is", "files are")
@@ -75,7 +75,7 @@ pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
 
 /// State between runs, in the file [`MEMORY`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Memory {
+struct MirrorMemory {
     /// Id of the feed: a folder holds one feed only.
     feed: String,
     /// Newest archive of the last finished run; the folder has all older ones, too.
@@ -100,10 +100,10 @@ struct Mirror {
 }
 
 impl Mirror {
-    async fn sync(&mut self, url: &Url) -> anyhow::Result<()> {
+    async fn sync_folder(&mut self, url: &Url) -> anyhow::Result<()> {
         // Each attempt begins anew, because the feed may have grown between two requests.
         for _ in 0..LOOKS {
-            let (recent, document) = self.recent(url).await?;
+            let (recent, document) = self.fetch_recent(url).await?;
             self.base = Some(recent.url.join(".")?);
             // Some servers name the link to older documents `next-archive`, and would seem to have
             // no archive.
@@ -113,7 +113,7 @@ impl Mirror {
             for fault in document.faults(&recent.url) {
                 // A copy of one page would pass for one of the whole feed.
                 if matches!(fault, FeedFault::Paged { .. }) {
-                    return Err(walk(WalkError::Paged { url: recent.url }));
+                    return Err(walk_failure(WalkError::Paged { url: recent.url }));
                 }
                 say::warning(&format!("the feed has a fault: {fault}"));
             }
@@ -122,22 +122,22 @@ impl Mirror {
             self.check_against_copy(&recent, &document)?;
             // Before the archives, which link to the open document.
             if let Some(open) = self.open_document(&document).await? {
-                self.keep(&open)?;
+                self.keep_file(&open)?;
             } else if document.link("via").is_some() && document.history.is_some() {
                 // The feed has grown since the recent document was fetched.
                 continue;
             }
-            let newest = self.archives(&recent.url, &document).await?;
-            self.index(&document).await?;
+            let newest = self.copy_archives(&recent.url, &document).await?;
+            self.copy_index(&document).await?;
             // Last: the recent document makes all the files above visible to consumers of the copy.
-            self.keep(&recent)?;
+            self.keep_file(&recent)?;
             // Behind everything else: after a crash before this line, the next run only checks more
             // files again.
-            let memory = Memory {
+            let memory = MirrorMemory {
                 feed: document.feed,
                 complete: newest,
             };
-            return self.write(
+            return self.write_file(
                 &self.folder.join(MEMORY),
                 &serde_json::to_vec(&memory)?,
                 None,
@@ -147,18 +147,18 @@ impl Mirror {
     }
 
     /// Fetches the recent document.
-    async fn recent(&self, url: &Url) -> anyhow::Result<(FetchedFile, Document)> {
-        let fetched = self.fetch(url).await?;
-        let document = read(&fetched)?;
+    async fn fetch_recent(&self, url: &Url) -> anyhow::Result<(FetchedFile, Document)> {
+        let fetched = self.fetch_file(url).await?;
+        let document = read_document(&fetched)?;
         // In a Simplefeed feed, only the recent document has `via`.
         let current = match document.link("via") {
-            None => lead(&document, "current", &fetched.url)?,
+            None => link_target(&document, "current", &fetched.url)?,
             Some(_) => None,
         };
         match current.filter(|current| *current != fetched.url) {
             Some(current) => {
-                let fetched = self.fetch(&current).await?;
-                let document = read(&fetched)?;
+                let fetched = self.fetch_file(&current).await?;
+                let document = read_document(&fetched)?;
                 Ok((fetched, document))
             }
             None => Ok((fetched, document)),
@@ -170,13 +170,13 @@ impl Mirror {
         if let Some(memory) = self.read_memory()?
             && !is_same_feed(&memory.feed, document)
         {
-            return Err(walk(WalkError::AnotherFeed {
+            return Err(walk_failure(WalkError::AnotherFeed {
                 url: recent.url.clone(),
                 expected: memory.feed,
                 found: document.feed.clone(),
             }));
         }
-        let path = self.path(&recent.url)?;
+        let path = self.path_of(&recent.url)?;
         let Some(before) = copied_document(&path, &recent.url)? else {
             return Ok(());
         };
@@ -184,7 +184,7 @@ impl Mirror {
         match now.zip(before) {
             Some((now, before)) if now < before => {
                 let url = recent.url.clone();
-                Err(walk(WalkError::Stale { url }))
+                Err(walk_failure(WalkError::Stale { url }))
             }
             _ => Ok(()),
         }
@@ -200,8 +200,8 @@ impl Mirror {
         if recent.history.is_none() {
             return Ok(self.foreign_open_document(permanent, recent).await);
         }
-        let fetched = self.fetch(permanent).await?;
-        let document = read(&fetched)?;
+        let fetched = self.fetch_file(permanent).await?;
+        let document = read_document(&fetched)?;
         let same = document.link("next-archive").is_none() && end_of(&document) == end_of(recent);
         Ok(same.then_some(fetched))
     }
@@ -214,9 +214,9 @@ impl Mirror {
         recent: &Document,
     ) -> Option<FetchedFile> {
         // An error is no fault here: the link may have another purpose.
-        self.path(permanent).ok()?;
-        let fetched = self.fetch(permanent).await.ok()?;
-        let document = read(&fetched).ok()?;
+        self.path_of(permanent).ok()?;
+        let fetched = self.fetch_file(permanent).await.ok()?;
+        let document = read_document(&fetched).ok()?;
         let newest = |document: &Document| Some(document.entry(0)?.id.to_owned());
         let same = document.len() == recent.len() && newest(&document) == newest(recent);
         same.then_some(fetched)
@@ -224,7 +224,7 @@ impl Mirror {
 
     /// Copies the archives, newest first, down to those copied before. Returns the URL of the
     /// newest.
-    async fn archives(
+    async fn copy_archives(
         &mut self,
         recent_url: &Url,
         recent: &Document,
@@ -234,27 +234,27 @@ impl Mirror {
         // The newest archive leads to the open document at its permanent URL.
         let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
         let mut visited = HashSet::new();
-        let newest = lead(recent, self.older, recent_url)?;
+        let newest = link_target(recent, self.older, recent_url)?;
         let mut next = newest.clone();
         let mut left = self.documents_max;
         while let Some(url) = next {
             left = left.checked_sub(1).ok_or_else(|| {
                 let max = self.documents_max;
-                walk(WalkError::TooMany { max })
+                walk_failure(WalkError::TooMany { max })
             })?;
             // Links in a circle would end only at the bound, as too many documents.
             if !visited.insert(url.clone()) {
-                return Err(walk(WalkError::Loop { url }));
+                return Err(walk_failure(WalkError::Loop { url }));
             }
             // The last archive known to be complete is checked, but not the archives behind that
             // one.
             let is_complete = complete.as_ref() == Some(&url);
-            behind = self.archive(&url, &behind).await?;
-            self.alias(&behind, &behind_url)?;
+            behind = self.copy_archive(&url, &behind).await?;
+            self.keep_alias(&behind, &behind_url)?;
             next = if is_complete {
                 None
             } else {
-                lead(&behind, self.older, &url)?
+                link_target(&behind, self.older, &url)?
             };
             behind_url = url;
         }
@@ -264,65 +264,65 @@ impl Mirror {
     /// Keeps a document also under the URL in the link of the document before. A restoration has
     /// given the document another URL, and the server redirects from the old one, which a folder
     /// cannot.
-    fn alias(&mut self, before: &Document, behind: &Url) -> anyhow::Result<()> {
+    fn keep_alias(&mut self, before: &Document, behind: &Url) -> anyhow::Result<()> {
         let linked = before.link("next-archive");
         let Some(linked) = linked.filter(|linked| *linked != behind && before.history.is_some())
         else {
             return Ok(());
         };
-        let path = self.path(linked)?;
-        let bytes = fs::read(self.path(behind)?)
+        let path = self.path_of(linked)?;
+        let bytes = fs::read(self.path_of(behind)?)
             .with_context(|| format!("cannot read the copy of {behind}"))?;
         // A file that is written again would get a new time, of which servers make validators.
         if fs::read(&path).is_ok_and(|here| here == bytes) {
             return Ok(());
         }
         self.written += 1;
-        self.write(&path, &bytes, None)
+        self.write_file(&path, &bytes, None)
     }
 
     /// Returns an archive in the folder, or else a new copy. Either must continue to the document
     /// behind the archive.
-    async fn archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
-        let path = self.path(url)?;
+    async fn copy_archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
+        let path = self.path_of(url)?;
         let here = copied_document(&path, url)?.filter(is_archived);
         let was_archived = here.is_some();
         // Without hashes a copy proves nothing, so it is fetched again and compared.
         if let Some(here) = here
             && here.history.is_some()
-            && continues(&here, behind)
+            && continues_in(&here, behind)
         {
             return Ok(here);
         }
-        let fetched = self.fetch(url).await?;
-        let document = read(&fetched)?;
-        if !continues(&document, behind) {
+        let fetched = self.fetch_file(url).await?;
+        let document = read_document(&fetched)?;
+        if !continues_in(&document, behind) {
             let position = behind.history.map_or(Position(0), |(first, _)| first);
             let url = fetched.url;
-            return Err(walk(WalkError::HistoryChanged { url, position }));
+            return Err(walk_failure(WalkError::HistoryChanged { url, position }));
         }
         // An archived document is final, so other bytes are a fault of the server, and the copy
         // stays.
         if was_archived && fs::read(&path).is_ok_and(|here| here != fetched.answer.body) {
             return Err(FetchError::Changed { url: fetched.url }.into());
         }
-        self.keep(&fetched)?;
+        self.keep_file(&fetched)?;
         if fetched.url != *url {
             // Links have the name before the redirect, so the file has both.
-            self.write(&path, &fetched.answer.body, modified(&fetched.answer))?;
+            self.write_file(&path, &fetched.answer.body, modified_time(&fetched.answer))?;
         }
         Ok(document)
     }
 
     /// Copies the archive index, which must list the archives in the folder.
-    async fn index(&mut self, recent: &Document) -> anyhow::Result<()> {
+    async fn copy_index(&mut self, recent: &Document) -> anyhow::Result<()> {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
         let mut seen = HashSet::new();
         let mut listed_left = self.documents_max;
         while let Some(url) = next.take().filter(|url| seen.insert(url.clone())) {
             self.check_name(&url, "json")?;
-            let fetched = self.fetch(&url).await?;
+            let fetched = self.fetch_file(&url).await?;
             let block = IndexBlock::read(&fetched.answer.body);
             let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
             // A block without documents counts as one document, so that an endless list of such
@@ -330,21 +330,21 @@ impl Mirror {
             let listed = block.documents.len().max(1);
             listed_left = listed_left.checked_sub(listed).ok_or_else(|| {
                 let max = self.documents_max;
-                walk(WalkError::TooMany { max })
+                walk_failure(WalkError::TooMany { max })
             })?;
             for listed in &block.documents {
                 let url = fetched.url.join(&listed.href)?;
                 self.check_name(&url, "atom")?;
-                let here = fs::read(self.path(&url)?);
+                let here = fs::read(self.path_of(&url)?);
                 if here.is_ok_and(|here| Digest::of(&here) == listed.sha256) {
                     continue;
                 }
                 // The copy was lost or damaged since.
-                let again = self.fetch(&url).await?;
+                let again = self.fetch_file(&url).await?;
                 if Digest::of(&again.answer.body) != listed.sha256 {
                     return Err(FetchError::Changed { url }.into());
                 }
-                self.keep(&again)?;
+                self.keep_file(&again)?;
             }
             let previous = block.prev.map(|prev| fetched.url.join(&prev)).transpose()?;
             next = previous;
@@ -352,14 +352,14 @@ impl Mirror {
         }
         // Oldest first: a block in the folder never links to a missing block.
         for block in blocks.iter().rev() {
-            self.keep(block)?;
+            self.keep_file(block)?;
         }
         Ok(())
     }
 
     /// Fetches a file without a content coding, and compares the file with its digest, if the
     /// answer has one.
-    async fn fetch(&self, url: &Url) -> anyhow::Result<FetchedFile> {
+    async fn fetch_file(&self, url: &Url) -> anyhow::Result<FetchedFile> {
         // The folder must have the bytes that digests and indexes describe.
         let headers = vec![("accept-encoding", "identity".to_owned())];
         let (url, answer) = self.fetcher.answer(url, headers).await?;
@@ -373,25 +373,30 @@ impl Mirror {
     }
 
     /// Keeps a file, unless the folder has the same bytes already.
-    fn keep(&mut self, fetched: &FetchedFile) -> anyhow::Result<()> {
-        let path = self.path(&fetched.url)?;
-        let changed = modified(&fetched.answer);
+    fn keep_file(&mut self, fetched: &FetchedFile) -> anyhow::Result<()> {
+        let path = self.path_of(&fetched.url)?;
+        let changed = modified_time(&fetched.answer);
         if fs::read(&path).is_ok_and(|here| here == fetched.answer.body) {
             let synced = sync_kept(&path, changed);
             return synced.with_context(|| format!("cannot write {}", path.display()));
         }
-        self.write(&path, &fetched.answer.body, changed)?;
+        self.write_file(&path, &fetched.answer.body, changed)?;
         self.written += 1;
         Ok(())
     }
 
     /// Writes a file as a whole: under another name, synced, and then renamed.
     #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
-    fn write(&self, path: &Path, bytes: &[u8], modified: Option<SystemTime>) -> anyhow::Result<()> {
+    fn write_file(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        modified: Option<SystemTime>,
+    ) -> anyhow::Result<()> {
         let written = || -> io::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
             create_folder(folder)?;
-            // A hidden name, which `path` gives to no URL.
+            // A hidden name, which `path_of` gives to no URL.
             let temporary = folder.join(".mirror.new");
             let mut file = File::create(&temporary)?;
             file.write_all(bytes)?;
@@ -406,7 +411,7 @@ impl Mirror {
         written().with_context(|| format!("cannot write {}", path.display()))
     }
 
-    fn read_memory(&self) -> anyhow::Result<Option<Memory>> {
+    fn read_memory(&self) -> anyhow::Result<Option<MirrorMemory>> {
         let path = self.folder.join(MEMORY);
         match fs::read(&path) {
             Ok(text) => {
@@ -423,7 +428,7 @@ impl Mirror {
     /// Checks the extension of a file that an index names. The folder may be public, and a web
     /// server may execute other extensions (`shell.php`).
     fn check_name(&self, url: &Url, extension: &str) -> anyhow::Result<()> {
-        let path = self.path(url)?;
+        let path = self.path_of(url)?;
         if path.extension().is_none_or(|found| found != extension) {
             bail!("the index names {url}, which does not end in .{extension}");
         }
@@ -432,7 +437,7 @@ impl Mirror {
 
     /// Returns the path of a URL's file. The folder has the file where the URL stands below that of
     /// the recent document.
-    fn path(&self, url: &Url) -> anyhow::Result<PathBuf> {
+    fn path_of(&self, url: &Url) -> anyhow::Result<PathBuf> {
         let base = self
             .base
             .as_ref()
@@ -506,7 +511,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns the modification time of a file. Static servers make their validators of that time.
-fn modified(answer: &Answer) -> Option<SystemTime> {
+fn modified_time(answer: &Answer) -> Option<SystemTime> {
     let changed = answer.header("last-modified")?;
     httpdate::parse_http_date(changed).ok()
 }
@@ -527,7 +532,7 @@ fn sync_kept(path: &Path, modified: Option<SystemTime>) -> io::Result<()> {
 
 /// Locks a folder until the returned file is dropped.
 #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
-fn lock(folder: &Path) -> anyhow::Result<File> {
+fn lock_folder(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot use {}", path.display()))?;
@@ -548,7 +553,7 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
 
 /// Reads a document, and refuses a document that cannot be understood without header fields of the
 /// answer.
-fn read(fetched: &FetchedFile) -> anyhow::Result<Document> {
+fn read_document(fetched: &FetchedFile) -> anyhow::Result<Document> {
     let url = &fetched.url;
     let document = document_of(url, &fetched.answer);
     let document = document.map_err(|source| FetchError::Malformed {
@@ -563,17 +568,17 @@ fn read(fetched: &FetchedFile) -> anyhow::Result<Document> {
 }
 
 /// Returns the target of a link that the walk needs; `None` if the document at `url` has none.
-fn lead(document: &Document, rel: &str, url: &Url) -> anyhow::Result<Option<Url>> {
+fn link_target(document: &Document, rel: &str, url: &Url) -> anyhow::Result<Option<Url>> {
     match document.lead(rel) {
         Ok(found) => Ok(found.cloned()),
-        Err(link) => Err(walk(WalkError::BrokenLink {
+        Err(link) => Err(walk_failure(WalkError::BrokenLink {
             url: url.clone(),
             link: link.clone(),
         })),
     }
 }
 
-fn walk(error: WalkError) -> anyhow::Error {
+fn walk_failure(error: WalkError) -> anyhow::Error {
     simplefeed_client::ConsumerError::from(error).into()
 }
 
@@ -589,7 +594,7 @@ fn end_of(document: &Document) -> Option<u64> {
 
 /// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they
 /// must only be of one feed.
-fn continues(document: &Document, behind: &Document) -> bool {
+fn continues_in(document: &Document, behind: &Document) -> bool {
     let (Some(_), Some((first, expected))) = (document.history, behind.history) else {
         return is_same_feed(&behind.feed, document);
     };

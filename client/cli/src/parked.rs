@@ -14,7 +14,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use simplefeed_client::{
-    state::parked::{self, Parked},
+    state::parked::{self, ParkedEntry},
     worker,
 };
 
@@ -32,11 +32,11 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct ParkedArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ParkedCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ParkedCommand {
     /// Print a line for each: number of attempts, time, key, id, and why it failed
     List {
         #[command(flatten)]
@@ -96,7 +96,7 @@ struct FolderArgs {
 }
 
 impl FolderArgs {
-    fn path(&self) -> anyhow::Result<PathBuf> {
+    fn folder_path(&self) -> anyhow::Result<PathBuf> {
         let args = StateArgs {
             state: self.state.clone(),
         };
@@ -109,13 +109,13 @@ impl FolderArgs {
     }
 
     /// Returns the parked entries, without locking the folder.
-    fn open_parked(&self) -> anyhow::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
-        Ok(parked::iter(&self.path()?)?)
+    fn open_parked(&self) -> anyhow::Result<impl Iterator<Item = io::Result<ParkedEntry>> + use<>> {
+        Ok(parked::iter(&self.folder_path()?)?)
     }
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ParkedLine<'a> {
     id: &'a str,
     position: Option<u64>,
     key: Option<&'a str>,
@@ -127,13 +127,13 @@ struct Line<'a> {
 
 pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     match args.command {
-        Command::List { folder, json } => list(folder.open_parked()?, json),
-        Command::Show {
+        ParkedCommand::List { folder, json } => list_parked(folder.open_parked()?, json),
+        ParkedCommand::Show {
             folder,
             ids,
             format,
-        } => show(folder.open_parked()?, &ids, format),
-        Command::Retry {
+        } => show_parked(folder.open_parked()?, &ids, format),
+        ParkedCommand::Retry {
             folder,
             ids,
             exec,
@@ -141,9 +141,9 @@ pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
             format,
         } => {
             let handler = Handler::new(exec, format, attempt_timeout);
-            retry(&folder, &ids, &handler, attempt_timeout).await
+            retry_parked(&folder, &ids, &handler, attempt_timeout).await
         }
-        Command::Drop {
+        ParkedCommand::Drop {
             folder,
             ids,
             reason,
@@ -152,10 +152,10 @@ pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
 }
 
 /// Calls `work` with the parked entries of these ids, or with all. Each id must be among them.
-fn each(
-    all: impl Iterator<Item = io::Result<Parked>>,
+fn each_parked(
+    all: impl Iterator<Item = io::Result<ParkedEntry>>,
     ids: &[String],
-    mut work: impl FnMut(Parked) -> anyhow::Result<()>,
+    mut work: impl FnMut(ParkedEntry) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut missing: HashSet<&str> = ids.iter().map(String::as_str).collect();
     for parked in all {
@@ -176,12 +176,15 @@ fn each(
     }
 }
 
-fn list(all: impl Iterator<Item = io::Result<Parked>>, json: bool) -> anyhow::Result<u8> {
+fn list_parked(
+    all: impl Iterator<Item = io::Result<ParkedEntry>>,
+    json: bool,
+) -> anyhow::Result<u8> {
     let mut out = stdout();
     for parked in all {
         let parked = parked?;
         let delivery = parked.delivery();
-        let line = Line {
+        let line = ParkedLine {
             id: delivery.id(),
             position: delivery.position().map(|position| position.0),
             key: parked.key.as_deref(),
@@ -211,20 +214,20 @@ fn list(all: impl Iterator<Item = io::Result<Parked>>, json: bool) -> anyhow::Re
     Ok(exit::OK)
 }
 
-fn show(
-    all: impl Iterator<Item = io::Result<Parked>>,
+fn show_parked(
+    all: impl Iterator<Item = io::Result<ParkedEntry>>,
     ids: &[String],
     format: Format,
 ) -> anyhow::Result<u8> {
     let mut out = stdout();
-    each(all, ids, |parked| {
+    each_parked(all, ids, |parked| {
         format.write(&parked.delivery(), &mut out)
     })?;
     out.flush()?;
     Ok(exit::OK)
 }
 
-async fn retry(
+async fn retry_parked(
     folder: &FolderArgs,
     ids: &[String],
     handler: &Handler,
@@ -232,13 +235,13 @@ async fn retry(
 ) -> anyhow::Result<u8> {
     // Before the lock: a mistyped id fails even while the consumer runs.
     let mut wanted = HashSet::new();
-    each(folder.open_parked()?, ids, |parked| {
+    each_parked(folder.open_parked()?, ids, |parked| {
         wanted.insert(parked.number);
         Ok(())
     })?;
-    let state = state::open(&folder.path()?)?;
+    let state = state::open(&folder.folder_path()?)?;
     // A number belongs to one entry of the folder; an id need not.
-    let is_wanted = |parked: &Parked| wanted.contains(&parked.number);
+    let is_wanted = |parked: &ParkedEntry| wanted.contains(&parked.number);
     // The command's own timeout comes first, and kills all that it started.
     let time = timeout.saturating_add(Duration::from_secs(10));
     let mut warnings = Warnings::default();
@@ -258,8 +261,8 @@ async fn retry(
 
 fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
     // The lock keeps the consumer away, which has the keys of parked entries in memory.
-    let state = state::open(&folder.path()?)?;
-    each(folder.open_parked()?, ids, |parked| {
+    let state = state::open(&folder.folder_path()?)?;
+    each_parked(folder.open_parked()?, ids, |parked| {
         Ok(worker::drop_parked(&state, &parked, reason)?)
     })?;
     Ok(exit::OK)

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::{Since, fetch::Fetched};
+use simplefeed_client::{Since, fetch::FetchOutcome};
 use simplefeed_core::{
     rates::{Rates, Unit, span_text},
     replay::Validators,
@@ -37,11 +37,11 @@ pub(crate) struct PlotArgs {
     url: String,
     /// Draw from here on: a date-time, a date, or an age such as 90m or 2d [default: the first
     /// entry]
-    #[arg(long, value_parser = time, value_name = "TIME")]
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
     since: Option<Timestamp>,
     /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are
     /// enough; of more, the last 72 are drawn]
-    #[arg(long, value_parser = unit, value_name = "UNIT")]
+    #[arg(long, value_parser = parse_unit, value_name = "UNIT")]
     by: Option<Unit>,
     /// Write a picture instead, as SVG
     #[arg(long, value_name = "FILE")]
@@ -52,20 +52,20 @@ pub(crate) struct PlotArgs {
     source: SourceArgs,
 }
 
-fn time(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     match since::parse(text) {
         Ok(Since::Time(time)) => Ok(time),
         _ => Err("neither a date-time, a date, nor an age such as 90m".into()),
     }
 }
 
-fn unit(text: &str) -> Result<Unit, String> {
+fn parse_unit(text: &str) -> Result<Unit, String> {
     text.parse()
         .map_err(|()| "one of minute, hour, day and month".into())
 }
 
 /// Entries by the number of their span.
-type Counts = BTreeMap<i64, u64>;
+type SpanEntries = BTreeMap<i64, u64>;
 
 #[expect(
     clippy::disallowed_methods,
@@ -86,7 +86,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
     // A default folder counts only with a bookmark: most feeds have no consumer here.
     let has_state = state.state.is_some() || state.folder(&url)?.join("bookmark").exists();
     let consumer = StatusArgs::of(url, state, source);
-    let counted = match rates(&consumer, (since, by)).await? {
+    let counted = match fetch_rates(&consumer, (since, by)).await? {
         Some(counted) => counted,
         None => by_dates(&consumer, (since, by)).await?,
     };
@@ -95,7 +95,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
     } else {
         None
     };
-    let charts = charts(&consumer.url, &counted, lag.as_ref());
+    let charts = make_charts(&consumer.url, &counted, lag.as_ref());
     if let Some(path) = svg {
         fs::write(&path, chart::svg(&charts))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -111,7 +111,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
 /// Entries of a time, in spans of one length.
 struct SpanCounts {
     unit: Unit,
-    counts: Counts,
+    counts: SpanEntries,
     /// Number of the first span, and of the last.
     first: i64,
     last: i64,
@@ -120,7 +120,7 @@ struct SpanCounts {
 }
 
 impl SpanCounts {
-    fn new(unit: Unit, counts: Counts, since: Option<Timestamp>) -> Self {
+    fn new(unit: Unit, counts: SpanEntries, since: Option<Timestamp>) -> Self {
         // An entry with a date in the future shifts nothing.
         let last = unit.number(since::now());
         let oldest = since.map(|since| unit.number(since));
@@ -137,7 +137,7 @@ impl SpanCounts {
 }
 
 /// Returns the counts that the server offers; `None` without an offer.
-async fn rates(
+async fn fetch_rates(
     consumer: &StatusArgs,
     (since, by): (Option<Timestamp>, Option<Unit>),
 ) -> anyhow::Result<Option<SpanCounts>> {
@@ -149,7 +149,7 @@ async fn rates(
     let recent = fetcher
         .document(&url, &Validators::default(), false)
         .await?;
-    let Fetched::Document { links, .. } = recent else {
+    let FetchOutcome::Document { links, .. } = recent else {
         return Ok(None);
     };
     let Some(link) = links.rates else {
@@ -203,7 +203,7 @@ async fn by_dates(
     let since_what = since.map_or(Since::Oldest, Since::Time);
     let builder = consumer.source.consumer(&consumer.url)?.since(since_what);
     let mut entries = builder.build()?;
-    let (mut minutes, mut undated) = (Counts::new(), 0);
+    let (mut minutes, mut undated) = (SpanEntries::new(), 0);
     while let Some(delivery) = entries.next().await? {
         let event = delivery.event().ok();
         let updated = event.and_then(|event| Timestamp::parse(&event.updated?));
@@ -217,7 +217,7 @@ async fn by_dates(
     }
     // Minutes add up to every longer unit, so one read of the feed serves all.
     let counted = |unit: Unit| {
-        let mut counts = Counts::new();
+        let mut counts = SpanEntries::new();
         for (minute, count) in &minutes {
             *counts
                 .entry(unit.number(Unit::Minute.start(*minute)))
@@ -237,7 +237,7 @@ async fn by_dates(
 }
 
 /// Returns the charts of a feed and a consumer.
-fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
+fn make_charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
     let SpanCounts {
         unit, first, last, ..
     } = *counted;
@@ -263,7 +263,7 @@ fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
     let left_out = left_out.into_iter().filter(|(count, _)| *count > 0);
     let left_out = left_out.map(|(count, what)| format!("; {count} {what}"));
     let left_out = left_out.collect::<Vec<_>>().concat();
-    let labels = [first, first.midpoint(last), last].map(|span| label(unit, span));
+    let labels = [first, first.midpoint(last), last].map(|span| span_label(unit, span));
     let entries = say::count(total, "entry", "entries");
     let mut charts = vec![Chart {
         title: format!("{url}: {entries}, by {unit}{left_out}"),
@@ -301,7 +301,7 @@ fn charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart> {
 }
 
 /// Returns the beginning of a span in as few characters as the unit needs.
-fn label(unit: Unit, span: i64) -> String {
+fn span_label(unit: Unit, span: i64) -> String {
     let text = span_text(unit.start(span)).replace('T', " ");
     let length = match unit {
         Unit::Minute | Unit::Hour => 16,

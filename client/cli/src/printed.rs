@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Stdout, for entries that a bookmark or a state moves past.
 #[derive(Debug)]
-pub(crate) struct Printed {
+pub(crate) struct EntryPrinter {
     out: BufWriter<Out>,
     /// Stdout, if stdout is a file and a place is kept.
     file: Option<File>,
@@ -30,7 +30,7 @@ pub(crate) struct Printed {
     is_settled: bool,
 }
 
-impl Printed {
+impl EntryPrinter {
     /// Returns stdout. With `keeps_place`, entries in a file are on the disk before the place moves
     /// past them.
     ///
@@ -130,7 +130,7 @@ fn end_torn_line(mut file: &File, read: impl FnOnce() -> io::Result<File>) -> io
     }
 }
 
-impl Write for Printed {
+impl Write for EntryPrinter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.is_settled = false;
         if !self.has_begun {

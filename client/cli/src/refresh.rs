@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use simplefeed_client::consumer::Builder;
-use simplefeed_client::refresher::{Credential, Intervals, Lookup, Refreshed, Refresher};
+use simplefeed_client::refresher::{Credential, Intervals, Lookup, RefreshTally, Refresher};
 use simplefeed_queue::{Namespace, Queue};
 use tokio::{sync::watch, task::JoinSet};
 use url::Url;
@@ -29,10 +29,10 @@ mod starter;
 
 use self::{
     answers::pointer,
-    control::{Answer, Asking, DeadItem, Question, Socket},
-    items::Place,
+    control::{Answerer, ControlAnswer, DeadItem, Question, Socket},
+    items::ItemPart,
     keeper::Keeper,
-    metrics::Metrics,
+    metrics::MetricsListener,
     starter::Starter,
 };
 use crate::{
@@ -168,10 +168,10 @@ pub(crate) struct WorkArgs {
         default_value = "id",
         help_heading = "Items"
     )]
-    item_id: Place,
+    item_id: ItemPart,
     /// Where an entry has the time of the item's birth [default: published, else updated]
     #[arg(long, value_name = "WHERE", help_heading = "Items")]
-    born: Option<Place>,
+    born: Option<ItemPart>,
     /// JSON pointer to the answers in a body: an array, or an object by id [default: the body]
     #[arg(long, value_name = "POINTER", default_value = "", hide_default_value = true, value_parser = pointer, help_heading = "Answers")]
     items: String,
@@ -222,7 +222,7 @@ impl RefreshArgs {
 
 pub(crate) async fn refresh(args: RefreshArgs) -> anyhow::Result<u8> {
     match args {
-        RefreshArgs::Action(action) => act(action).await,
+        RefreshArgs::Action(action) => run_action(action).await,
         RefreshArgs::Work(work) => run(*work).await,
     }
 }
@@ -238,32 +238,32 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
     if args.batch.get() > BATCH_MAX {
         return Err(Usage(format!("--batch is at most {BATCH_MAX}")).into());
     }
-    let credentials = settings::credentials(args.credentials.as_deref(), &provider(&args));
+    let credentials = settings::credentials(args.credentials.as_deref(), &provider_name(&args));
     let credentials = credentials.map_err(|why| Usage(format!("{why:#}")))?;
     let intervals = settings::intervals(args.intervals.as_deref());
     let intervals = intervals.map_err(|why| Usage(format!("{why:#}")))?;
     let settings = (credentials, intervals);
-    let places = answers::Places {
+    let places = answers::AnswerPointers {
         items: args.items.clone(),
         id: args.answer_id.clone(),
     };
     match (&args.lookup, &args.lookup_exec) {
         (Some(url), _) => {
             let lookup = http::Http::new(url.clone(), args.post, places, &settings.0)?;
-            open(args, settings, lookup).await
+            open_queue(args, settings, lookup).await
         }
         (None, command) => {
             let command = command.clone().context("clap asks for a lookup")?;
-            open(args, settings, exec::Exec { command, places }).await
+            open_queue(args, settings, exec::Exec { command, places }).await
         }
     }
 }
 
 /// Credentials, and how often items are refreshed.
-type Settings = (Vec<Credential>, Intervals);
+type RefreshSettings = (Vec<Credential>, Intervals);
 
 /// Returns a name that distinguishes a provider from others.
-fn provider(args: &WorkArgs) -> String {
+fn provider_name(args: &WorkArgs) -> String {
     let url = args.lookup.as_deref().and_then(|url| Url::parse(url).ok());
     match url {
         Some(url) => url
@@ -278,7 +278,11 @@ fn provider(args: &WorkArgs) -> String {
     }
 }
 
-async fn open<L: Lookup>(args: WorkArgs, settings: Settings, lookup: L) -> anyhow::Result<u8> {
+async fn open_queue<L: Lookup>(
+    args: WorkArgs,
+    settings: RefreshSettings,
+    lookup: L,
+) -> anyhow::Result<u8> {
     match Keeper::open_for_work(&args.queue.queue).await? {
         Keeper::File(queue, path) => {
             // Without the socket, the refresher works all the same.
@@ -289,16 +293,16 @@ async fn open<L: Lookup>(args: WorkArgs, settings: Settings, lookup: L) -> anyho
                     path.display()
                 ));
             }
-            work(args, settings, lookup, queue, socket.ok()).await
+            work_until_signal(args, settings, lookup, queue, socket.ok()).await
         }
-        Keeper::Postgres(queue) => work(args, settings, lookup, queue, None).await,
+        Keeper::Postgres(queue) => work_until_signal(args, settings, lookup, queue, None).await,
     }
 }
 
 /// Works until a signal, or an error.
-async fn work<L: Lookup, Q: Queue>(
+async fn work_until_signal<L: Lookup, Q: Queue>(
     args: WorkArgs,
-    (credentials, intervals): Settings,
+    (credentials, intervals): RefreshSettings,
     lookup: L,
     queue: Q,
     socket: Option<Socket>,
@@ -322,7 +326,7 @@ async fn work<L: Lookup, Q: Queue>(
     let metrics = match args.metrics_listen {
         Some(address) => {
             let (refresher, queue) = (refresher.clone(), queue.clone());
-            Some(Metrics::listen(address, refresher, queue, Namespace::new(&name)?).await?)
+            Some(MetricsListener::listen(address, refresher, queue, Namespace::new(&name)?).await?)
         }
         None => None,
     };
@@ -331,7 +335,7 @@ async fn work<L: Lookup, Q: Queue>(
     // leased.
     let (tell, told) = watch::channel(false);
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let places = items::Places {
+    let places = items::ItemParts {
         id: args.item_id.clone(),
         born: args.born.clone(),
     };
@@ -342,7 +346,7 @@ async fn work<L: Lookup, Q: Queue>(
         places,
         told.clone(),
     )?;
-    tasks.spawn(async move { starter.run(|| consumer(&args)).await });
+    tasks.spawn(async move { starter.run(|| items_consumer(&args)).await });
     let lookup = Arc::new(lookup);
     for _ in 0..workers {
         let (refresher, lookup, mut told) = (refresher.clone(), lookup.clone(), told.clone());
@@ -354,7 +358,7 @@ async fn work<L: Lookup, Q: Queue>(
     let (code, first) = tokio::select! {
         code = ends.told() => (code, None),
         ended = tasks.join_next() => (exit::OK, ended),
-        () = beside(&queue, &name, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
+        () = serve_beside(&queue, &name, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
     };
     // The end of one task ends all: without the starter or a worker, the command would only seem to
     // work.
@@ -364,16 +368,16 @@ async fn work<L: Lookup, Q: Queue>(
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(ended?);
     }
-    say::note(&done(refresher.refreshed()));
+    say::note(&done_text(refresher.refreshed()));
     outcome.map(|()| code)
 }
 
 /// Answers questions and shows the progress, for ever.
-async fn beside<Q: Queue>(
+async fn serve_beside<Q: Queue>(
     queue: &Q,
     name: &str,
     socket: Option<&Socket>,
-    metrics: Option<&Metrics<Q>>,
+    metrics: Option<&MetricsListener<Q>>,
     refresher: &Refresher<Q>,
 ) {
     let questions = async {
@@ -386,7 +390,12 @@ async fn beside<Q: Queue>(
             metrics.serve().await;
         }
     };
-    tokio::join!(questions, scrapes, show(refresher), tell_next(queue, name));
+    tokio::join!(
+        questions,
+        scrapes,
+        show_progress(refresher),
+        tell_next(queue, name)
+    );
 }
 
 /// Time between two looks for the first lookup.
@@ -417,8 +426,8 @@ async fn tell_next<Q: Queue>(queue: &Q, name: &str) {
 }
 
 /// Returns counts of the finished work, for people.
-fn done(refreshed: Refreshed) -> String {
-    let Refreshed {
+fn done_text(refreshed: RefreshTally) -> String {
+    let RefreshTally {
         requests,
         items,
         events,
@@ -435,7 +444,7 @@ fn done(refreshed: Refreshed) -> String {
 
 /// Returns a consumer of the items. A token is for one server: that of `--into`, unless the items
 /// have a token of their own.
-fn consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
+fn items_consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
     let origin = |url: &str| Url::parse(url).map(|url| url.origin());
     let is_same = origin(&args.items_feed)? == origin(&args.into)?;
     let token = match &args.items_token_file {
@@ -447,7 +456,7 @@ fn consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
 }
 
 /// Shows the progress to a person, for ever.
-async fn show<Q: Queue>(refresher: &Refresher<Q>) {
+async fn show_progress<Q: Queue>(refresher: &Refresher<Q>) {
     let bar = progress::counter("items looked up");
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -455,11 +464,12 @@ async fn show<Q: Queue>(refresher: &Refresher<Q>) {
     }
 }
 
-async fn act(action: Action) -> anyhow::Result<u8> {
+async fn run_action(action: Action) -> anyhow::Result<u8> {
     match action {
         Action::Status { queue, json } => {
-            let asking = Asking::open(&queue.queue).await?;
-            if let Answer::Status(counts) = asking.ask(&queue.name, Question::Status).await? {
+            let asking = Answerer::open(&queue.queue).await?;
+            if let ControlAnswer::Status(counts) = asking.ask(&queue.name, Question::Status).await?
+            {
                 let text = if json {
                     serde_json::to_string(&counts)?
                 } else {
@@ -472,25 +482,25 @@ async fn act(action: Action) -> anyhow::Result<u8> {
                         duration::shown(counts.oldest_due_seconds)
                     )
                 };
-                print(&text)?;
+                print_line(&text)?;
             }
         }
         Action::Dead { queue } => {
-            let asking = Asking::open(&queue.queue).await?;
+            let asking = Answerer::open(&queue.queue).await?;
             for item in all_dead(&asking, &queue.name).await? {
-                print(&serde_json::to_string(&item)?)?;
+                print_line(&serde_json::to_string(&item)?)?;
             }
         }
         Action::Retry { queue, which } => {
             let retry = |ids| Question::Retry { ids };
-            let count = change(&queue, which, retry).await?;
+            let count = change_items(&queue, which, retry).await?;
             say::note(&format!(
                 "{} will be looked up again.",
                 say::count(count, "item", "items")
             ));
         }
         Action::Drop { queue, which } => {
-            let count = change(&queue, which, |ids| Question::Drop { ids }).await?;
+            let count = change_items(&queue, which, |ids| Question::Drop { ids }).await?;
             say::note(&format!("{} dropped.", say::count(count, "item", "items")));
         }
     }
@@ -498,12 +508,12 @@ async fn act(action: Action) -> anyhow::Result<u8> {
 }
 
 /// Lists all dead items.
-async fn all_dead(asking: &Asking, name: &str) -> anyhow::Result<Vec<DeadItem>> {
+async fn all_dead(asking: &Answerer, name: &str) -> anyhow::Result<Vec<DeadItem>> {
     let mut all: Vec<DeadItem> = Vec::new();
     loop {
         // An answer has a bounded number of items, so a long list takes several questions.
         let after = all.last().map(|item| item.id.clone());
-        let Answer::Dead(some) = asking.ask(name, Question::Dead { after }).await? else {
+        let ControlAnswer::Dead(some) = asking.ask(name, Question::Dead { after }).await? else {
             return Ok(all);
         };
         if some.is_empty() {
@@ -514,12 +524,12 @@ async fn all_dead(asking: &Asking, name: &str) -> anyhow::Result<Vec<DeadItem>> 
 }
 
 /// Asks for a change of items. Returns the number of changed items.
-async fn change(
+async fn change_items(
     queue: &QueueArgs,
     which: WhichArgs,
     question: impl Fn(Vec<String>) -> Question,
 ) -> anyhow::Result<u64> {
-    let asking = Asking::open(&queue.queue).await?;
+    let asking = Answerer::open(&queue.queue).await?;
     let mut ids = which.ids;
     // A change is by id, so an item that dies after the list was read stays dead.
     if which.all_dead {
@@ -529,14 +539,16 @@ async fn change(
     let mut changed = 0;
     // A call of the queue has a bound of its own.
     for ids in ids.chunks(control::DEAD_MAX) {
-        if let Answer::Changed(count) = asking.ask(&queue.name, question(ids.to_vec())).await? {
+        if let ControlAnswer::Changed(count) =
+            asking.ask(&queue.name, question(ids.to_vec())).await?
+        {
             changed += u64::try_from(count)?;
         }
     }
     Ok(changed)
 }
 
-fn print(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     writeln!(stdout(), "{line}")?;
     Ok(())
 }

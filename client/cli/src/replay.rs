@@ -13,8 +13,8 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker,
-    worker::{Attempt, HandlerError, Interrupted},
+    Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, error_text,
+    worker::{Attempt, HandlerError, Interruption},
 };
 use simplefeed_core::{reader::FeedFault, replay::WalkError};
 use tokio::{
@@ -29,9 +29,9 @@ use crate::{
     exit::{self, Usage},
     format::{Format, Paint},
     handler::HandlerArgs,
-    printed::Printed,
+    printed::EntryPrinter,
     progress,
-    reversed::Reversed,
+    reversed::ReversedEntries,
     say,
     signals::Ends,
     since,
@@ -111,7 +111,7 @@ impl ReplayArgs {
         self.handler.exec.is_some()
     }
 
-    fn consumer(&self, follow: bool) -> anyhow::Result<simplefeed_client::consumer::Builder> {
+    fn make_consumer(&self, follow: bool) -> anyhow::Result<simplefeed_client::consumer::Builder> {
         let default = if follow { Since::Newest } else { Since::Oldest };
         let mut builder = self.source.consumer(&self.url)?.on_gap(self.on_gap.into());
         if let Some(interval) = self.interval {
@@ -135,13 +135,13 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
     match (&args.handler.exec, args.handler.batch) {
         (Some(command), Some(size)) => run_for_batches(&args, command, size, follow).await,
         (Some(command), None) => run_for_each(&args, command, follow).await,
-        (None, _) => print(args, follow).await,
+        (None, _) => print_entries(args, follow).await,
     }
 }
 
 /// Prints entries to stdout, up to the limit.
-async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
-    let mut builder = args.consumer(follow)?;
+async fn print_entries(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
+    let mut builder = args.make_consumer(follow)?;
     if let Some(path) = &args.bookmark {
         let store = FileBookmark::open(path)
             .with_context(|| format!("cannot use the bookmark {}", path.display()))?;
@@ -149,22 +149,22 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     } else if args.state.state.is_some() {
         builder = builder.bookmark(args.state.open(&args.url)?);
     }
-    let mut output = Output {
+    let mut output = ReplayOutput {
         consumer: builder.build()?,
-        out: Printed::new(args.bookmark.is_some() || args.state.state.is_some())?,
+        out: EntryPrinter::new(args.bookmark.is_some() || args.state.state.is_some())?,
         written: None,
         settled: Instant::now(),
         unsettled: 0,
         line: vec![],
         skipped: 0,
         reversed: if args.reverse {
-            Some(Reversed::new().context("cannot make a temporary file")?)
+            Some(ReversedEntries::new().context("cannot make a temporary file")?)
         } else {
             None
         },
         bar: progress::counter("entries"),
         paint: Paint::of_stdout(),
-        pace: Pace::new(args.rate),
+        pace: EntryPace::new(args.rate),
         chosen: args.chosen.clone(),
         is_count: args.chosen.count,
         printed: 0,
@@ -179,7 +179,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     });
     // The newest entries come last, so a limit that counts from the end must read all.
     let limit = args.limit.filter(|_| !args.reverse);
-    let outcome = output.copy(format, limit, follow).await;
+    let outcome = output.copy_entries(format, limit, follow).await;
     // Before an error is printed: the bar is on the same terminal.
     output.bar.finish_and_clear();
     outcome?;
@@ -208,7 +208,7 @@ async fn run_for_batches(
     say::detail(&format!("the state is in {}", state.path().display()));
     let format = args.format.unwrap_or(Format::Ndjson);
     let batches = Batches {
-        consumer: args.consumer(follow)?.bookmark(state).build()?,
+        consumer: args.make_consumer(follow)?.bookmark(state).build()?,
         handler: args.handler.rules.handler(command, format),
         format,
         size: usize::try_from(size.get())?,
@@ -223,7 +223,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     args.handler.rules.check()?;
     let state = args.state.open(&args.url)?;
     say::detail(&format!("the state is in {}", state.path().display()));
-    let worker = Worker::new(args.consumer(follow)?, state)?;
+    let worker = Worker::new(args.make_consumer(follow)?, state)?;
     let mut worker = args.handler.rules.worker(worker);
     let handler = args
         .handler
@@ -237,9 +237,9 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         let _gone = asked.wait_for(|asked| *asked).await.is_err();
     };
     // One entry is handled at a time, so nobody ever waits for this lock.
-    let pace = Mutex::new(Pace::new(args.rate));
+    let pace = Mutex::new(EntryPace::new(args.rate));
     let tally = worker.run_until(stop, async |delivery| {
-        pace.lock().await.wait().await;
+        pace.lock().await.wait_for_pace().await;
         let handled = handler.handle(&delivery).await;
         interrupted_if_asked(handled, was_asked.clone()).await
     });
@@ -282,24 +282,24 @@ async fn interrupted_if_asked(
         return Ok(());
     };
     match time::timeout(SIGNAL_DELAY, asked.wait_for(|asked| *asked)).await {
-        Ok(_) => Err(Interrupted.into()),
+        Ok(_) => Err(Interruption.into()),
         Err(_) => Err(error),
     }
 }
 
 /// Spreads entries over time.
-struct Pace {
+struct EntryPace {
     apart: Duration,
     next: Option<time::Instant>,
 }
 
-impl Pace {
+impl EntryPace {
     fn new(rate: Option<NonZeroU32>) -> Self {
         let apart = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate.get());
         Self { apart, next: None }
     }
 
-    async fn wait(&mut self) {
+    async fn wait_for_pace(&mut self) {
         if self.apart.is_zero() {
             return;
         }
@@ -318,7 +318,7 @@ pub(crate) struct Warnings {
 }
 
 impl Warnings {
-    fn warn(&mut self, message: String) {
+    fn warn_of(&mut self, message: String) {
         self.warn_with(message, "");
     }
 
@@ -335,15 +335,15 @@ impl Warnings {
 
 impl Observer for Warnings {
     fn retrying(&mut self, error: &ConsumerError, pause: Duration) {
-        self.warn_with(say::chain(error), &say::again_in(pause));
+        self.warn_with(error_text(error), &say::again_in(pause));
     }
 
     fn is_stale(&mut self) {
-        self.warn(PAST.into());
+        self.warn_of(PAST.into());
     }
 
     fn gap(&mut self, gap: &WalkError) {
-        self.warn(format!(
+        self.warn_of(format!(
             "{gap}; entries may be lost, it goes on from what there is"
         ));
     }
@@ -384,9 +384,9 @@ impl Observer for Warnings {
     }
 }
 
-struct Output {
+struct ReplayOutput {
     consumer: Consumer,
-    out: Printed,
+    out: EntryPrinter,
     /// Last written entry that is not accepted yet.
     written: Option<Delivery>,
     settled: Instant,
@@ -396,18 +396,18 @@ struct Output {
     /// Number of entries that could not be printed.
     skipped: u64,
     /// Entries that are kept until the end of the feed.
-    reversed: Option<Reversed>,
+    reversed: Option<ReversedEntries>,
     bar: indicatif::ProgressBar,
     paint: Paint,
-    pace: Pace,
+    pace: EntryPace,
     chosen: ChosenArgs,
     /// Whether entries are counted, and not written.
     is_count: bool,
     printed: u64,
 }
 
-impl Output {
-    async fn copy(
+impl ReplayOutput {
+    async fn copy_entries(
         &mut self,
         format: Format,
         limit: Option<u64>,
@@ -418,15 +418,15 @@ impl Output {
             // Before each wait, and at least once a second.
             let waits = self.consumer.ready() == 0 || !self.pace.apart.is_zero();
             if waits || self.settled.elapsed() >= SETTLE_EVERY {
-                self.settle().await?;
+                self.settle_output().await?;
             }
             let delivery = match self.consumer.next().await {
                 Ok(Some(delivery)) => delivery,
-                Ok(None) => return self.settle().await,
+                Ok(None) => return self.settle_output().await,
                 // The consumer keeps to the pause before the next attempt.
                 Err(error) if follow && error.is_transient() => {
                     let again = say::again_in(self.consumer.retries_in());
-                    say::warning(&format!("{}{again}", say::chain(&error)));
+                    say::warning(&format!("{}{again}", error_text(&error)));
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -435,7 +435,7 @@ impl Output {
                 self.written = Some(delivery);
                 continue;
             }
-            self.pace.wait().await;
+            self.pace.wait_for_pace().await;
             self.line.clear();
             let written = if self.is_count {
                 Ok(())
@@ -462,11 +462,11 @@ impl Output {
             // An entry that cannot be printed is passed over for good.
             self.written = Some(delivery);
         }
-        self.settle().await
+        self.settle_output().await
     }
 
     /// Settles the output, and then moves the bookmark past the entries written.
-    async fn settle(&mut self) -> anyhow::Result<()> {
+    async fn settle_output(&mut self) -> anyhow::Result<()> {
         // First: the bookmark must not move past bytes that may still be lost.
         self.out.settle()?;
         if let Some(delivery) = self.written.take() {

@@ -10,7 +10,7 @@ use std::{
 
 /// Printed entries in a file.
 #[derive(Debug)]
-pub(crate) struct Reversed {
+pub(crate) struct ReversedEntries {
     file: BufWriter<File>,
     /// End of each entry in the file.
     ends: Vec<u64>,
@@ -18,7 +18,7 @@ pub(crate) struct Reversed {
 
 /// Returns an error of the temporary file with the file's folder, and the number of bytes to be
 /// kept there.
-fn about(bytes: u64, error: &io::Error) -> io::Error {
+fn about_file(bytes: u64, error: &io::Error) -> io::Error {
     let folder = std::env::temp_dir();
     let detail = format!(
         "{bytes} bytes and more of entries cannot be kept in {}, whose folder TMPDIR names: {error}",
@@ -27,9 +27,9 @@ fn about(bytes: u64, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), detail)
 }
 
-impl Reversed {
+impl ReversedEntries {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = tempfile::tempfile().map_err(|error| about(0, &error))?;
+        let file = tempfile::tempfile().map_err(|error| about_file(0, &error))?;
         Ok(Self {
             file: BufWriter::new(file),
             ends: vec![],
@@ -41,7 +41,7 @@ impl Reversed {
         let bytes = self.ends.last().copied().unwrap_or(0);
         self.file
             .write_all(line)
-            .map_err(|error| about(bytes, &error))?;
+            .map_err(|error| about_file(bytes, &error))?;
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let end = self.ends.last().copied().unwrap_or(0) + length;
         self.ends.push(end);
@@ -55,7 +55,7 @@ impl Reversed {
         let mut file = self
             .file
             .into_inner()
-            .map_err(|error| about(bytes, &error.into_error()))?;
+            .map_err(|error| about_file(bytes, &error.into_error()))?;
         file.seek(SeekFrom::Start(0))?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let starts = [0].iter().chain(&self.ends);
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn the_last_entries_come_first() {
         for (limit, expected) in [(0, ""), (2, "three\ntwo\n"), (9, "three\ntwo\n\none\n")] {
-            let mut reversed = Reversed::new().unwrap();
+            let mut reversed = ReversedEntries::new().unwrap();
             for line in ["one\n", "\n", "two\n", "three\n"] {
                 reversed.keep(line.as_bytes()).unwrap();
             }

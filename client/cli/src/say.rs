@@ -3,7 +3,6 @@
 //! Shell: stderr. Set up once, from the command line; `NO_COLOR` is heeded.
 
 use std::{
-    error::Error,
     fmt::Display,
     io::{self, IsTerminal as _, StderrLock},
     sync::{
@@ -18,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 use serde::Serialize;
-use simplefeed_client::PublishError;
+use simplefeed_client::{PublishError, error_text};
 
 use crate::duration;
 
@@ -51,7 +50,7 @@ pub(crate) enum Loudness {
 static VOICE: OnceLock<Voice> = OnceLock::new();
 
 #[derive(Serialize)]
-struct Failure<'a> {
+struct FailureLine<'a> {
     error: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<String>,
@@ -66,13 +65,13 @@ pub(crate) fn speak(voice: Voice) {
     let _spoken_before = VOICE.set(voice).is_err();
 }
 
-fn voice() -> Voice {
+fn current_voice() -> Voice {
     VOICE.get().copied().unwrap_or_default()
 }
 
 /// Returns whether text is to have no colours.
 pub(crate) fn is_plain() -> bool {
-    voice().plain
+    current_voice().plain
 }
 
 /// Prints a warning, for an operator.
@@ -82,7 +81,7 @@ pub(crate) fn warning(text: &str) {
 
 /// Warns that a publisher tries again.
 pub(crate) fn retrying(error: &PublishError, pause: Duration) {
-    warning(&format!("{}{}", chain(error), again_in(pause)));
+    warning(&format!("{}{}", error_text(error), again_in(pause)));
 }
 
 /// Warns that an entry is skipped because the format cannot print that entry.
@@ -96,51 +95,51 @@ pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
 
 /// Prints the result of a command.
 pub(crate) fn note(text: &str) {
-    if voice().json {
+    if current_voice().json {
         print_message("note", "", text);
-    } else if voice().loudness > Loudness::Quiet {
-        line(text);
+    } else if current_voice().loudness > Loudness::Quiet {
+        write_line(text);
     }
 }
 
 /// Prints a detail, with `--verbose` only.
 pub(crate) fn detail(text: &str) {
-    if voice().loudness == Loudness::Verbose {
+    if current_voice().loudness == Loudness::Verbose {
         print_message("note", "2", text);
     }
 }
 
 /// Prints the fault of a command line.
 pub(crate) fn misuse(text: &str) {
-    line(text.trim_end());
+    write_line(text.trim_end());
 }
 
 /// Prints a failure: the error, its causes, and a hint.
 pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
-    if voice().json {
+    if current_voice().json {
         let error = error.to_string();
-        let failure = Failure {
+        let failure = FailureLine {
             error,
             causes,
             hint,
             exit,
         };
-        line(&serde_json::to_string(&failure).unwrap_or_default());
+        write_line(&serde_json::to_string(&failure).unwrap_or_default());
         return;
     }
-    line(&format!("{} {error}", in_colour("error:", "31")));
+    write_line(&format!("{} {error}", in_colour("error:", "31")));
     for cause in causes {
-        line(&format!("caused by: {cause}"));
+        write_line(&format!("caused by: {cause}"));
     }
     if let Some(hint) = hint {
-        line(&format!("hint: {hint}"));
+        write_line(&format!("hint: {hint}"));
     }
 }
 
 /// Writes a line. Stderr may be closed or full, and the reader may stand still: then the line is
 /// dropped, and work goes on.
-fn line(text: &str) {
+fn write_line(text: &str) {
     // Set when a line timed out: later lines do not wait until the pipe takes bytes again.
     static STANDS_STILL: AtomicBool = AtomicBool::new(false);
     // Held, since another thread's line must not come between the question and the write.
@@ -202,27 +201,16 @@ pub(crate) fn again_in(pause: Duration) -> String {
     }
 }
 
-/// Returns an error with its causes, on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 fn print_message(what: &str, colour: &str, text: &str) {
-    if voice().loudness == Loudness::Quiet {
+    if current_voice().loudness == Loudness::Quiet {
         return;
     }
-    if voice().json {
+    if current_voice().json {
         let mut line = serde_json::Map::new();
         line.insert(what.into(), text.into());
-        self::line(&serde_json::Value::from(line).to_string());
+        write_line(&serde_json::Value::from(line).to_string());
     } else {
-        line(&format!(
+        write_line(&format!(
             "{} {text}",
             in_colour(&format!("{what}:"), colour)
         ));
@@ -232,7 +220,7 @@ fn print_message(what: &str, colour: &str, text: &str) {
 /// Returns text in a colour (an ANSI code), where a person may see it.
 fn in_colour(text: &str, colour: &str) -> String {
     // A file or a program would get the codes as text.
-    if voice().plain || !io::stderr().is_terminal() {
+    if current_voice().plain || !io::stderr().is_terminal() {
         return text.into();
     }
     format!("\x1b[{colour}m{text}\x1b[0m")

@@ -116,7 +116,7 @@ impl SourceArgs {
             .document_bytes_max(self.document_bytes)
             .documents_max(self.documents)
             .redirects_max(self.redirects)
-            .timeouts(self.timeouts());
+            .timeouts(self.read_timeouts());
         for origin in &self.allow_origin {
             builder = builder.allow_origin(origin.clone());
         }
@@ -133,7 +133,7 @@ impl SourceArgs {
             .document_bytes_max(self.document_bytes)
             .documents_max(self.documents)
             .redirects_max(self.redirects)
-            .timeouts(self.timeouts());
+            .timeouts(self.read_timeouts());
         for origin in &self.allow_origin {
             builder = builder.allow_origin(origin.clone());
         }
@@ -149,7 +149,7 @@ impl SourceArgs {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Usage(format!("{url} begins with neither http nor https")).into());
         }
-        let transport = transport::default_transport(self.timeouts());
+        let transport = transport::default_transport(self.read_timeouts());
         let transport = transport.context("the HTTP client cannot be set up")?;
         let mut fetcher = Fetcher::new(transport, url)
             .document_bytes_max(self.document_bytes)
@@ -168,7 +168,7 @@ impl SourceArgs {
         self.documents
     }
 
-    fn timeouts(&self) -> Timeouts {
+    fn read_timeouts(&self) -> Timeouts {
         Timeouts {
             connect: self.connect_timeout,
             read: self.read_timeout,

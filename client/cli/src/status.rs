@@ -18,7 +18,7 @@ use clap::Args;
 use serde::Serialize;
 use simplefeed_client::{
     Bookmark, Consumer, ConsumerError, Delivery, FileBookmark,
-    fetch::{Fetched, Fetcher},
+    fetch::{FetchOutcome, Fetcher},
     state::parked,
     worker::Attempt,
 };
@@ -92,7 +92,7 @@ impl StatusArgs {
 
 /// Lag and health of a consumer.
 #[derive(Debug, Serialize)]
-struct Status {
+struct ConsumerStatus {
     url: String,
     /// Entries behind the bookmark.
     entries: u64,
@@ -153,8 +153,8 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
             return Ok(code);
         }
     };
-    print(&status, args.json)?;
-    let numbers = status.numbers();
+    print_status(&status, args.json)?;
+    let numbers = status.numbers_by_name();
     let broken = |threshold: &&Threshold| {
         numbers
             .get(threshold.what)
@@ -184,8 +184,8 @@ fn is_final(error: &anyhow::Error) -> bool {
     }
 }
 
-impl Status {
-    fn numbers(&self) -> BTreeMap<&'static str, u64> {
+impl ConsumerStatus {
+    fn numbers_by_name(&self) -> BTreeMap<&'static str, u64> {
         // A consumer that never succeeded is idle for ever.
         let idle = self.idle.unwrap_or(u64::MAX);
         [
@@ -199,7 +199,7 @@ impl Status {
     }
 }
 
-async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
+async fn read_status(args: &StatusArgs) -> anyhow::Result<ConsumerStatus> {
     let folder = args.state.folder(&args.url)?;
     let nothing = || format!("nothing is remembered in {}", folder.display());
     let file = match FileBookmark::open(folder.join("bookmark")) {
@@ -211,7 +211,7 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
     let bookmark = file.peek()?.with_context(nothing)?;
     let last = last_success(&folder);
     let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
-    let mut status = Status {
+    let mut status = ConsumerStatus {
         url: args.url.clone(),
         entries: 0,
         documents: 0,
@@ -238,16 +238,16 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
         } else {
             status.counted_from = "date";
         }
-        count(args, &mut status, consumer, &first, &bookmark).await?;
+        count_from(args, &mut status, consumer, &first, &bookmark).await?;
     }
     Ok(status)
 }
 
 /// Counts the entries and documents from `first` on: by positions and the archive index, or else by
 /// reading all.
-async fn count(
+async fn count_from(
     args: &StatusArgs,
-    status: &mut Status,
+    status: &mut ConsumerStatus,
     mut consumer: Consumer,
     first: &Delivery,
     bookmark: &Bookmark,
@@ -281,7 +281,7 @@ async fn count(
 /// Counts the documents that end behind a position, if the feed has an archive index.
 async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Option<u64> {
     let fetched = fetcher.document(url, &Validators::default(), false).await;
-    let Ok(Fetched::Document { document, .. }) = fetched else {
+    let Ok(FetchOutcome::Document { document, .. }) = fetched else {
         return None;
     };
     // The index lists archives only, so the recent document is counted apart.
@@ -341,7 +341,7 @@ fn instant_of(time: SystemTime) -> Timestamp {
     Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
-fn print(status: &Status, json: bool) -> anyhow::Result<()> {
+fn print_status(status: &ConsumerStatus, json: bool) -> anyhow::Result<()> {
     let mut out = stdout();
     if json {
         serde_json::to_writer(&mut out, status)?;

@@ -42,18 +42,18 @@ pub(crate) fn check() -> io::Result<()> {
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         check()?;
-        patiently(|| self.0.write(bytes))
+        write_patiently(|| self.0.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        patiently(|| self.0.flush())
+        write_patiently(|| self.0.flush())
     }
 }
 
-fn patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn write_patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match write() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait()?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_reader()?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // `replay | head` is no error: `main` asks for the kind of the error.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -64,7 +64,7 @@ fn patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn wait() -> io::Result<()> {
+fn wait_for_reader() -> io::Result<()> {
     match poll(&mut [PollFd::new(&io::stdout(), PollFlags::OUT)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

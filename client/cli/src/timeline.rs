@@ -12,8 +12,8 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::Deserialize;
 use simplefeed_client::{
-    PublishError, Timeline,
-    timeline::{Changed, NewTimeline},
+    PublishError, Timeline, error_text,
+    timeline::{ChangeOutcome, NewTimeline},
 };
 use url::Url;
 
@@ -59,9 +59,9 @@ pub(crate) struct ListArgs {
 }
 
 pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
-    let timeline = managed(&args.timeline, &args.token)?;
-    let list = args.opml.as_deref().map(read).transpose()?;
-    let names = names(&args.timeline, &args.feeds);
+    let timeline = open_timeline(&args.timeline, &args.token)?;
+    let list = args.opml.as_deref().map(read_list).transpose()?;
+    let names = feed_names(&args.timeline, &args.feeds);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let change = async || match &list {
         Some(list) => timeline.follow_list(list.clone()).await,
@@ -77,7 +77,7 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
                 new.following
                     .extend(names.iter().map(|name| (*name).into()));
             }
-            let is_new = timeline.create(&new).await.map_err(refused)?;
+            let is_new = timeline.create(&new).await.map_err(refusal_error)?;
             let url = &args.timeline;
             if is_new && !new.following.is_empty() {
                 say::note(&format!("{url} is a new timeline"));
@@ -94,28 +94,28 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
         }
         changed => changed,
     };
-    tell(changed.map_err(refused)?);
+    print_change(changed.map_err(refusal_error)?);
     Ok(exit::OK)
 }
 
 /// Returns the error of a refused change. A 409 here is not about a history, and must not get that
 /// exit code.
-fn refused(error: PublishError) -> anyhow::Error {
+fn refusal_error(error: PublishError) -> anyhow::Error {
     match error {
-        PublishError::Refused { status: 409, .. } => anyhow::Error::msg(say::chain(&error)),
+        PublishError::Refused { status: 409, .. } => anyhow::Error::msg(error_text(&error)),
         error => error.into(),
     }
 }
 
 pub(crate) async fn unfollow(args: UnfollowArgs) -> anyhow::Result<u8> {
-    let timeline = managed(&args.timeline, &args.token)?;
-    let names = names(&args.timeline, &args.feeds);
+    let timeline = open_timeline(&args.timeline, &args.token)?;
+    let names = feed_names(&args.timeline, &args.feeds);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    tell(timeline.unfollow(&names).await.map_err(refused)?);
+    print_change(timeline.unfollow(&names).await.map_err(refusal_error)?);
     Ok(exit::OK)
 }
 
-fn tell(changed: Changed) {
+fn print_change(changed: ChangeOutcome) {
     say::note(&match (changed.followed, changed.unfollowed) {
         (0, 0) => "Nothing has changed.".into(),
         (1, 0) => "1 more is followed.".into(),
@@ -127,7 +127,7 @@ fn tell(changed: Changed) {
     });
 }
 
-fn managed(url: &str, token: &TokenArgs) -> anyhow::Result<Timeline> {
+fn open_timeline(url: &str, token: &TokenArgs) -> anyhow::Result<Timeline> {
     let token = token.token()?;
     Ok(Timeline::new(url)?.with(|publisher| {
         let publisher = publisher.on_retry(say::retrying);
@@ -138,7 +138,7 @@ fn managed(url: &str, token: &TokenArgs) -> anyhow::Result<Timeline> {
     }))
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read_list(path: &Path) -> anyhow::Result<String> {
     let mut list = String::new();
     if path == Path::new("-") {
         io::stdin()
@@ -150,7 +150,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Returns the names of feeds that are given by name, or by a URL beside that of the timeline.
-fn names(timeline: &str, feeds: &[String]) -> Vec<String> {
+fn feed_names(timeline: &str, feeds: &[String]) -> Vec<String> {
     let folder = timeline.trim_end_matches('/').rsplit_once('/');
     let beside = folder.map(|(folder, _)| format!("{folder}/"));
     let name = |feed: &String| {
@@ -163,29 +163,29 @@ fn names(timeline: &str, feeds: &[String]) -> Vec<String> {
 }
 
 #[derive(Deserialize)]
-struct List {
-    feeds: Vec<Feed>,
+struct FollowList {
+    feeds: Vec<FollowedFeed>,
     #[serde(default)]
     patterns: Vec<String>,
     next: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Feed {
+struct FollowedFeed {
     name: String,
     title: String,
     href: String,
 }
 
 pub(crate) async fn following(args: ListArgs) -> anyhow::Result<u8> {
-    list(args, "following.json").await
+    list_items(args, "following.json").await
 }
 
 pub(crate) async fn followers(args: ListArgs) -> anyhow::Result<u8> {
-    list(args, "followers.json").await
+    list_items(args, "followers.json").await
 }
 
-async fn list(args: ListArgs, name: &str) -> anyhow::Result<u8> {
+async fn list_items(args: ListArgs, name: &str) -> anyhow::Result<u8> {
     let fetcher = args.source.fetcher(&args.url)?;
     let mut out = stdout();
     let base = args.url.as_str().trim_end_matches('/');
@@ -193,7 +193,7 @@ async fn list(args: ListArgs, name: &str) -> anyhow::Result<u8> {
     let mut patterns = vec![];
     while let Some(url) = next {
         let body = fetcher.bytes(&url).await?;
-        let list: List = serde_json::from_slice(&body)
+        let list: FollowList = serde_json::from_slice(&body)
             .with_context(|| format!("{url} is not a list of feeds"))?;
         for feed in &list.feeds {
             // A title is its publisher's: control characters must not reach the terminal.
@@ -224,7 +224,7 @@ mod tests {
             "http://h/sub/feeds/c/recent.atom",
             "http://other/feeds/d",
         ];
-        let found = names("http://h/sub/feeds/home/", &feeds.map(str::to_owned));
+        let found = feed_names("http://h/sub/feeds/home/", &feeds.map(str::to_owned));
         assert_eq!(found, ["a", "x-*", "b", "c", "http://other/feeds/d"]);
     }
 }

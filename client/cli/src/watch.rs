@@ -13,10 +13,10 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use simplefeed_client::{
-    ConsumerError, FeedWatcher, Since, StateFolder, WakeBy,
-    watcher::{Watched, WatchedEntry},
+    ConsumerError, FeedWatcher, Since, StateFolder, WakeBy, error_text,
+    watcher::{WatchEvent, WatchedEntry},
 };
-use simplefeed_core::{opml, watch::Tally};
+use simplefeed_core::{opml, watch::WatchTally};
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
@@ -24,7 +24,7 @@ use crate::{
     duration, exit,
     exit::Usage,
     format::Format,
-    printed::Printed,
+    printed::EntryPrinter,
     say, signals, since,
     source::{Gap, SourceArgs},
 };
@@ -114,9 +114,9 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     if let Some(folder) = &args.state {
         builder = builder.state(StateFolder::open(folder)?);
     }
-    let mut output = Output {
+    let mut output = WatchOutput {
         feeds: builder.build()?,
-        out: Printed::new(args.state.is_some())?,
+        out: EntryPrinter::new(args.state.is_some())?,
         line: vec![],
         written: vec![],
         settled: Instant::now(),
@@ -134,7 +134,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let limit = args.limit.unwrap_or(u64::MAX);
     // Entries that the copy has read and not written are not accepted, and come again.
     let code = tokio::select! {
-        ended = output.copy(args.format, limit) => ended.map(|()| exit::OK),
+        ended = output.copy_entries(args.format, limit) => ended.map(|()| exit::OK),
         () = ends => Ok(exit::OK),
         _ = interrupted.recv() => Ok(exit::INTERRUPTED),
         _ = terminated.recv() => Ok(exit::OK),
@@ -142,7 +142,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     };
     let code = code?;
     // Entries that a blocked reader has not taken stay unaccepted, and are printed again.
-    let settled = tokio::time::timeout(SETTLE_AT_END, output.settle()).await;
+    let settled = tokio::time::timeout(SETTLE_AT_END, output.settle_output()).await;
     if let Ok(settled) = settled {
         settled?;
     }
@@ -152,8 +152,8 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-fn tally_text(tally: Tally) -> String {
-    let Tally {
+fn tally_text(tally: WatchTally) -> String {
+    let WatchTally {
         pings,
         first,
         background,
@@ -217,44 +217,44 @@ fn in_list(text: &str) -> anyhow::Result<Vec<String>> {
     Ok(urls)
 }
 
-struct Output {
+struct WatchOutput {
     feeds: FeedWatcher,
-    out: Printed,
+    out: EntryPrinter,
     line: Vec<u8>,
     /// Entries written and not accepted yet.
     written: Vec<WatchedEntry>,
     settled: Instant,
 }
 
-impl Output {
-    async fn copy(&mut self, format: Format, limit: u64) -> anyhow::Result<()> {
+impl WatchOutput {
+    async fn copy_entries(&mut self, format: Format, limit: u64) -> anyhow::Result<()> {
         let mut left = limit;
         while left > 0 {
             // Before each wait, and at least once a second.
             if self.feeds.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
-                self.settle().await?;
+                self.settle_output().await?;
             }
             match self.feeds.next().await? {
-                Watched::Gap { url, error } => {
+                WatchEvent::Gap { url, error } => {
                     say::warning(&format!(
                         "{url}: {}; entries may be lost, it goes on from what there is",
-                        say::chain(&*error)
+                        error_text(&*error)
                     ));
                 }
-                Watched::Fault { url, fault } => {
+                WatchEvent::Fault { url, fault } => {
                     say::warning(&format!("{url}: the feed has a fault: {fault}"));
                 }
-                Watched::Trouble { url, error } => {
+                WatchEvent::Trouble { url, error } => {
                     let is_gap = matches!(&*error, ConsumerError::Walk(walk) if walk.is_gap());
                     let then = if is_gap {
                         format!("go on with --on-gap go-on, or begin it anew with --reset {url}")
                     } else {
                         "it will be tried again".to_owned()
                     };
-                    say::warning(&format!("{url}: {}; {then}", say::chain(&*error)));
+                    say::warning(&format!("{url}: {}; {then}", error_text(&*error)));
                 }
-                Watched::Entry(entry) => {
-                    self.write(format, &entry)?;
+                WatchEvent::Entry(entry) => {
+                    self.write_entry(format, &entry)?;
                     // Accepted even without a print: the entry could not be printed the next time,
                     // either.
                     self.written.push(entry);
@@ -267,7 +267,7 @@ impl Output {
 
     /// Writes an entry as a whole. An entry that cannot be printed ends nothing: there are other
     /// feeds.
-    fn write(&mut self, format: Format, entry: &WatchedEntry) -> anyhow::Result<()> {
+    fn write_entry(&mut self, format: Format, entry: &WatchedEntry) -> anyhow::Result<()> {
         self.line.clear();
         match format.write_of(&entry.feed, &entry.delivery, &mut self.line) {
             Ok(()) => self.out.write_all(&self.line)?,
@@ -281,7 +281,7 @@ impl Output {
     }
 
     /// Settles the output, and then accepts the entries written.
-    async fn settle(&mut self) -> anyhow::Result<()> {
+    async fn settle_output(&mut self) -> anyhow::Result<()> {
         if !self.written.is_empty() {
             self.out.settle()?;
             self.feeds.accept(&self.written).await?;

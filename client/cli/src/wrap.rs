@@ -17,7 +17,7 @@ pub(crate) struct Wrap {
 }
 
 #[derive(Serialize)]
-struct Event<'v> {
+struct WrappedEvent<'v> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     content: &'v RawValue,
@@ -42,13 +42,13 @@ impl Wrap {
         let content: &RawValue = serde_json::from_str(value).context("no JSON value")?;
         let id = match &self.pointer {
             None => None,
-            Some(pointer) => Some(self.id(content, pointer)?),
+            Some(pointer) => Some(self.content_id(content, pointer)?),
         };
-        Ok(serde_json::to_string(&Event { id, content })?)
+        Ok(serde_json::to_string(&WrappedEvent { id, content })?)
     }
 
     /// Returns an id that the same part of another value has, too. Ids of different feeds differ.
-    fn id(&self, content: &RawValue, pointer: &str) -> anyhow::Result<String> {
+    fn content_id(&self, content: &RawValue, pointer: &str) -> anyhow::Result<String> {
         let value: Value = serde_json::from_str(content.get())?;
         let part = match value.pointer(pointer) {
             Some(Value::String(text)) => text.clone(),

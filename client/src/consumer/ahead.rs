@@ -22,25 +22,25 @@ use tokio::{
 };
 use url::Url;
 
-use crate::fetch::{FetchError, Fetched, Fetcher};
+use crate::fetch::{FetchError, FetchOutcome, Fetcher};
 
 /// Background task. The drop of the handle aborts the task.
 #[derive(Debug)]
-pub(super) struct Task<T>(JoinHandle<T>);
+pub(super) struct AheadTask<T>(JoinHandle<T>);
 
-impl<T: Send + 'static> Task<T> {
+impl<T: Send + 'static> AheadTask<T> {
     fn new(runtime: &Handle, work: impl Future<Output = T> + Send + 'static) -> Self {
         Self(runtime.spawn(work))
     }
 }
 
-impl<T> Drop for Task<T> {
+impl<T> Drop for AheadTask<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl<T> Future for Task<T> {
+impl<T> Future for AheadTask<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<Self::Output> {
@@ -49,11 +49,11 @@ impl<T> Future for Task<T> {
 }
 
 /// Request for a document, in the background.
-pub(super) type Flight = Task<Result<Fetched, FetchError>>;
+pub(super) type Flight = AheadTask<Result<FetchOutcome, FetchError>>;
 
 /// Next documents of the walk, as the archive index lists them.
 #[derive(Debug, Default)]
-struct Plan {
+struct AheadPlan {
     /// Blocks still to come, the nearest last.
     later: Vec<Url>,
     /// Documents of the blocks read, in order, from the walk's place on.
@@ -63,10 +63,10 @@ struct Plan {
 /// Documents fetched ahead of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    plan: Option<Plan>,
+    plan: Option<AheadPlan>,
     /// The block that the walk itself has read last.
     learned: Option<Url>,
-    loading: Option<Task<Option<Plan>>>,
+    loading: Option<AheadTask<Option<AheadPlan>>>,
     flights: VecDeque<(Url, Flight)>,
     /// Times in a row that the index did not help.
     misses: usize,
@@ -115,7 +115,7 @@ impl Ahead {
         self.take_loaded();
         self.align_with(ask);
         if self.loading.is_none() {
-            self.load(&runtime, fetcher, ask, read);
+            self.load_next(&runtime, fetcher, ask, read);
         }
         // Large documents mean few requests, so that together they stay within the bound.
         let window = (AHEAD_BYTES_MAX / read.bytes().max(1)).clamp(1, AHEAD_DOCUMENTS_MAX);
@@ -132,7 +132,7 @@ impl Ahead {
                 continue;
             }
             let (fetcher, wanted) = (fetcher.clone(), url.clone());
-            let flight = Task::new(&runtime, async move {
+            let flight = AheadTask::new(&runtime, async move {
                 let known = Validators::default();
                 fetcher.document(&wanted, &known, false).await
             });
@@ -176,7 +176,7 @@ impl Ahead {
     }
 
     /// Begins to load the next block of the plan, or a plan.
-    fn load(&mut self, runtime: &Handle, fetcher: &Fetcher, ask: &Ask, read: &Document) {
+    fn load_next(&mut self, runtime: &Handle, fetcher: &Fetcher, ask: &Ask, read: &Document) {
         let fetcher = fetcher.with_bytes_max(AHEAD_BLOCK_BYTES_MAX);
         let looking = Looking {
             fetcher,
@@ -187,9 +187,9 @@ impl Ahead {
             // Enough for now: the next block is loaded when these are nearly used up.
             Some(plan) if plan.documents.len() > 2 * AHEAD_DOCUMENTS_MAX => None,
             Some(plan) => plan.later.pop().map(|url| {
-                Task::new(runtime, async move {
+                AheadTask::new(runtime, async move {
                     let (_, documents) = looking.block_of(&url).await?;
-                    Some(Plan {
+                    Some(AheadPlan {
                         later: vec![],
                         documents,
                     })
@@ -199,7 +199,7 @@ impl Ahead {
             None if self.misses >= AHEAD_MISSES_MAX => None,
             None => {
                 let index = read.link("index").cloned();
-                index.map(|url| Task::new(runtime, looking.find(url)))
+                index.map(|url| AheadTask::new(runtime, looking.find_plan(url)))
             }
         };
     }
@@ -215,13 +215,13 @@ struct Looking {
 
 impl Looking {
     /// Looks through the index, newest block first, for the one that lists the document wanted.
-    async fn find(self, mut url: Url) -> Option<Plan> {
+    async fn find_plan(self, mut url: Url) -> Option<AheadPlan> {
         let mut later = vec![];
         // The index may be endless or a circle.
         while later.len() < AHEAD_BLOCKS_MAX && !later.contains(&url) {
             let (prev, documents) = self.block_of(&url).await?;
             if documents.contains(&self.wanted) {
-                return Some(Plan { later, documents });
+                return Some(AheadPlan { later, documents });
             }
             later.push(url);
             url = prev?;

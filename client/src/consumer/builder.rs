@@ -13,7 +13,7 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use super::{Beginning, Consumer, ConsumerError, OnGap, Since};
+use super::{Consumer, ConsumerError, OnGap, PlaceSource, Since};
 use crate::{
     bookmark::{AnyStore, BookmarkStore},
     fetch::{Fetcher, userinfo_of},
@@ -287,8 +287,8 @@ impl Builder {
         }
         // A store's bookmark counts only where the caller gave none.
         let (beginning, start) = match self.resume {
-            Some(bookmark) => (Beginning::Given, Start::Bookmark(bookmark)),
-            None => (Beginning::Stored, self.since.into()),
+            Some(bookmark) => (PlaceSource::Given, Start::Bookmark(bookmark)),
+            None => (PlaceSource::Stored, self.since.into()),
         };
         let replay = Replay::new(url, start)
             .documents_max(self.documents_max)

@@ -13,9 +13,9 @@ use url::Url;
 
 use super::{AskAnswer, Consumer};
 use crate::{
-    fetch::{FetchError, Fetched, Fetcher},
+    fetch::{FetchError, FetchOutcome, Fetcher},
     patience::jittered,
-    waker::{Waited, Woken},
+    waker::{WaitOutcome, WakeReason},
 };
 
 /// Why a consumer looks at the recent document.
@@ -45,8 +45,8 @@ impl Consumer {
         }
         loop {
             match self.waker.rest(due, &self.fetcher).await {
-                Woken::Due => self.look = Look::Next,
-                Woken::Told(position) => {
+                WakeReason::Due => self.look = Look::Next,
+                WakeReason::Told(position) => {
                     if self.here >= Some(position) {
                         continue;
                     }
@@ -82,7 +82,7 @@ impl Consumer {
         }
         self.told = None;
         if self.look == Look::Waited(false) && !has_news {
-            self.waker.waited(Waited::Absent);
+            self.waker.waited(WaitOutcome::Absent);
         }
         // Whatever a server sends, looks without news are a second apart, and so are those at plain
         // feeds, where nothing shows whether a wake is sound.
@@ -123,7 +123,7 @@ pub(super) async fn fetch_waiting(
 ) -> Result<AskAnswer, FetchError> {
     let mut fetched = fetcher.document(url, &ask.known, true).await?;
     // The next look is at the document's own URL.
-    if let Fetched::Document { url, .. } = &mut fetched {
+    if let FetchOutcome::Document { url, .. } = &mut fetched {
         url.clone_from(&ask.url);
     }
     Ok(AskAnswer::Document(fetched))

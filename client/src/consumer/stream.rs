@@ -1,7 +1,7 @@
 //! A consumer as a stream of items, each with its own acknowledgement.
 //!
 //! Shell: the bookmark. Combinators such as `buffered` read a stream far ahead of its handlers, so
-//! an item counts as handled only after [`Item::accept`].
+//! an item counts as handled only after [`StreamItem::accept`].
 
 use std::{
     collections::BTreeMap,
@@ -30,9 +30,9 @@ use crate::{bookmark::AnyStore, delivery::Delivery};
 ///
 /// ```no_run
 /// use futures_util::{StreamExt as _, TryStreamExt as _};
-/// use simplefeed_client::{Consumer, ConsumerError, consumer::Item};
+/// use simplefeed_client::{Consumer, ConsumerError, consumer::StreamItem};
 ///
-/// async fn ship(entry: Item) -> Result<(), ConsumerError> {
+/// async fn ship(entry: StreamItem) -> Result<(), ConsumerError> {
 ///     println!("{}", entry.id());
 ///     entry.accept().await
 /// }
@@ -44,12 +44,12 @@ use crate::{bookmark::AnyStore, delivery::Delivery};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct StreamItem {
     delivery: Delivery,
     ledger: Arc<Ledger>,
 }
 
-impl Item {
+impl StreamItem {
     /// Remembers that this entry need not be delivered again. The bookmark moves behind the entry
     /// once all entries before are accepted, too. The store keeps the bookmark once a second, and
     /// when nothing is left to accept. (So a program that ends in between gets the entries of up to
@@ -73,7 +73,7 @@ impl Item {
     }
 }
 
-impl Deref for Item {
+impl Deref for StreamItem {
     type Target = Delivery;
 
     fn deref(&self) -> &Delivery {
@@ -89,7 +89,7 @@ impl Deref for Item {
 pub(super) struct Ledger {
     /// Number of the consumer, which all deliveries of the consumer bear.
     consumer: u64,
-    places: Mutex<Places>,
+    places: Mutex<StreamPlaces>,
     store: tokio::sync::Mutex<Store>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Ledger {
 struct Store(Option<Box<dyn AnyStore>>);
 
 #[derive(Debug)]
-struct Places {
+struct StreamPlaces {
     /// The number of the newest entry read.
     delivered: u64,
     /// All entries up to this number are accepted.
@@ -123,7 +123,7 @@ impl Ledger {
         Arc::new(Self {
             // Relaxed, since the numbers need only differ.
             consumer: CONSUMERS.fetch_add(1, Ordering::Relaxed),
-            places: Mutex::new(Places {
+            places: Mutex::new(StreamPlaces {
                 delivered: 0,
                 done: 0,
                 ahead: BTreeMap::new(),
@@ -146,13 +146,13 @@ impl Ledger {
 
     /// Counts an entry that was read. Returns the consumer's number, and the entry's, from 1.
     pub(super) fn deliver(&self) -> (u64, u64) {
-        let mut places = self.places();
+        let mut places = self.lock_places();
         places.delivered += 1;
         (self.consumer, places.delivered)
     }
 
     /// Returns an error for an entry of another consumer, whose number means another entry here.
-    fn check(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
+    fn check_consumer(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if delivery.consumer == self.consumer {
             return Ok(());
         }
@@ -162,26 +162,26 @@ impl Ledger {
     }
 
     pub(super) fn has_delivered(&self) -> bool {
-        self.places().delivered > 0
+        self.lock_places().delivered > 0
     }
 
     /// Returns whether all entries read are accepted.
     pub(super) fn is_all_accepted(&self) -> bool {
-        let places = self.places();
+        let places = self.lock_places();
         places.done == places.delivered
     }
 
     /// Accepts an entry and all entries before, durably. Returns whether the entry is newly
     /// accepted.
     pub(super) async fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
-        self.check(delivery)?;
+        self.check_consumer(delivery)?;
         let mut store = self.store.lock().await;
-        if delivery.number <= self.places().done {
+        if delivery.number <= self.lock_places().done {
             return Ok(false);
         }
         // Saved before `done` moves: after a failure the entry counts as not accepted.
         store.save_after(delivery).await?;
-        let mut places = self.places();
+        let mut places = self.lock_places();
         places.done = delivery.number;
         places.unkept = None;
         Ok(true)
@@ -199,8 +199,8 @@ impl Ledger {
     /// Keeps a place behind everything that was read.
     pub(super) async fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
         let mut store = self.store.lock().await;
-        store.save(place).await?;
-        self.places().unkept = None;
+        store.save_place(place).await?;
+        self.lock_places().unkept = None;
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Ledger {
     async fn save_accepted(&self) -> Result<(), ConsumerError> {
         let mut store = self.store.lock().await;
         let unkept = {
-            let mut places = self.places();
+            let mut places = self.lock_places();
             // Set before the save: a store that fails is not asked again at once.
             places.kept_at = time::Instant::now();
             places.unkept.clone()
@@ -223,7 +223,7 @@ impl Ledger {
             return Ok(());
         };
         store.save_after(&delivery).await?;
-        let mut places = self.places();
+        let mut places = self.lock_places();
         // Another entry may have been accepted during the save. The place of that entry is not kept
         // yet.
         if matches!(&places.unkept, Some(unkept) if unkept.number == delivery.number) {
@@ -233,8 +233,8 @@ impl Ledger {
     }
 
     pub(super) async fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        self.check(delivery)?;
-        let is_due = self.places().accept(delivery)?;
+        self.check_consumer(delivery)?;
+        let is_due = self.lock_places().accept_entry(delivery)?;
         if is_due {
             self.save_accepted().await
         } else {
@@ -245,18 +245,18 @@ impl Ledger {
     /// Returns the number of runs of entries that wait for one in front of them.
     #[cfg(test)]
     pub(super) fn runs(&self) -> usize {
-        self.places().ahead.len()
+        self.lock_places().ahead.len()
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn lock_places(&self) -> MutexGuard<'_, StreamPlaces> {
         // No call of other code happens under this lock, so a panic leaves the places whole.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl StreamPlaces {
     /// Accepts an entry. Returns whether a save is due.
-    fn accept(&mut self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+    fn accept_entry(&mut self, delivery: &Delivery) -> Result<bool, ConsumerError> {
         let number = delivery.number;
         let before = self.ahead.range(..=number).next_back();
         let before = before.map(|(first, last)| (*first, last.number));
@@ -289,10 +289,10 @@ impl Store {
         if self.0.is_none() {
             return Ok(());
         }
-        self.save(&delivery.bookmark()).await
+        self.save_place(&delivery.bookmark()).await
     }
 
-    async fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
+    async fn save_place(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
         let Some(store) = &mut self.0 else {
             return Ok(());
         };
@@ -320,12 +320,12 @@ impl Drop for Ledger {
 
 impl Consumer {
     /// Returns the entries as a stream of items. The bookmark moves only over entries that were
-    /// [accepted](Item::accept), and never past one that was not. So any number of entries may be
+    /// [accepted](StreamItem::accept), and never past one that was not. So any number of entries may be
     /// on their way through `buffered` or `for_each_concurrent`. An entry that is dropped without
     /// acceptance is delivered again by the next consumer.
     ///
     /// The stream goes on after a transient error and ends after any other.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Item, ConsumerError>> + Send {
+    pub fn into_stream(self) -> impl Stream<Item = Result<StreamItem, ConsumerError>> + Send {
         futures_util::stream::unfold(Some(self), |consumer| async {
             let mut consumer = consumer?;
             // Before the wait for the server, which may be long.
@@ -338,7 +338,7 @@ impl Consumer {
                 Ok(delivery) => {
                     let ledger = Arc::clone(&consumer.ledger);
                     let delivery = delivery?;
-                    Some((Ok(Item { delivery, ledger }), Some(consumer)))
+                    Some((Ok(StreamItem { delivery, ledger }), Some(consumer)))
                 }
                 Err(error) => {
                     let goes_on = error.is_transient();

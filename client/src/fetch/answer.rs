@@ -43,7 +43,7 @@ impl Freshness {
         let age = answer.header("age").and_then(|age| age.trim().parse().ok());
         let max_age = directive_seconds(&policy, "max-age");
         Self {
-            max_age: max_age.or_else(|| expires(answer)),
+            max_age: max_age.or_else(|| expires_in(answer)),
             shared_max_age: directive_seconds(&policy, "s-maxage"),
             stale_while_revalidate: directive_seconds(&policy, "stale-while-revalidate")
                 .unwrap_or_default(),
@@ -119,7 +119,7 @@ fn warns_of_the_past(warnings: &str) -> bool {
 }
 
 /// Returns the lifetime from `Expires` (RFC 9111, 5.3). An invalid date counts as past.
-fn expires(answer: &Answer) -> Option<Duration> {
+fn expires_in(answer: &Answer) -> Option<Duration> {
     let text = answer.header("expires")?;
     let date = |text: &str| httpdate::parse_http_date(text).ok();
     // Counted by the server's clock, which need not be ours.

@@ -45,7 +45,7 @@ async fn a_token_stays_at_its_origin() {
         let fetched = anywhere
             .document(&url(way[0]), &Validators::default(), false)
             .await;
-        let Ok(Fetched::Document { url: from, .. }) = fetched else {
+        let Ok(FetchOutcome::Document { url: from, .. }) = fetched else {
             panic!("{fetched:?}")
         };
         assert_eq!(from.as_str(), way[way.len() - 1]);
@@ -150,7 +150,7 @@ async fn header_fields_say_more_of_a_document() {
     let fetched = fetcher(&web)
         .document(&asked, &Validators::default(), false)
         .await;
-    let Ok(Fetched::Document { document, .. }) = fetched else {
+    let Ok(FetchOutcome::Document { document, .. }) = fetched else {
         panic!("{fetched:?}")
     };
     assert_eq!(
@@ -171,7 +171,7 @@ async fn links_are_resolved_where_the_redirect_led() {
         .allow_origin(&url("https://other"))
         .document(&url("https://h/short"), &Validators::default(), false)
         .await;
-    let Ok(Fetched::Document { document, .. }) = fetched else {
+    let Ok(FetchOutcome::Document { document, .. }) = fetched else {
         panic!("{fetched:?}")
     };
     assert_eq!(
@@ -199,7 +199,7 @@ async fn a_date_is_a_validator_once_its_second_is_over() {
         let fetched = fetcher(&web)
             .document(&asked, &Validators::default(), false)
             .await;
-        let Ok(Fetched::Document { validators, .. }) = fetched else {
+        let Ok(FetchOutcome::Document { validators, .. }) = fetched else {
             panic!("{fetched:?}")
         };
         assert_eq!(validators.last_modified.is_some(), kept, "{date:?}");
@@ -279,7 +279,7 @@ async fn answers_of_other_servers_are_read() {
             .document(&url, &Validators::default(), false)
             .await;
         assert!(
-            matches!(fetched, Ok(Fetched::Document { .. })),
+            matches!(fetched, Ok(FetchOutcome::Document { .. })),
             "{fetched:?}"
         );
     }

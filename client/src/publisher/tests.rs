@@ -27,7 +27,7 @@ fn result(id: &str, position: u64, status: &str) -> serde_json::Value {
     serde_json::json!({"id": id, "position": position, "document": "http://h/1", "status": status})
 }
 
-async fn acknowledged(results: &[serde_json::Value]) -> Result<Vec<Published>, PublishError> {
+async fn acknowledged(results: &[serde_json::Value]) -> Result<Vec<Acknowledgement>, PublishError> {
     let says = Says(serde_json::json!({"results": results}).to_string());
     let publisher = Publisher::new("http://h/a").unwrap();
     let publisher = publisher.transport(Arc::new(says));

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use simplefeed_core::{
     digest::Digest,
     event::{Event, Link, canonical_json},
-    refresh::{Publication, Value, What},
+    refresh::{EventContent, ItemEvent, Value},
 };
 
 /// Returns the digests of an answer. `ignored` are JSON pointers to parts whose change does not
@@ -18,8 +18,8 @@ pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Value {
     let mut rest = answer.to_owned();
     for pointer in ignored {
         // A pointer begins with `/`, so the first part is empty (RFC 6901, 3).
-        let names: Vec<String> = pointer.split('/').skip(1).map(unescaped).collect();
-        rest = without(&rest, &names).unwrap_or(rest);
+        let names: Vec<String> = pointer.split('/').skip(1).map(unescape_pointer).collect();
+        rest = value_without(&rest, &names).unwrap_or(rest);
     }
     // Members in any order are the same, and numbers keep all their digits. An answer with a member
     // twice is compared by the exact text.
@@ -28,20 +28,20 @@ pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Value {
 }
 
 /// Returns a name in a JSON pointer without its escapes.
-fn unescaped(name: &str) -> String {
+fn unescape_pointer(name: &str) -> String {
     // In this order, so that `~01` becomes `~1` and not `/` (RFC 6901, 4).
     name.replace("~1", "/").replace("~0", "~")
 }
 
 /// Returns a value without the part at a place; nothing if there is no such part. An item of an
 /// array becomes `null`.
-fn without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
+fn value_without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
     let (name, below) = names.split_first()?;
     // Members stay text: a parsed number would lose digits.
     if let Ok(mut members) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(value.get()) {
         let member = members.remove(name)?;
         if !below.is_empty() {
-            members.insert(name.clone(), without(&member, below)?);
+            members.insert(name.clone(), value_without(&member, below)?);
         }
         return serde_json::value::to_raw_value(&members).ok();
     }
@@ -50,14 +50,14 @@ fn without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
     *item = if below.is_empty() {
         RawValue::from_string("null".to_owned()).ok()?
     } else {
-        without(item, below)?
+        value_without(item, below)?
     };
     serde_json::value::to_raw_value(&items).ok()
 }
 
 /// Returns the event of a publication.
 pub(super) fn event_of(
-    publication: &Publication,
+    publication: &ItemEvent,
     answer: Option<&RawValue>,
     related: Option<String>,
 ) -> Event {
@@ -70,8 +70,8 @@ pub(super) fn event_of(
         length: None,
     };
     let content = match publication.what {
-        What::Value(_) => answer.map(ToOwned::to_owned),
-        What::Ended => RawValue::from_string(r#"{"ended":true}"#.to_owned()).ok(),
+        EventContent::Value(_) => answer.map(ToOwned::to_owned),
+        EventContent::Ended => RawValue::from_string(r#"{"ended":true}"#.to_owned()).ok(),
     };
     // Id and date follow from the slot, so that a repeat after a crash is a duplicate.
     Event {

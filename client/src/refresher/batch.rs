@@ -1,4 +1,4 @@
-//! One batch from lease to finish: the steps of a [`Round`], done with the queue, the provider and
+//! One batch from lease to finish: the steps of a [`RefreshRound`], done with the queue, the provider and
 //! the feed.
 //!
 //! Shell: the queue, the provider and the feed.
@@ -9,21 +9,22 @@ use serde_json::value::RawValue;
 use simplefeed_core::{
     event::Event,
     refresh::{
-        Ending, Leased, Note, Publication, Round, Span, State, Step,
-        round::{Request, Standing},
+        ItemEvent, ItemState, JobEnding, LeasedItem, RefreshNote, RefreshRound, RoundStep,
+        TimeSpan,
+        round::{ProviderStanding, RoundRequest},
     },
     timestamp::Timestamp,
 };
 use simplefeed_queue::{
-    Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
-    Reserved, limits::LEASE_MIN,
+    Due, Extension, FailureOutcome, Finish, JobFailure, Lease, Queue, QueueError, QuotaReport,
+    Reservation, Successor, TokenStanding, limits::LEASE_MIN,
 };
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
+    Credential, Lookup, LookupAnswer, LookupError, PAUSE, Refresher, add_count,
     answers::{event_of, value_of},
-    due_at, instant, pause, stop_requested, to_json,
+    core_instant, due_at, pause_for, stop_requested, to_json,
 };
 use crate::{error::error_text, publisher::PublishError};
 
@@ -44,7 +45,7 @@ const ATTEMPTS: u32 = 5;
 const RETRY: Duration = Duration::from_mins(1);
 
 /// A batch that a worker has leased.
-pub(super) struct Batch<'r, Q> {
+pub(super) struct LeaseBatch<'r, Q> {
     refresher: &'r Refresher<Q>,
     leases: Vec<Lease>,
     /// Answers of the provider, by item.
@@ -52,7 +53,7 @@ pub(super) struct Batch<'r, Q> {
     stop: watch::Receiver<bool>,
 }
 
-impl<'r, Q: Queue> Batch<'r, Q> {
+impl<'r, Q: Queue> LeaseBatch<'r, Q> {
     pub(super) fn new(
         refresher: &'r Refresher<Q>,
         leases: Vec<Lease>,
@@ -70,22 +71,22 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     pub(super) async fn refresh<L: Lookup>(
         mut self,
         lookup: &L,
-        standing: &mut Standing,
+        standing: &mut ProviderStanding,
     ) -> Result<(), QueueError> {
         self.put_back().await?;
-        let items = self.leases.iter().map(leased).collect();
-        let mut round = Round::new(items, standing.clone());
+        let items = self.leases.iter().map(leased_item).collect();
+        let mut round = RefreshRound::new(items, standing.clone());
         while let Some(step) = round.step() {
             let goes_on = match step {
-                Step::Ask(ids) => self.ask(lookup, &ids, &mut round).await?,
-                Step::Note(notes) => {
-                    let lost = self.note(&notes).await?;
+                RoundStep::Ask(ids) => self.ask_provider(lookup, &ids, &mut round).await?,
+                RoundStep::Note(notes) => {
+                    let lost = self.store_notes(&notes).await?;
                     round.noted(&lost);
                     true
                 }
-                Step::Publish(events) => self.publish(&events, &mut round).await?,
-                Step::Finish(endings) => {
-                    self.finish(endings).await?;
+                RoundStep::Publish(events) => self.publish_events(&events, &mut round).await?,
+                RoundStep::Finish(endings) => {
+                    self.finish_jobs(endings).await?;
                     round.finished();
                     true
                 }
@@ -99,13 +100,13 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     }
 
     /// Puts back items that were brought forward although a floor had put them so far ahead. An
-    /// item further ahead than [`State::wait_max`] was planned by a wrong clock, and stays in the
+    /// item further ahead than [`ItemState::wait_max`] was planned by a wrong clock, and stays in the
     /// batch.
     async fn put_back(&mut self) -> Result<(), QueueError> {
         let intervals = &self.refresher.intervals;
         let is_early = |lease: &mut Lease| {
             let ahead = lease.job.slot - lease.leased;
-            let state = leased(lease).state;
+            let state = leased_item(lease).state;
             // An item with a note was looked up in this slot already, and goes on from there.
             lease.job.note.is_empty()
                 && ahead
@@ -115,7 +116,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         let early = self.leases.extract_if(.., is_early);
         let again = |lease: Lease| {
             let (due, payload) = (Due::At(lease.job.slot), None);
-            Finish::new(lease.token, Next::Again { due, payload })
+            Finish::new(lease.token, Successor::Again { due, payload })
         };
         let early: Vec<Finish> = early.map(again).collect();
         if !early.is_empty() {
@@ -125,17 +126,17 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     }
 
     /// Asks the provider. Returns whether the round goes on.
-    async fn ask<L: Lookup>(
+    async fn ask_provider<L: Lookup>(
         &mut self,
         lookup: &L,
         ids: &[String],
-        round: &mut Round,
+        round: &mut RefreshRound,
     ) -> Result<bool, QueueError> {
-        let Some(credential) = self.reserve().await? else {
+        let Some(credential) = self.reserve_credential().await? else {
             self.give_back().await?;
             return Ok(false);
         };
-        add(&self.refresher.counters.requests, 1);
+        add_count(&self.refresher.counters.requests, 1);
         let asked = tokio::time::timeout(ANSWER, lookup.lookup(ids, credential));
         let Some(asked) = self.held_while(asked).await? else {
             return Ok(false);
@@ -147,14 +148,14 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 why: format!("no answer in {ANSWER:?}"),
             })
         });
-        let (report, trouble) = self.read(round, credential, asked, ids).await?;
+        let (report, trouble) = self.read_result(round, credential, asked, ids).await?;
         if let Some(trouble) = trouble {
             let pause = report.and_then(|report| report.pause);
             let pause = pause.map_or(String::new(), |pause| {
-                let (name, pause) = (&credential.name, seconds(pause));
+                let (name, pause) = (&credential.name, whole_seconds(pause));
                 format!("; the credential {name} pauses for {pause}")
             });
-            self.refresher.trouble(&format!("{trouble}{pause}"));
+            self.refresher.report_trouble(&format!("{trouble}{pause}"));
         }
         if let Some(report) = report {
             self.refresher
@@ -167,7 +168,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
 
     /// Waits for a credential that may make a request, and returns the credential. Returns nothing
     /// if the worker is to stop.
-    async fn reserve(&mut self) -> Result<Option<&'r Credential>, QueueError> {
+    async fn reserve_credential(&mut self) -> Result<Option<&'r Credential>, QueueError> {
         let refresher = self.refresher;
         let (mut is_told, mut held) = (false, Instant::now());
         loop {
@@ -177,41 +178,41 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                     .queue
                     .reserve(&credential.name, 1, credential.limit);
                 match reserved.await? {
-                    Reserved::Now => {
-                        refresher.counters.wait(Duration::ZERO);
+                    Reservation::Now => {
+                        refresher.counters.note_wait(Duration::ZERO);
                         // The request begins with nearly all of the lease.
                         if held.elapsed() >= EXTEND / 2 {
-                            self.hold().await?;
+                            self.hold_leases().await?;
                         }
                         return Ok(Some(credential));
                     }
-                    Reserved::After(after) => least = least.min(after),
+                    Reservation::After(after) => least = least.min(after),
                 }
             }
-            refresher.counters.wait(least);
+            refresher.counters.note_wait(least);
             if least > LONG_WAIT && !is_told {
                 is_told = true;
-                let wait = seconds(least);
-                refresher.trouble(&format!(
+                let wait = whole_seconds(least);
+                refresher.report_trouble(&format!(
                     "each credential pauses or has used its quota: no request for {wait}"
                 ));
             }
             let wait = least.min(EXTEND);
             if held.elapsed() >= EXTEND {
-                self.hold().await?;
+                self.hold_leases().await?;
                 held = Instant::now();
             }
-            if pause(wait.max(Duration::from_millis(1)), &mut self.stop).await {
-                refresher.counters.wait(Duration::ZERO);
+            if pause_for(wait.max(Duration::from_millis(1)), &mut self.stop).await {
+                refresher.counters.note_wait(Duration::ZERO);
                 return Ok(None);
             }
         }
     }
 
     /// Extends the leases. Returns the places of those that are lost.
-    async fn hold(&self) -> Result<Vec<usize>, QueueError> {
+    async fn hold_leases(&self) -> Result<Vec<usize>, QueueError> {
         let all = (0..self.leases.len()).map(|index| (index, None));
-        self.extend(all.collect(), LEASE).await
+        self.extend_leases(all.collect(), LEASE).await
     }
 
     /// Does work, and extends the leases meanwhile. Once all leases are lost, the work ends, and
@@ -233,28 +234,28 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 () = &mut end => return self.give_back().await.map(|()| None),
                 () = tokio::time::sleep(EXTEND) => {}
             }
-            if self.hold().await?.len() == self.leases.len() {
+            if self.hold_leases().await?.len() == self.leases.len() {
                 return Ok(None);
             }
         }
     }
 
     /// Stores notes. Returns the places of jobs whose leases are lost.
-    async fn note(&self, notes: &[(usize, Note)]) -> Result<Vec<usize>, QueueError> {
+    async fn store_notes(&self, notes: &[(usize, RefreshNote)]) -> Result<Vec<usize>, QueueError> {
         let notes = notes
             .iter()
             .map(|(index, note)| (*index, Some(to_json(note))));
-        self.extend(notes.collect(), LEASE).await
+        self.extend_leases(notes.collect(), LEASE).await
     }
 
     /// Makes all jobs due at once.
     async fn give_back(&self) -> Result<(), QueueError> {
         let all = (0..self.leases.len()).map(|index| (index, None));
-        self.extend(all.collect(), LEASE_MIN).await.map(drop)
+        self.extend_leases(all.collect(), LEASE_MIN).await.map(drop)
     }
 
     /// Extends leases, by place in the batch. Returns the places of those that are lost.
-    async fn extend(
+    async fn extend_leases(
         &self,
         which: Vec<(usize, Option<Vec<u8>>)>,
         lease: Duration,
@@ -276,27 +277,27 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         }
         let held = self.refresher.queue.extend(extensions).await?;
         let lost = places.into_iter().zip(held);
-        let lost = lost.filter(|(_, held)| *held == Held::Lost);
+        let lost = lost.filter(|(_, held)| *held == TokenStanding::Lost);
         Ok(lost.map(|(index, _)| index).collect())
     }
 
     /// Passes a lookup's result to the round. Returns the report for the credential's quota, and
     /// the fault for people.
-    async fn read(
+    async fn read_result(
         &mut self,
-        round: &mut Round,
+        round: &mut RefreshRound,
         credential: &Credential,
-        asked: Result<Found, LookupError>,
+        asked: Result<LookupAnswer, LookupError>,
         ids: &[String],
-    ) -> Result<(Option<Report>, Option<String>), QueueError> {
-        let request = Request {
+    ) -> Result<(Option<QuotaReport>, Option<String>), QueueError> {
+        let request = RoundRequest {
             credential: &credential.name,
             credentials: self.refresher.credentials.len(),
-            now: instant(self.refresher.queue.now().await?),
+            now: core_instant(self.refresher.queue.now().await?),
             intervals: &self.refresher.intervals,
-            jitter: jitter(),
+            jitter: random_jitter(),
         };
-        let items = items(ids.len());
+        let items = count_of_items(ids.len());
         let (pause, trouble) = match asked {
             Ok(found) => {
                 let mut values = HashMap::with_capacity(ids.len());
@@ -315,7 +316,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 let is_news = is_empty && !was_empty && ids.len() > 1;
                 let trouble = is_news.then(|| format!("the provider's answer has none of {items}"));
                 round.asked(&request, values, found.floor);
-                let report = Some(found.report).filter(|report| *report != Report::default());
+                let report = Some(found.report).filter(|report| *report != QuotaReport::default());
                 return Ok((report, trouble));
             }
             Err(LookupError::Refused { status, detail }) => (
@@ -330,34 +331,34 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 )
             }
         };
-        Ok((pause.map(paused), Some(trouble)))
+        Ok((pause.map(paused_report), Some(trouble)))
     }
 
     /// Publishes events. Returns whether the round goes on.
-    async fn publish(
+    async fn publish_events(
         &mut self,
-        events: &[Publication],
-        round: &mut Round,
+        events: &[ItemEvent],
+        round: &mut RefreshRound,
     ) -> Result<bool, QueueError> {
-        match self.held_while(self.append(events)).await? {
+        match self.held_while(self.append_events(events)).await? {
             Some(Ok(refused)) => {
                 let count = events.len().saturating_sub(refused.len());
-                add(&self.refresher.counters.events, count);
+                add_count(&self.refresher.counters.events, count);
                 round.published(refused);
                 return Ok(true);
             }
             Some(Err(error)) => {
                 let why = error_text(&error);
                 self.refresher
-                    .trouble(&format!("changes cannot be published; trying again: {why}"));
+                    .report_trouble(&format!("changes cannot be published; trying again: {why}"));
             }
             None => return Ok(false),
         }
         let mut stop = self.stop.clone();
-        let mut pauses = pin!(pause(PAUSE, &mut stop));
+        let mut pauses = pin!(pause_for(PAUSE, &mut stop));
         let lost = loop {
             // Within the pause, too, which would take most of the lease.
-            let lost = self.hold().await?;
+            let lost = self.hold_leases().await?;
             match tokio::time::timeout(EXTEND, &mut pauses).await {
                 Ok(true) => return self.give_back().await.map(|()| false),
                 Ok(false) => break lost,
@@ -370,14 +371,17 @@ impl<'r, Q: Queue> Batch<'r, Q> {
 
     /// Appends events to the feed. Returns which of them are refused for ever, and why. A feed that
     /// takes none of several is at fault itself.
-    async fn append(&self, events: &[Publication]) -> Result<Vec<(usize, String)>, PublishError> {
+    async fn append_events(
+        &self,
+        events: &[ItemEvent],
+    ) -> Result<Vec<(usize, String)>, PublishError> {
         let mut parts = vec![events.to_vec()];
         let mut refused = Vec::new();
         let mut is_known = events.len() == 1;
         while let Some(mut part) = parts.pop() {
             // All events before the request, since an iterator that borrows cannot cross an await
             // in a task.
-            let made: Vec<Event> = part.iter().map(|event| self.event(event)).collect();
+            let made: Vec<Event> = part.iter().map(|event| self.event_of(event)).collect();
             let Err(error) = self.refresher.publisher.append(made).await else {
                 is_known = true;
                 continue;
@@ -413,45 +417,45 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(refused)
     }
 
-    fn event(&self, publication: &Publication) -> Event {
+    fn event_of(&self, publication: &ItemEvent) -> Event {
         let lease = self.leases.get(publication.index);
-        let related = lease.and_then(|lease| leased(lease).state.related);
+        let related = lease.and_then(|lease| leased_item(lease).state.related);
         let answer = self.answers.get(&publication.id);
         event_of(publication, answer.map(AsRef::as_ref), related)
     }
 
     /// Reports the outcome of each job to the queue: finished, failed or put off.
-    async fn finish(&mut self, endings: Vec<(usize, Ending)>) -> Result<(), QueueError> {
+    async fn finish_jobs(&mut self, endings: Vec<(usize, JobEnding)>) -> Result<(), QueueError> {
         let (mut finishes, mut failures, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        let now = instant(self.refresher.queue.now().await?);
+        let now = core_instant(self.refresher.queue.now().await?);
         for (index, ending) in endings {
             let Some(lease) = self.leases.get(index) else {
                 continue;
             };
             let token = lease.token.clone();
             match ending {
-                Ending::Again { due, state } => {
+                JobEnding::Again { due, state } => {
                     // The clock may have been set back since this was decided.
                     let due = due.min(now.plus(state.wait_max(&self.refresher.intervals)));
                     let (due, payload) = (due_at(due), Some(to_json(&state)));
-                    finishes.push(Finish::new(token, Next::Again { due, payload }));
+                    finishes.push(Finish::new(token, Successor::Again { due, payload }));
                 }
-                Ending::Done => finishes.push(Finish::new(token, Next::Done)),
-                Ending::Failed(reason) => {
+                JobEnding::Done => finishes.push(Finish::new(token, Successor::Done)),
+                JobEnding::Failed(reason) => {
                     let (id, attempt) = (&lease.job.key, lease.job.failures + 1);
-                    self.refresher.trouble(&format!(
+                    self.refresher.report_trouble(&format!(
                         "item {id} failed, attempt {attempt} of {ATTEMPTS}: {reason}"
                     ));
                     let retry = Due::After(RETRY * 2_u32.saturating_pow(lease.job.failures.min(8)));
                     let attempts = ATTEMPTS;
-                    failures.push(Failure {
+                    failures.push(JobFailure {
                         token,
                         retry,
                         attempts,
                         reason,
                     });
                 }
-                Ending::Later(lease) => later.push(Extension {
+                JobEnding::Later(lease) => later.push(Extension {
                     token,
                     lease,
                     note: None,
@@ -464,13 +468,19 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         }
         if !failures.is_empty() {
             let failed = queue.fail(failures).await?;
-            let count = failed.iter().filter(|one| **one != Failed::Lost).count();
-            add(&self.refresher.counters.failures, count);
+            let count = failed
+                .iter()
+                .filter(|one| **one != FailureOutcome::Lost)
+                .count();
+            add_count(&self.refresher.counters.failures, count);
         }
         if !finishes.is_empty() {
             let held = queue.finish(finishes).await?;
-            let count = held.iter().filter(|one| **one == Held::Yes).count();
-            add(&self.refresher.counters.items, count);
+            let count = held
+                .iter()
+                .filter(|one| **one == TokenStanding::Yes)
+                .count();
+            add_count(&self.refresher.counters.items, count);
         }
         Ok(())
     }
@@ -478,23 +488,23 @@ impl<'r, Q: Queue> Batch<'r, Q> {
 
 /// Returns an item in the form for decisions. A payload of another program counts as an item that
 /// has just been born.
-fn leased(lease: &Lease) -> Leased {
+fn leased_item(lease: &Lease) -> LeasedItem {
     let state = serde_json::from_slice(&lease.job.payload);
-    let note: Option<Note> = serde_json::from_slice(&lease.job.note).ok();
+    let note: Option<RefreshNote> = serde_json::from_slice(&lease.job.note).ok();
     // A slot that is still to come was set by a wrong clock. The events of an earlier worker have
     // the slot of that worker's note.
     let noted = note.and_then(|note| note.slot).map(Timestamp::from_micros);
-    let slot = noted.unwrap_or_else(|| instant(lease.job.slot.min(lease.leased)));
-    Leased {
+    let slot = noted.unwrap_or_else(|| core_instant(lease.job.slot.min(lease.leased)));
+    LeasedItem {
         id: lease.job.key.clone(),
         slot,
-        state: state.unwrap_or_else(|_| State::new(slot, slot)),
+        state: state.unwrap_or_else(|_| ItemState::new(slot, slot)),
         note,
     }
 }
 
 /// Returns a count of items in words.
-fn items(count: usize) -> String {
+fn count_of_items(count: usize) -> String {
     match count {
         1 => "1 item".to_owned(),
         count => format!("{count} items"),
@@ -502,24 +512,24 @@ fn items(count: usize) -> String {
 }
 
 /// Returns a time in whole seconds, or minutes if it is long, as people write it.
-fn seconds(time: Duration) -> Span {
+fn whole_seconds(time: Duration) -> TimeSpan {
     let rest = u64::from(time.subsec_nanos() > 0);
     let seconds = time.as_secs().saturating_add(rest);
-    Span(match seconds {
+    TimeSpan(match seconds {
         0..120 => Duration::from_secs(seconds),
         _ => Duration::from_mins(seconds.div_ceil(60)),
     })
 }
 
-fn paused(pause: Duration) -> Report {
-    Report {
+fn paused_report(pause: Duration) -> QuotaReport {
+    QuotaReport {
         pause: Some(pause),
         remaining: None,
     }
 }
 
 /// Returns a number from 0 to 1.
-fn jitter() -> f64 {
+fn random_jitter() -> f64 {
     use std::hash::BuildHasher as _;
     // A hasher's random keys are chance enough to spread requests.
     let chance = std::hash::RandomState::new().hash_one(()) % 1_024;

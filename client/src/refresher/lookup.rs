@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use simplefeed_queue::{Limit, Report};
+use simplefeed_queue::{Limit, QuotaReport};
 
 /// A right to make requests, with its quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +35,17 @@ impl Credential {
 /// Answer to a request.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Found {
+pub struct LookupAnswer {
     /// Answers by item, each as it came. Answers about other items are ignored. An item without an
     /// answer counts as absent.
     pub answers: HashMap<String, Box<RawValue>>,
     /// Time for which the provider wants no other request for these items.
     pub floor: Duration,
     /// The provider's report about the quota.
-    pub report: Report,
+    pub report: QuotaReport,
 }
 
-impl Found {
+impl LookupAnswer {
     /// Adds the answer about an item.
     ///
     /// # Errors
@@ -113,5 +113,5 @@ pub trait Lookup: Send + Sync + 'static {
         &self,
         ids: &[String],
         credential: &Credential,
-    ) -> impl Future<Output = Result<Found, LookupError>> + Send;
+    ) -> impl Future<Output = Result<LookupAnswer, LookupError>> + Send;
 }

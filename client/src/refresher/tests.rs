@@ -112,7 +112,7 @@ struct Provided {
 }
 
 impl Lookup for Provider {
-    async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
+    async fn lookup(&self, ids: &[String], _: &Credential) -> Result<LookupAnswer, LookupError> {
         let delay = {
             let mut provided = self.0.lock();
             provided.requests.push(ids.to_vec());
@@ -130,7 +130,7 @@ impl Lookup for Provider {
                 detail,
             });
         }
-        let mut found = Found::default();
+        let mut found = LookupAnswer::default();
         let seen = provided.requests.len();
         for (id, value) in &provided.values {
             if ids.contains(id) {
@@ -175,8 +175,10 @@ impl Parts {
 
     /// Begins items that were born now, with the value 0.
     async fn start(&self, items: usize) {
-        let items: Vec<Item> = (0..items)
-            .map(|number| Item::new(number.to_string(), instant(self.clock.now())).unwrap())
+        let items: Vec<RefreshItem> = (0..items)
+            .map(|number| {
+                RefreshItem::new(number.to_string(), core_instant(self.clock.now())).unwrap()
+            })
             .collect();
         for item in &items {
             self.provider.0.lock().values.insert(item.id.clone(), 0);
@@ -392,7 +394,9 @@ async fn work_that_is_dropped_anywhere_goes_on() {
     let mut awaits = 0;
     loop {
         let (parts, mut was_dropped) = (Parts::new(), false);
-        let item = |number: u32| Item::new(number.to_string(), instant(parts.clock.now())).unwrap();
+        let item = |number: u32| {
+            RefreshItem::new(number.to_string(), core_instant(parts.clock.now())).unwrap()
+        };
         for number in 0..5 {
             parts.provider.0.lock().values.insert(number.to_string(), 0);
         }
@@ -464,7 +468,7 @@ async fn a_clock_that_leaps_puts_nothing_off() {
     }
     // An item is started while the clock is wrong, for less time than passes between two looks at it.
     parts.clock.set(now + chrono::TimeDelta::days(365 * 72));
-    let late = Item::new("late", instant(parts.clock.now())).unwrap();
+    let late = RefreshItem::new("late", core_instant(parts.clock.now())).unwrap();
     parts.provider.0.lock().values.insert("late".to_owned(), 0);
     assert_eq!(parts.refresher.start([late]).await.unwrap(), 1);
     parts.clock.set(now);
@@ -496,7 +500,7 @@ async fn a_clock_that_leaps_puts_nothing_off() {
 async fn a_long_floor_is_kept() {
     let parts = Parts::new();
     let floor = Duration::from_hours(9 * 24);
-    let item = Item::new("a", instant(parts.clock.now())).unwrap();
+    let item = RefreshItem::new("a", core_instant(parts.clock.now())).unwrap();
     parts.refresher.start([item.floor(floor)]).await.unwrap();
     for _ in 0..3 {
         let worker = parts.worker();
@@ -523,8 +527,8 @@ async fn answers_without_items_are_told_of() {
     parts.refresher = parts
         .refresher
         .on_trouble(move |text| heard.lock().push(text.to_owned()));
-    let born = instant(parts.clock.now());
-    let items = ["one", "two"].map(|id| Item::new(id, born).unwrap());
+    let born = core_instant(parts.clock.now());
+    let items = ["one", "two"].map(|id| RefreshItem::new(id, born).unwrap());
     parts.refresher.start(items).await.unwrap();
     let worker = parts.worker();
     for requests in 1..4 {
@@ -542,8 +546,8 @@ async fn answers_without_items_are_told_of() {
 #[tokio::test]
 async fn an_item_of_the_future_is_as_old_as_its_job() {
     let parts = Parts::new();
-    let born = instant(parts.clock.now() + chrono::TimeDelta::days(3_650));
-    let ahead = Item::new("ahead", born).unwrap();
+    let born = core_instant(parts.clock.now() + chrono::TimeDelta::days(3_650));
+    let ahead = RefreshItem::new("ahead", born).unwrap();
     assert_eq!(parts.refresher.start([ahead]).await.unwrap(), 1);
     parts.provider.0.lock().values.insert("ahead".to_owned(), 7);
     let worker = parts.worker();
@@ -573,8 +577,8 @@ async fn a_batch_of_faults_holds_no_worker() {
     while parts.provider.0.lock().requests.len() < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let born = instant(parts.clock.now());
-    let other = Item::new("other", born).unwrap();
+    let born = core_instant(parts.clock.now());
+    let other = RefreshItem::new("other", born).unwrap();
     parts.provider.0.lock().values.insert("other".to_owned(), 7);
     assert_eq!(parts.refresher.start([other]).await.unwrap(), 1);
     while parts.feed.shown().is_empty() {
@@ -622,7 +626,7 @@ async fn a_worker_that_waits_stops_when_it_is_told() {
     };
     parts.refresher.credentials = vec![Credential::new("key", once)];
     let reserved = parts.refresher.queue.reserve("key", 1, once).await;
-    assert_eq!(reserved.unwrap(), queue::Reserved::Now);
+    assert_eq!(reserved.unwrap(), queue::Reservation::Now);
     parts.start(3).await;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let (refresher, provider) = (parts.refresher.clone(), parts.provider.clone());
@@ -636,7 +640,7 @@ async fn a_worker_that_waits_stops_when_it_is_told() {
     parts.clock.advance(Duration::from_millis(1));
     let Stats { due, leased, .. } = parts.stats().await;
     assert_eq!((due, leased), (3, 0));
-    assert_eq!(parts.refresher.refreshed(), Refreshed::default());
+    assert_eq!(parts.refresher.refreshed(), RefreshTally::default());
 }
 
 /// A backlog does not keep a worker from its end.

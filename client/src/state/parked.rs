@@ -35,7 +35,7 @@ const VERSION: u32 = 1;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Parked {
+pub struct ParkedEntry {
     version: u32,
     /// Number of the entry in this folder; entries with lower numbers were set aside before.
     pub number: u64,
@@ -65,7 +65,7 @@ pub(crate) struct NewParkedEntry<'a> {
     pub(crate) error: Option<&'a str>,
 }
 
-impl Parked {
+impl ParkedEntry {
     /// Returns the entry for another hand-over, with its place.
     pub fn delivery(&self) -> Delivery {
         Delivery::kept(self.entry.clone().into(), self.place.clone())
@@ -91,11 +91,11 @@ impl Parked {
 /// # Errors
 ///
 /// Returns why the entries cannot be read.
-pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
+pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<ParkedEntry>> + use<>> {
     let folder = folder.to_path_buf();
-    let numbers = numbers(&folder)?.into_iter();
+    let numbers = parked_numbers(&folder)?.into_iter();
     // `None` is a file removed since: the worker may run meanwhile.
-    Ok(numbers.filter_map(move |number| read(&path_of(&folder, number)).transpose()))
+    Ok(numbers.filter_map(move |number| read_parked(&path_of(&folder, number)).transpose()))
 }
 
 /// Returns the entries set aside in a state folder, oldest first.
@@ -103,12 +103,12 @@ pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>
 /// # Errors
 ///
 /// Returns why the entries cannot be read.
-pub fn list(folder: &Path) -> io::Result<Vec<Parked>> {
+pub fn list(folder: &Path) -> io::Result<Vec<ParkedEntry>> {
     iter(folder)?.collect()
 }
 
 /// Returns the numbers of the entries set aside, in their order.
-fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
+fn parked_numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let parked = folder.join("parked");
     let found = match fs::read_dir(&parked) {
         Ok(found) => found,
@@ -127,13 +127,13 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
 }
 
 /// Reads a parked entry; `None` if the file is gone.
-fn read(path: &Path) -> io::Result<Option<Parked>> {
+fn read_parked(path: &Path) -> io::Result<Option<ParkedEntry>> {
     let text = match files::read_regular(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(files::about(path, &error)),
     };
-    let parked: Parked =
+    let parked: ParkedEntry =
         serde_json::from_slice(&text).map_err(|error| files::about(path, &error.into()))?;
     if parked.version != VERSION {
         let detail = format!("version {} is not known", parked.version);
@@ -149,13 +149,13 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
 
 /// Parked entries of a folder that this process has locked.
 #[derive(Debug)]
-pub(super) struct Parking {
+pub(super) struct ParkedEntries {
     folder: PathBuf,
     /// Keys of the parked entries, by their numbers.
     keys: BTreeMap<u64, Option<String>>,
 }
 
-impl Parking {
+impl ParkedEntries {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         let keys = iter(folder)?.map(|parked| parked.map(|one| (one.number, one.key)));
         Ok(Self {
@@ -164,7 +164,7 @@ impl Parking {
         })
     }
 
-    pub(super) fn list(&self) -> io::Result<Vec<Parked>> {
+    pub(super) fn list(&self) -> io::Result<Vec<ParkedEntry>> {
         list(&self.folder)
     }
 
@@ -172,8 +172,8 @@ impl Parking {
         self.keys.keys().copied().collect()
     }
 
-    pub(super) fn read(&self, number: u64) -> io::Result<Option<Parked>> {
-        read(&path_of(&self.folder, number))
+    pub(super) fn read(&self, number: u64) -> io::Result<Option<ParkedEntry>> {
+        read_parked(&path_of(&self.folder, number))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -186,9 +186,9 @@ impl Parking {
     }
 
     /// Returns the entry parked last.
-    pub(super) fn last(&mut self) -> io::Result<Option<Parked>> {
+    pub(super) fn last(&mut self) -> io::Result<Option<ParkedEntry>> {
         match self.keys.last_key_value() {
-            Some((number, _)) => read(&path_of(&self.folder, *number)),
+            Some((number, _)) => read_parked(&path_of(&self.folder, *number)),
             None => Ok(None),
         }
     }
@@ -198,7 +198,7 @@ impl Parking {
         let last = self.keys.last_key_value().map_or(0, |(number, _)| *number);
         // Documents are UTF-8 once they are read, so this fails for no entry of a feed.
         let entry = String::from_utf8(parked.delivery.raw().to_vec());
-        let parked = Parked {
+        let parked = ParkedEntry {
             version: VERSION,
             number: last + 1,
             key: parked.key.map(Into::into),
@@ -215,7 +215,7 @@ impl Parking {
         Ok(())
     }
 
-    pub(super) fn update(&mut self, parked: &Parked) -> io::Result<()> {
+    pub(super) fn update(&mut self, parked: &ParkedEntry) -> io::Result<()> {
         let path = path_of(&self.folder, parked.number);
         let written = files::replace(&path, &serde_json::to_vec(parked)?);
         written.map_err(|error| files::about(&path, &error))

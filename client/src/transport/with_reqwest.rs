@@ -88,7 +88,7 @@ impl ReqwestTransport {
     }
 
     /// Sends a request, and returns the head of the answer.
-    async fn begin(
+    async fn begin_request(
         &self,
         request: Request,
         limit: Option<Duration>,
@@ -137,7 +137,7 @@ impl ReqwestTransport {
             let value = value.trim().to_ascii_lowercase();
             name == "content-encoding" && matches!(value.as_str(), "gzip" | "x-gzip")
         };
-        let body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
+        let body = ResponseBody::new(request.answer_bytes_max, headers.iter().any(is_packed));
         // Length and coding describe the packed body, not the unpacked one.
         let is_packed = body.is_packed();
         headers.retain(|(name, _)| {
@@ -152,7 +152,7 @@ impl ReqwestTransport {
     }
 
     async fn send_whole(&self, request: Request) -> Result<Answer, TransportError> {
-        let mut incoming = self.begin(request, Some(self.total)).await?;
+        let mut incoming = self.begin_request(request, Some(self.total)).await?;
         let is_endless = incoming.headers.iter().any(|(name, value)| {
             name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
         });
@@ -165,9 +165,9 @@ impl ReqwestTransport {
             });
         }
         while let Some(chunk) = incoming.response.chunk().await.map_err(request_error)? {
-            incoming.body.add(&chunk)?;
+            incoming.body.add_chunk(&chunk)?;
         }
-        let mut body = incoming.body.end()?;
+        let mut body = incoming.body.end_body()?;
         // A document keeps its body, and should not keep unused memory with it.
         if body.len() < body.capacity() / 2 {
             body.shrink_to_fit();
@@ -180,7 +180,7 @@ impl ReqwestTransport {
     }
 
     async fn send_in_pieces(&self, request: Request) -> Result<StreamedAnswer, TransportError> {
-        let incoming = self.begin(request, None).await?;
+        let incoming = self.begin_request(request, None).await?;
         let (status, headers) = (incoming.status, incoming.headers);
         let rest = Some((incoming.response, incoming.body));
         let body = Box::pin(stream::try_unfold(rest, async |rest| {
@@ -189,11 +189,11 @@ impl ReqwestTransport {
             };
             Ok(match response.chunk().await.map_err(request_error)? {
                 Some(chunk) => {
-                    body.add(&chunk)?;
-                    let piece = body.take()?;
+                    body.add_chunk(&chunk)?;
+                    let piece = body.take_ready()?;
                     Some((piece, Some((response, body))))
                 }
-                None => Some((body.end()?.into(), None)),
+                None => Some((body.end_body()?.into(), None)),
             })
         }));
         // A piece may unpack to nothing yet, and the end of a body may bring nothing more.
@@ -211,11 +211,11 @@ struct Incoming {
     status: u16,
     headers: Vec<(String, String)>,
     response: reqwest::Response,
-    body: Body,
+    body: ResponseBody,
 }
 
 /// The body of an answer, unpacked as it comes.
-struct Body {
+struct ResponseBody {
     bytes: UnpackedBody,
     /// Bytes that were taken already.
     taken: usize,
@@ -231,7 +231,7 @@ enum UnpackedBody {
     },
 }
 
-impl Body {
+impl ResponseBody {
     fn new(max: usize, is_packed: bool) -> Self {
         // Most bodies need one allocation, however large the bound is.
         let bytes = Vec::with_capacity(BODY_BYTES.min(max));
@@ -255,18 +255,18 @@ impl Body {
         matches!(self.bytes, UnpackedBody::Gzip { .. })
     }
 
-    fn add(&mut self, chunk: &[u8]) -> Result<(), TransportError> {
+    fn add_chunk(&mut self, chunk: &[u8]) -> Result<(), TransportError> {
         let (taken, max) = (self.taken, self.max);
         match &mut self.bytes {
             UnpackedBody::Plain(bytes) => {
-                check(taken + bytes.len() + chunk.len(), max)?;
+                check_size(taken + bytes.len() + chunk.len(), max)?;
                 bytes.extend_from_slice(chunk);
             }
             UnpackedBody::Gzip { decoder, is_empty } => {
                 for piece in chunk.chunks(PACKED_BYTES) {
                     *is_empty = false;
                     decoder.write_all(piece).map_err(broken_off)?;
-                    check(taken + decoder.get_ref().len(), max)?;
+                    check_size(taken + decoder.get_ref().len(), max)?;
                 }
             }
         }
@@ -274,7 +274,7 @@ impl Body {
     }
 
     /// Takes the bytes that can be unpacked by now.
-    fn take(&mut self) -> Result<Bytes, TransportError> {
+    fn take_ready(&mut self) -> Result<Bytes, TransportError> {
         let bytes = match &mut self.bytes {
             UnpackedBody::Plain(bytes) => bytes,
             UnpackedBody::Gzip { decoder, .. } => {
@@ -285,12 +285,12 @@ impl Body {
         };
         let bytes = std::mem::take(bytes);
         self.taken += bytes.len();
-        check(self.taken, self.max)?;
+        check_size(self.taken, self.max)?;
         Ok(bytes.into())
     }
 
     /// Returns the bytes that were not taken, if the body is complete.
-    fn end(self) -> Result<Vec<u8>, TransportError> {
+    fn end_body(self) -> Result<Vec<u8>, TransportError> {
         let bytes = match self.bytes {
             UnpackedBody::Plain(bytes) => bytes,
             // A 304 has `Content-Encoding` and no body.
@@ -298,7 +298,7 @@ impl Body {
             UnpackedBody::Gzip { mut decoder, .. } => {
                 decoder.try_finish().map_err(broken_off)?;
                 // The end may unpack to more than the bound allows.
-                check(self.taken + decoder.get_ref().len(), self.max)?;
+                check_size(self.taken + decoder.get_ref().len(), self.max)?;
                 decoder.finish().map_err(broken_off)?
             }
         };
@@ -306,7 +306,7 @@ impl Body {
     }
 }
 
-fn check(bytes: usize, max: usize) -> Result<(), TransportError> {
+fn check_size(bytes: usize, max: usize) -> Result<(), TransportError> {
     if bytes <= max {
         return Ok(());
     }

@@ -19,8 +19,8 @@ use tokio::{sync::mpsc, task::JoinSet, time};
 use url::{Origin, Url};
 
 use super::{
-    AHEAD, Feed, FeedWatcher, WatchError,
-    journal::{Journal, Known, Notes},
+    AHEAD, FeedWatcher, WatchError, WatchedFeed,
+    journal::{FeedMemory, NoteJournal, Notes},
 };
 use crate::{
     consumer::{Consumer, ConsumerError, OnGap, Since},
@@ -46,7 +46,7 @@ pub(super) struct Options {
 }
 
 /// URL and remembered state of each feed.
-type RememberedFeeds = Vec<(String, Known)>;
+type RememberedFeeds = Vec<(String, FeedMemory)>;
 
 /// Options of a [`FeedWatcher`]; all but the URLs have defaults.
 pub struct WatchBuilder {
@@ -219,7 +219,7 @@ impl WatchBuilder {
         if !(1..=WATCHED_FEEDS_MAX).contains(&count) {
             return Err(WatchError::Count { count });
         }
-        let transport = options.transport(transport)?;
+        let transport = options.make_transport(transport)?;
         // Watchers that start together must not look together. In unit tests the seed is 1, so that
         // the looks are the same each time.
         let seed = if cfg!(test) {
@@ -230,16 +230,16 @@ impl WatchBuilder {
         let mut watch = Watch::new(pace, seed);
         let (journal, mut notes) = match state {
             Some(state) => {
-                let (journal, notes) = Journal::open(state)?;
+                let (journal, notes) = NoteJournal::open(state)?;
                 (Some(journal), notes)
             }
             None => (None, Notes::default()),
         };
-        // Before `known` takes the feeds out of the notes.
-        let asker = options.asker();
+        // Before `known_feeds` takes the feeds out of the notes.
+        let asker = options.asker_digest();
         let mut changed = notes.are_for(&asker);
         changed.extend(notes.forget(&anew));
-        let (given, origins) = options.known(urls, &mut notes, &transport)?;
+        let (given, origins) = options.known_feeds(urls, &mut notes, &transport)?;
         let feeds = add_all(&mut watch, given, &notes.heard);
         // The token goes to one origin and to no other, so all feeds must be there.
         if options.token.is_some() && origins.len() > 1 {
@@ -282,7 +282,7 @@ impl WatchBuilder {
             heard_until: HashMap::new(),
         };
         // Before the first request: a crash must not bring a forgotten state back.
-        watcher.note(&changed)?;
+        watcher.write_notes(&changed)?;
         Ok(watcher)
     }
 }
@@ -293,7 +293,7 @@ fn add_all(
     watch: &mut Watch,
     given: RememberedFeeds,
     heard: &HashMap<Url, Timestamp>,
-) -> Vec<Feed> {
+) -> Vec<WatchedFeed> {
     // SUP documents first: a feed whose document was never heard is due at once.
     for (_, known) in &given {
         if let Some(told) = known.told()
@@ -303,15 +303,17 @@ fn add_all(
         }
     }
     let feeds = given.into_iter();
-    feeds.map(|(url, known)| add(watch, url, known)).collect()
+    feeds
+        .map(|(url, known)| add_feed(watch, url, known))
+        .collect()
 }
 
-fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
+fn add_feed(watch: &mut Watch, url: String, known: FeedMemory) -> WatchedFeed {
     let told = known.told().cloned();
     // An update id means something only together with its SUP document.
     let update = known.update.as_deref().filter(|_| told.is_some());
     watch.add_feed(told, update);
-    Feed {
+    WatchedFeed {
         url: url.into(),
         given: known.given,
         // `Options::known` sets the origin of each feed. An opaque origin equals no other.
@@ -341,7 +343,7 @@ impl Options {
     }
 
     /// Returns the feeds without repetition, each with the remembered state, and their origins.
-    fn known(
+    fn known_feeds(
         &self,
         urls: Vec<String>,
         notes: &mut Notes,
@@ -365,7 +367,7 @@ impl Options {
         Ok((given, origins))
     }
 
-    fn transport(
+    fn make_transport(
         &self,
         brought: Option<Arc<dyn Transport>>,
     ) -> Result<Arc<dyn Transport>, ConsumerError> {
@@ -376,7 +378,7 @@ impl Options {
     }
 
     /// Returns a digest of the token and the allowed origins, which shows neither.
-    fn asker(&self) -> String {
+    fn asker_digest(&self) -> String {
         let mut origins: Vec<String> = self
             .allowed_origins
             .iter()

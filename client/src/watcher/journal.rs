@@ -35,7 +35,7 @@ const SMALL_BYTES: u64 = 1024 * 1024;
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Note {
+pub(super) enum JournalNote {
     Feed {
         feed: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub(super) enum Note {
     Asker { asker: String },
 }
 
-impl Note {
+impl JournalNote {
     /// Returns a feed's note: the place, the SUP address that lists the feed's updates, and the
     /// last update handled.
     pub(super) fn feed(
@@ -88,7 +88,7 @@ impl Note {
 
 /// State of a feed, as the journal has it.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct FeedMemory {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
     pub(super) update: Option<Box<str>>,
@@ -99,7 +99,7 @@ pub(super) struct Known {
     bytes: usize,
 }
 
-impl Known {
+impl FeedMemory {
     /// Returns the SUP address of a feed that was read at least once.
     pub(super) fn told(&self) -> Option<&SupAddress> {
         self.sup.as_ref().filter(|_| self.place.is_some())
@@ -109,14 +109,14 @@ impl Known {
 /// State at the end of the last run.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    pub(super) feeds: HashMap<String, Known>,
+    pub(super) feeds: HashMap<String, FeedMemory>,
     pub(super) heard: HashMap<Url, Timestamp>,
     asker: Option<String>,
 }
 
 /// Open file of notes, and its length.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(super) struct NoteJournal {
     /// Holds the folder's lock for the lifetime of the journal.
     folder: StateFolder,
     path: PathBuf,
@@ -129,7 +129,7 @@ pub(super) struct Journal {
     is_torn: bool,
 }
 
-impl Journal {
+impl NoteJournal {
     /// Opens and reads the journal in a folder.
     pub(super) fn open(folder: StateFolder) -> Result<(Self, Notes), StateError> {
         let path = folder.path().join(FILE);
@@ -168,8 +168,8 @@ impl Journal {
     /// lines.
     pub(super) fn note(
         &mut self,
-        notes: &[Note],
-        all: impl FnOnce() -> Vec<Note>,
+        notes: &[JournalNote],
+        all: impl FnOnce() -> Vec<JournalNote>,
     ) -> Result<(), StateError> {
         if notes.is_empty() {
             return Ok(());
@@ -178,14 +178,14 @@ impl Journal {
         let added = lines_of(notes, self.writes);
         // Nothing is appended to a partial line: the replacement removes it.
         let written = if !self.is_torn && self.bytes == 0 {
-            self.bytes = length(&added);
+            self.bytes = line_length(&added);
             files::replace(&self.path, &added)
-        } else if !self.is_torn && self.bytes + length(&added) <= self.too_many {
-            self.bytes += length(&added);
+        } else if !self.is_torn && self.bytes + line_length(&added) <= self.too_many {
+            self.bytes += line_length(&added);
             files::append_line(&self.path, &added)
         } else {
             let all = lines_of(&all(), self.writes);
-            self.bytes = length(&all);
+            self.bytes = line_length(&all);
             self.too_many = too_many(self.bytes);
             files::replace(&self.path, &all)
         };
@@ -195,7 +195,7 @@ impl Journal {
     }
 }
 
-fn length(bytes: &[u8]) -> u64 {
+fn line_length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
@@ -214,15 +214,15 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
     let (mut last, mut read, mut count) = (None, vec![], 0);
     for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         count = number;
-        match unsealed(line) {
-            Some((at, note)) if torn.is_none() && at.follows(last) => {
+        match unseal_line(line) {
+            Some((at, note)) if torn.is_none() && at.follows_line(last) => {
                 read.push((note, line.len()));
                 last = Some(at);
                 if at.ends_its_write() {
                     writes = Some(at.write);
                     for (note, bytes) in read.drain(..) {
                         whole += bytes;
-                        notes.add(note, bytes);
+                        notes.add_note(note, bytes);
                     }
                 }
             }
@@ -264,7 +264,7 @@ fn is_unsealed_note(line: &[u8]) -> bool {
 /// Place of a line in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")]
-struct Place {
+struct LinePlace {
     /// Number of the write.
     write: u64,
     /// Number of the line within the write.
@@ -273,25 +273,25 @@ struct Place {
     lines: u64,
 }
 
-impl From<(u64, u64, u64)> for Place {
+impl From<(u64, u64, u64)> for LinePlace {
     fn from((write, line, lines): (u64, u64, u64)) -> Self {
         Self { write, line, lines }
     }
 }
 
-impl From<Place> for (u64, u64, u64) {
-    fn from(Place { write, line, lines }: Place) -> Self {
+impl From<LinePlace> for (u64, u64, u64) {
+    fn from(LinePlace { write, line, lines }: LinePlace) -> Self {
         (write, line, lines)
     }
 }
 
-impl Place {
+impl LinePlace {
     fn ends_its_write(self) -> bool {
         self.line + 1 == self.lines
     }
 
     /// Returns whether a line is the next one. A file begins with any write.
-    fn follows(self, last: Option<Self>) -> bool {
+    fn follows_line(self, last: Option<Self>) -> bool {
         match last {
             None => self.line == 0,
             Some(last) if last.ends_its_write() => (self.write, self.line) == (last.write + 1, 0),
@@ -305,10 +305,10 @@ impl Place {
 
 /// A line without the checksum.
 #[derive(Serialize, Deserialize)]
-struct Line<N> {
+struct JournalLine<N> {
     #[serde(flatten)]
     note: N,
-    at: Place,
+    at: LinePlace,
 }
 
 /// Beginning of the checksum at the end of a line, and length of the whole with the 8 digits, the
@@ -316,16 +316,16 @@ struct Line<N> {
 const SUM: &str = ",\"sum\":\"";
 const SUM_BYTES: usize = SUM.len() + 11;
 
-fn lines_of(notes: &[Note], write: u64) -> Vec<u8> {
+fn lines_of(notes: &[JournalNote], write: u64) -> Vec<u8> {
     let mut lines = vec![];
     let count = u64::try_from(notes.len()).unwrap_or(u64::MAX);
     for (line, note) in (0..).zip(notes) {
-        let at = Place {
+        let at = LinePlace {
             write,
             line,
             lines: count,
         };
-        let line = serde_json::to_vec(&Line { note, at }).expect("a note has a JSON form");
+        let line = serde_json::to_vec(&JournalLine { note, at }).expect("a note has a JSON form");
         let sum = sum_of(&line);
         // The last byte is the brace of the object: the checksum goes before the brace.
         lines.extend_from_slice(line.split_last().map_or(&[][..], |(_brace, line)| line));
@@ -335,13 +335,13 @@ fn lines_of(notes: &[Note], write: u64) -> Vec<u8> {
 }
 
 /// Returns the place and the note of a line, if the line is whole.
-fn unsealed(line: &[u8]) -> Option<(Place, Note)> {
+fn unseal_line(line: &[u8]) -> Option<(LinePlace, JournalNote)> {
     let (line, end) = line.split_at_checked(line.len().checked_sub(SUM_BYTES)?)?;
     let line = [line, b"}"].concat();
     if *end != *format!("{SUM}{}\"}}\n", sum_of(&line)).as_bytes() {
         return None;
     }
-    let Line { note, at } = serde_json::from_slice(&line).ok()?;
+    let JournalLine { note, at } = serde_json::from_slice(&line).ok()?;
     Some((at, note))
 }
 
@@ -355,49 +355,51 @@ fn sum_of(line: &[u8]) -> String {
 impl Notes {
     /// Forgets the SUP addresses of all feeds if they were learnt for another `asker`. Returns the
     /// notes to write then.
-    pub(super) fn are_for(&mut self, asker: &str) -> Vec<Note> {
+    pub(super) fn are_for(&mut self, asker: &str) -> Vec<JournalNote> {
         if self.asker.as_deref() == Some(asker) {
             return vec![];
         }
         let mut notes = vec![];
         for (feed, known) in &mut self.feeds {
             if known.sup.take().is_some() {
-                notes.push(Note::feed(feed, known.place.as_ref(), None));
+                notes.push(JournalNote::feed(feed, known.place.as_ref(), None));
             }
         }
         let asker = asker.into();
-        notes.push(Note::Asker { asker });
+        notes.push(JournalNote::Asker { asker });
         notes
     }
 
     /// Forgets feeds. Returns the notes to write to the journal.
-    pub(super) fn forget(&mut self, urls: &HashSet<String>) -> Vec<Note> {
+    pub(super) fn forget(&mut self, urls: &HashSet<String>) -> Vec<JournalNote> {
         let known = urls.iter().filter(|url| self.feeds.remove(*url).is_some());
-        known.map(|url| Note::feed(url, None, None)).collect()
+        known
+            .map(|url| JournalNote::feed(url, None, None))
+            .collect()
     }
 
     /// Returns a note with the place of each feed that is left, and separately the notes of feeds
     /// that had a SUP address, too.
-    pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
+    pub(super) fn of_others(self) -> (Vec<JournalNote>, Vec<JournalNote>) {
         let (mut others, mut were_told) = (vec![], vec![]);
         for (feed, known) in self.feeds {
             // Without the SUP address: a feed that is not watched misses updates.
-            let note = Note::feed(&feed, known.place.as_ref(), None);
+            let note = JournalNote::feed(&feed, known.place.as_ref(), None);
             were_told.extend(known.sup.map(|_| note.clone()));
             others.push(note);
         }
         (others, were_told)
     }
 
-    fn add(&mut self, note: Note, bytes: usize) {
+    fn add_note(&mut self, note: JournalNote, bytes: usize) {
         match note {
-            Note::Feed {
+            JournalNote::Feed {
                 feed,
                 bookmark,
                 sup,
                 update,
             } => {
-                let known = Known {
+                let known = FeedMemory {
                     place: bookmark,
                     sup,
                     update,
@@ -408,7 +410,7 @@ impl Notes {
                 // The last line about a feed counts.
                 self.feeds.insert(feed, known);
             }
-            Note::Heard {
+            JournalNote::Heard {
                 sup_document,
                 updated,
             } => {
@@ -417,7 +419,7 @@ impl Notes {
                     self.heard.insert(sup_document, updated);
                 }
             }
-            Note::Asker { asker } => self.asker = Some(asker),
+            JournalNote::Asker { asker } => self.asker = Some(asker),
         }
     }
 }

@@ -21,14 +21,14 @@ fn place(entry: &str) -> Bookmark {
     }
 }
 
-fn note(feed: &str, entry: &str) -> Note {
+fn note(feed: &str, entry: &str) -> JournalNote {
     let base = "https://e/".parse().unwrap();
     let sup = SupAddress::parse("https://e/sup.json#abc", &base);
-    Note::feed(feed, Some(&place(entry)), Some((sup.unwrap(), Some("v1"))))
+    JournalNote::feed(feed, Some(&place(entry)), Some((sup.unwrap(), Some("v1"))))
 }
 
-fn open(folder: &std::path::Path) -> Result<(Journal, journal::Notes), StateError> {
-    Journal::open(StateFolder::open(folder)?)
+fn open(folder: &std::path::Path) -> Result<(NoteJournal, journal::Notes), StateError> {
+    NoteJournal::open(StateFolder::open(folder)?)
 }
 
 #[test]
@@ -43,7 +43,10 @@ fn what_was_noted_last_is_remembered() {
     let updated = Timestamp::from_micros(7_000_000);
     let document: Url = "https://e/sup.json".parse().unwrap();
     journal
-        .note(&[note("a", "urn:2"), Note::heard(&document, updated)], none)
+        .note(
+            &[note("a", "urn:2"), JournalNote::heard(&document, updated)],
+            none,
+        )
         .unwrap();
     assert!(matches!(
         open(folder.path()),
@@ -90,10 +93,10 @@ fn any_rest_of_the_last_write_is_as_if_it_were_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("watched.ndjson");
     let (mut journal, _) = open(folder.path()).unwrap();
-    let many: Vec<Note> = (0..40).map(|n| note(&format!("f{n}"), "urn:1")).collect();
+    let many: Vec<JournalNote> = (0..40).map(|n| note(&format!("f{n}"), "urn:1")).collect();
     journal.note(&many, Vec::new).unwrap();
     let before = fs::read(&path).unwrap();
-    let moved: Vec<Note> = (0..40).map(|n| note(&format!("f{n}"), "urn:2")).collect();
+    let moved: Vec<JournalNote> = (0..40).map(|n| note(&format!("f{n}"), "urn:2")).collect();
     journal.note(&moved, Vec::new).unwrap();
     drop(journal);
     let after = fs::read(&path).unwrap();
@@ -211,7 +214,7 @@ fn watch(web: &Arc<Web>, feeds: &[&str]) -> WatchBuilder {
 async fn entry(feeds: &mut FeedWatcher) -> (WatchedEntry, String) {
     loop {
         match feeds.next().await.unwrap() {
-            Watched::Entry(entry) => {
+            WatchEvent::Entry(entry) => {
                 let name = format!(
                     "{} {}",
                     entry.feed.rsplit('/').next().unwrap(),
@@ -219,8 +222,8 @@ async fn entry(feeds: &mut FeedWatcher) -> (WatchedEntry, String) {
                 );
                 return (entry, name);
             }
-            Watched::Gap { url, error } => panic!("{url}: {error}"),
-            Watched::Fault { .. } | Watched::Trouble { .. } => {}
+            WatchEvent::Gap { url, error } => panic!("{url}: {error}"),
+            WatchEvent::Fault { .. } | WatchEvent::Trouble { .. } => {}
         }
     }
 }
@@ -231,7 +234,7 @@ async fn pass(feeds: &mut FeedWatcher, time: Duration) {
     loop {
         match time::timeout_at(until, feeds.next()).await {
             Err(_over) => return,
-            Ok(Ok(Watched::Trouble { .. })) => {}
+            Ok(Ok(WatchEvent::Trouble { .. })) => {}
             Ok(other) => panic!("{other:?}"),
         }
     }
@@ -421,11 +424,11 @@ async fn a_look_that_was_not_finished_is_done_again() {
 #[test]
 fn what_is_owed_is_noted_first() {
     let told = note("a", "urn:1");
-    let owed = Note::feed("b", Some(&place("urn:1")), None);
+    let owed = JournalNote::feed("b", Some(&place("urn:1")), None);
     let mut notes = [told, owed];
-    notes.sort_by_key(Note::is_told);
+    notes.sort_by_key(JournalNote::is_told);
     let names = notes.map(|note| match note {
-        Note::Feed { feed, .. } => feed,
+        JournalNote::Feed { feed, .. } => feed,
         other => panic!("{other:?}"),
     });
     assert_eq!(names, ["b", "a"]);
@@ -506,7 +509,7 @@ async fn a_gap_in_a_feed_is_told_and_passed() {
         feeds.accept([&found]).await.unwrap();
     }
     web.put("https://h/plain", "", &["urn:90", "urn:80"]);
-    let Watched::Gap { url, error } = feeds.next().await.unwrap() else {
+    let WatchEvent::Gap { url, error } = feeds.next().await.unwrap() else {
         panic!("no gap is told")
     };
     assert_eq!(&*url, "https://h/plain");
@@ -535,7 +538,7 @@ async fn a_feed_can_be_begun_anew() {
     feeds.accept([&found]).await.unwrap();
     web.put("https://h/plain", "", &["urn:90"]);
     let stopped = feeds.next().await.unwrap();
-    assert!(matches!(stopped, Watched::Trouble { .. }), "{stopped:?}");
+    assert!(matches!(stopped, WatchEvent::Trouble { .. }), "{stopped:?}");
     drop(feeds);
     let mut feeds = build(&["https://user:secret@h/plain"]);
     assert_eq!(entry(&mut feeds).await.1, "plain urn:90");
@@ -576,7 +579,7 @@ async fn slow_feeds_starve_nobody() {
     // A feed that never answers is told, in its turn.
     let mut troubles = HashSet::new();
     while let Ok(next) = time::timeout(Duration::from_mins(30), feeds.next()).await {
-        let Watched::Trouble { url, error } = next.unwrap() else {
+        let WatchEvent::Trouble { url, error } = next.unwrap() else {
             panic!("nothing else happens");
         };
         assert!(error.is_transient(), "{error}");
@@ -655,8 +658,8 @@ async fn thousands_of_feeds_that_hang_stop_nobody() {
     for look in 1..=8 {
         let found = loop {
             match feeds.next().await.unwrap() {
-                Watched::Entry(entry) => break entry,
-                Watched::Trouble { .. } => {}
+                WatchEvent::Entry(entry) => break entry,
+                WatchEvent::Trouble { .. } => {}
                 other => panic!("{other:?}"),
             }
         };
@@ -687,8 +690,8 @@ async fn a_fault_is_told_once() {
         let until = time::Instant::now() + INTERVAL * 2;
         while let Ok(next) = time::timeout_at(until, feeds.next()).await {
             match next.unwrap() {
-                Watched::Fault { fault, .. } => told.push(fault.to_string()),
-                Watched::Entry(entry) => feeds.accept([&entry]).await.unwrap(),
+                WatchEvent::Fault { fault, .. } => told.push(fault.to_string()),
+                WatchEvent::Entry(entry) => feeds.accept([&entry]).await.unwrap(),
                 other => panic!("{other:?}"),
             }
         }
@@ -743,7 +746,7 @@ async fn a_watcher_that_is_dropped_anywhere_goes_on() {
         for look in 0..2 {
             while found.len() < 4 + 2 * look {
                 match dropped!(awaits, was_dropped, feeds.next()).unwrap() {
-                    Watched::Entry(entry) => {
+                    WatchEvent::Entry(entry) => {
                         let feed = entry.feed.rsplit('/').next().unwrap();
                         found.push(format!("{feed} {}", entry.delivery.id()));
                         dropped!(awaits, was_dropped, feeds.accept([&entry])).unwrap();

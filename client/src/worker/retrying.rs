@@ -4,23 +4,23 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use super::{Failure, HandlerError, WorkerError, run};
+use super::{HandlerError, HandlerFailure, WorkerError, run};
 use crate::{
     bookmark::Attempt,
     delivery::Delivery,
     observer::Observer,
-    state::{StateError, StateFolder, What, parked::Parked},
+    state::{EntryOutcome, StateError, StateFolder, parked::ParkedEntry},
 };
 
 /// Counts of one pass over the parked entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Retried {
+pub struct RetryTally {
     /// Entries that the handler took. They are parked no more.
     pub handled: u64,
     /// Entries that failed again. They stay parked.
     pub failed: u64,
     /// Entries that were wanted and not tried, because one before them has the same key; or whose
-    /// attempt was [interrupted](super::Interrupted), which counts for nothing.
+    /// attempt was [interrupted](super::Interruption), which counts for nothing.
     pub waiting: u64,
 }
 
@@ -46,23 +46,23 @@ pub struct Retried {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// let state = StateFolder::open(folder.path())?;
-/// let all = |_: &simplefeed_client::state::parked::Parked| true;
+/// let all = |_: &simplefeed_client::state::parked::ParkedEntry| true;
 /// let time = Duration::from_mins(1);
 /// let retried = worker::retry(&state, all, time, &mut Quiet, async |_| Ok(())).await?;
-/// assert_eq!(retried, worker::Retried::default());
+/// assert_eq!(retried, worker::RetryTally::default());
 /// # Ok(()) }
 /// ```
 pub async fn retry<F>(
     state: &StateFolder,
-    wanted: impl Fn(&Parked) -> bool,
+    wanted: impl Fn(&ParkedEntry) -> bool,
     attempt_time: Duration,
     observer: &mut dyn Observer,
     mut handler: impl FnMut(Delivery) -> F,
-) -> Result<Retried, WorkerError>
+) -> Result<RetryTally, WorkerError>
 where
     F: Future<Output = Result<(), HandlerError>>,
 {
-    let mut retried = Retried::default();
+    let mut retried = RetryTally::default();
     let mut held: HashSet<String> = HashSet::new();
     for number in state.parked_numbers() {
         // The numbers are from before: a clone of the folder may have dropped the entry since.
@@ -104,7 +104,7 @@ enum RetryOutcome {
 /// Tries a parked entry once.
 async fn try_again<F>(
     state: &StateFolder,
-    parked: &mut Parked,
+    parked: &mut ParkedEntry,
     attempt_time: Duration,
     observer: &mut dyn Observer,
     handler: &mut impl FnMut(Delivery) -> F,
@@ -113,7 +113,7 @@ where
     F: Future<Output = Result<(), HandlerError>>,
 {
     let delivery = parked.delivery();
-    let before = Before {
+    let before = RetriedEntry {
         state,
         parked: Some(parked.clone()),
     };
@@ -125,18 +125,18 @@ where
     let error = match run(handler, &delivery, attempt_time).await {
         Ok(()) => {
             // From here on the attempt counts, even if a write below fails.
-            before.forget();
+            before.count_attempt();
             // The record first: a crash before the removal repeats the entry, and loses nothing.
-            state.record(What::Retried, &delivery, parked.attempts, None)?;
+            state.record(EntryOutcome::Retried, &delivery, parked.attempts, None)?;
             state.unpark(parked.number)?;
             observer.handled(&delivery);
             return Ok(RetryOutcome::Handled);
         }
-        Err(Failure::Failed(error)) => error,
-        Err(Failure::Interrupted) => return Ok(RetryOutcome::Not),
-        Err(Failure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
+        Err(HandlerFailure::Failed(error)) => error,
+        Err(HandlerFailure::Interrupted) => return Ok(RetryOutcome::Not),
+        Err(HandlerFailure::CannotRun(reason)) => return Err(WorkerError::CannotRun { reason }),
     };
-    before.forget();
+    before.count_attempt();
     parked.error = Some(error.clone());
     state.update(parked)?;
     let attempt = Attempt {
@@ -151,18 +151,18 @@ where
 
 /// Parked entry as before an attempt. The drop writes this state to the folder again: the attempt
 /// counts for nothing.
-struct Before<'a> {
+struct RetriedEntry<'a> {
     state: &'a StateFolder,
-    parked: Option<Parked>,
+    parked: Option<ParkedEntry>,
 }
 
-impl Before<'_> {
-    fn forget(mut self) {
+impl RetriedEntry<'_> {
+    fn count_attempt(mut self) {
         self.parked = None;
     }
 }
 
-impl Drop for Before<'_> {
+impl Drop for RetriedEntry<'_> {
     fn drop(&mut self) {
         if let Some(parked) = &self.parked {
             // If this fails, an attempt too many is counted.
@@ -176,9 +176,18 @@ impl Drop for Before<'_> {
 /// # Errors
 ///
 /// See [`StateError`].
-pub fn drop_parked(state: &StateFolder, parked: &Parked, reason: &str) -> Result<(), StateError> {
+pub fn drop_parked(
+    state: &StateFolder,
+    parked: &ParkedEntry,
+    reason: &str,
+) -> Result<(), StateError> {
     let delivery = parked.delivery();
     // The record first: no entry goes without a trace.
-    state.record(What::Dropped, &delivery, parked.attempts, Some(reason))?;
+    state.record(
+        EntryOutcome::Dropped,
+        &delivery,
+        parked.attempts,
+        Some(reason),
+    )?;
     state.unpark(parked.number)
 }

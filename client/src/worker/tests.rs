@@ -255,10 +255,10 @@ async fn who_parks_by_key_keeps_the_order_within_each_key() {
             retried,
             (
                 vec![1],
-                Retried {
+                RetryTally {
                     failed: 1,
                     waiting: 2,
-                    ..Retried::default()
+                    ..RetryTally::default()
                 }
             )
         );
@@ -267,7 +267,7 @@ async fn who_parks_by_key_keeps_the_order_within_each_key() {
             [(1, false, 3), (3, true, 0), (5, true, 0)]
         );
         let retried = try_all(&state, &|number| number == 5).await;
-        let two = Retried {
+        let two = RetryTally {
             handled: 2,
             failed: 1,
             waiting: 0,
@@ -286,7 +286,7 @@ async fn who_parks_by_key_keeps_the_order_within_each_key() {
 }
 
 /// Hands all that is parked to a handler that fails at some; returns what was tried, and the count.
-async fn try_all(state: &StateFolder, fails: &dyn Fn(u32) -> bool) -> (Vec<u32>, Retried) {
+async fn try_all(state: &StateFolder, fails: &dyn Fn(u32) -> bool) -> (Vec<u32>, RetryTally) {
     let mut quiet = Quiet;
     let mut tried = vec![];
     let time = Duration::from_secs(1);
@@ -312,7 +312,7 @@ async fn nobody_overtakes_within_a_key() {
     scene.run(Policy::ParkByKey).await;
     let state = StateFolder::open(scene.folder.path()).unwrap();
     let mut quiet = Quiet;
-    let wanted = |parked: &Parked| number(&parked.delivery()) == 5;
+    let wanted = |parked: &ParkedEntry| number(&parked.delivery()) == 5;
     let retried = retry(
         &state,
         wanted,
@@ -320,9 +320,9 @@ async fn nobody_overtakes_within_a_key() {
         &mut quiet,
         async |_| panic!("nothing may be tried"),
     );
-    let waiting = Retried {
+    let waiting = RetryTally {
         waiting: 1,
-        ..Retried::default()
+        ..RetryTally::default()
     };
     assert_eq!(retried.await.unwrap(), waiting);
     // Who drops the first frees the second.

@@ -23,14 +23,14 @@ use tokio::time::Instant;
 
 use super::CUT_SHORT;
 use crate::{
-    bookmark::{Attempt, Begun},
+    bookmark::{Attempt, AttemptedEntry},
     delivery::Delivery,
 };
 
 /// Entries in hand, oldest first.
 #[derive(Debug)]
-pub(super) struct Window {
-    slots: VecDeque<Slot>,
+pub(super) struct EntryWindow {
+    slots: VecDeque<WindowEntry>,
     /// Number of the first slot.
     first: u64,
     left: EarlierWork,
@@ -38,13 +38,13 @@ pub(super) struct Window {
 
 /// One entry in hand.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct WindowEntry {
     pub(super) delivery: Delivery,
     pub(super) key: Option<String>,
     pub(super) attempt: Attempt,
     /// Attempts when this run began: pauses begin short again.
     before: u32,
-    phase: Phase,
+    phase: EntryPhase,
     /// Error of the attempt before the one that runs.
     error_before: Option<String>,
     /// Whether a process before this one ended during an attempt at the entry.
@@ -54,7 +54,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum EntryPhase {
     /// Begins once no unfinished earlier entry has the same key, and the pause is over.
     Waiting(Option<Instant>),
     Running,
@@ -64,14 +64,14 @@ enum Phase {
 /// Entries that a process before this one had in hand.
 #[derive(Debug, Default)]
 struct EarlierWork {
-    begun: VecDeque<Begun>,
+    begun: VecDeque<AttemptedEntry>,
     /// Number of entries still to be compared with `begun`.
     unread: usize,
 }
 
 impl EarlierWork {
     /// Returns the earlier work at this entry, if there is any.
-    fn take(&mut self, delivery: &Delivery) -> Option<Begun> {
+    fn take_begun(&mut self, delivery: &Delivery) -> Option<AttemptedEntry> {
         let found = self.begun.iter().position(|begun| begun.is_of(delivery));
         let found = found.and_then(|index| self.begun.remove(index));
         self.unread = self.unread.saturating_sub(1);
@@ -84,11 +84,11 @@ impl EarlierWork {
     }
 
     fn has_suspect(&self) -> bool {
-        self.begun.iter().any(Begun::is_suspect)
+        self.begun.iter().any(AttemptedEntry::is_suspect)
     }
 }
 
-impl Slot {
+impl WindowEntry {
     /// Returns the attempts of this run.
     pub(super) fn attempts_here(&self) -> u32 {
         self.attempt.count.saturating_sub(self.before)
@@ -96,12 +96,12 @@ impl Slot {
 
     /// Returns whether the pause before the next attempt was decided on.
     pub(super) fn is_due(&self) -> bool {
-        matches!(self.phase, Phase::Waiting(Some(_)))
+        matches!(self.phase, EntryPhase::Waiting(Some(_)))
     }
 
     /// Makes the entry wait until an instant.
     pub(super) fn wait_until(&mut self, due: Instant) {
-        self.phase = Phase::Waiting(Some(due));
+        self.phase = EntryPhase::Waiting(Some(due));
     }
 
     /// Returns the attempts before the one that runs.
@@ -117,24 +117,24 @@ impl Slot {
     /// instant.
     pub(super) fn take_back(&mut self, due: Instant) {
         self.attempt = self.attempt_before();
-        self.phase = Phase::Waiting(Some(due));
+        self.phase = EntryPhase::Waiting(Some(due));
     }
 
     pub(super) fn fail(&mut self, error: String) {
         self.attempt.error = Some(error);
         self.is_suspect = false;
-        self.phase = Phase::Waiting(None);
+        self.phase = EntryPhase::Waiting(None);
     }
 
     pub(super) fn finish(&mut self) {
         self.is_suspect = false;
-        self.phase = Phase::Finished;
+        self.phase = EntryPhase::Finished;
     }
 }
 
-impl Window {
+impl EntryWindow {
     /// Returns an empty window, after a process that had the entries of `begun` in hand.
-    pub(super) fn new(begun: Vec<Begun>) -> Self {
+    pub(super) fn new(begun: Vec<AttemptedEntry>) -> Self {
         let mut begun = VecDeque::from(begun);
         // Of several that were running, each may be the one that ended the process: the attempt
         // proves nothing, and each of them runs alone next.
@@ -162,7 +162,7 @@ impl Window {
     pub(super) fn interrupt(&mut self) -> bool {
         let now = Instant::now();
         let slots = self.slots.iter_mut();
-        let running = slots.filter(|slot| slot.phase == Phase::Running);
+        let running = slots.filter(|slot| slot.phase == EntryPhase::Running);
         running.map(|slot| slot.take_back(now)).count() > 0
     }
 
@@ -172,7 +172,9 @@ impl Window {
         for slot in &mut self.slots {
             slot.is_excused = true;
         }
-        self.slots.iter().any(|slot| slot.phase == Phase::Running)
+        self.slots
+            .iter()
+            .any(|slot| slot.phase == EntryPhase::Running)
     }
 
     /// Returns whether no entry behind the bookmark needs a note for a process after this one.
@@ -199,11 +201,11 @@ impl Window {
 
     /// Takes an entry in hand. Returns whether it is finished already.
     pub(super) fn admit(&mut self, delivery: Delivery, key: Option<String>) -> bool {
-        let begun = self.left.take(&delivery);
-        let is_suspect = begun.as_ref().is_some_and(Begun::is_suspect);
+        let begun = self.left.take_begun(&delivery);
+        let is_suspect = begun.as_ref().is_some_and(AttemptedEntry::is_suspect);
         let is_finished = begun.as_ref().is_some_and(|begun| begun.finished);
         let attempt = begun.map_or_else(|| Attempt::first(&delivery), |begun| begun.attempt);
-        self.slots.push_back(Slot {
+        self.slots.push_back(WindowEntry {
             before: attempt.count,
             error_before: None,
             is_excused: false,
@@ -211,9 +213,9 @@ impl Window {
             key,
             attempt,
             phase: if is_finished {
-                Phase::Finished
+                EntryPhase::Finished
             } else {
-                Phase::Waiting(None)
+                EntryPhase::Waiting(None)
             },
             is_suspect,
         });
@@ -244,20 +246,20 @@ impl Window {
         let mut keys = HashSet::new();
         let slots = (self.first..).zip(&self.slots);
         slots.filter_map(move |(number, slot)| {
-            if slot.phase == Phase::Finished {
+            if slot.phase == EntryPhase::Finished {
                 return None;
             }
             // Only the first entry of each key may begin, whatever that entry waits for.
             let is_first = slot.key.as_ref().is_none_or(|key| keys.insert(key));
             match slot.phase {
-                Phase::Waiting(due) if is_first => Some((number, due)),
+                EntryPhase::Waiting(due) if is_first => Some((number, due)),
                 _ => None,
             }
         })
     }
 
     /// Returns an entry in hand by its number.
-    pub(super) fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+    pub(super) fn slot(&mut self, number: u64) -> Option<&mut WindowEntry> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.slots.get_mut(index)
     }
@@ -269,7 +271,7 @@ impl Window {
             // If the process ends now, an older error must not stand as the cause.
             slot.error_before = slot.attempt.error.take();
             slot.is_excused = false;
-            slot.phase = Phase::Running;
+            slot.phase = EntryPhase::Running;
         }
     }
 
@@ -278,7 +280,7 @@ impl Window {
         let mut last = None;
         while let Some(slot) = self
             .slots
-            .pop_front_if(|slot| slot.phase == Phase::Finished)
+            .pop_front_if(|slot| slot.phase == EntryPhase::Finished)
         {
             self.first += 1;
             last = Some(slot.delivery);
@@ -287,19 +289,19 @@ impl Window {
     }
 
     /// Returns the notes about the entries behind the bookmark, for a process after this one.
-    pub(super) fn begun(&self) -> Vec<Begun> {
-        let attempt = |slot: &Slot| {
-            if slot.phase == Phase::Running && slot.is_excused {
+    pub(super) fn begun(&self) -> Vec<AttemptedEntry> {
+        let attempt = |slot: &WindowEntry| {
+            if slot.phase == EntryPhase::Running && slot.is_excused {
                 slot.attempt_before()
             } else {
                 slot.attempt.clone()
             }
         };
-        let slots = self.slots.iter().map(|slot| Begun {
+        let slots = self.slots.iter().map(|slot| AttemptedEntry {
             attempt: attempt(slot),
-            finished: slot.phase == Phase::Finished,
+            finished: slot.phase == EntryPhase::Finished,
             // A running suspect runs alone, as the mark demands, so the mark is spent.
-            alone: slot.is_suspect && slot.phase != Phase::Running,
+            alone: slot.is_suspect && slot.phase != EntryPhase::Running,
         });
         slots.chain(self.left.begun.iter().cloned()).collect()
     }

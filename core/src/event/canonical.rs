@@ -19,7 +19,7 @@ const PLACE: [&str; 3] = ["document", "position", "feed"];
 /// `Malformed` if an object has a member twice (parsers disagree about which one counts), or if the
 /// nesting is too deep.
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
-    let mut reading = Reading { json, at: 0 };
+    let mut reading = CanonicalReader { json, at: 0 };
     reading.skip_blanks();
     let mut out = String::with_capacity(json.len());
     // `replay` adds the place, so `append` must find the same digest without the place.
@@ -33,41 +33,41 @@ pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
 ///
 /// If an object has a member twice, or the value is nested too deeply.
 pub fn canonical_json(json: &str) -> Result<String, Refusal> {
-    let mut reading = Reading { json, at: 0 };
+    let mut reading = CanonicalReader { json, at: 0 };
     reading.skip_blanks();
     let mut out = String::with_capacity(json.len());
-    reading.value(0, &mut out)?;
+    reading.read_value(0, &mut out)?;
     Ok(out)
 }
 
-struct Reading<'a> {
+struct CanonicalReader<'a> {
     json: &'a str,
     at: usize,
 }
 
-impl<'a> Reading<'a> {
-    fn peek(&self) -> Option<u8> {
+impl<'a> CanonicalReader<'a> {
+    fn peek_byte(&self) -> Option<u8> {
         self.json.as_bytes().get(self.at).copied()
     }
 
     fn skip_blanks(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek_byte() {
             self.at += 1;
         }
     }
 
     /// Passes over one byte and the white space that follows.
-    fn sign(&mut self) {
+    fn skip_sign(&mut self) {
         self.at += 1;
         self.skip_blanks();
     }
 
-    fn value(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
+    fn read_value(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
         if depth > DEPTH_MAX {
             let detail = format!("JSON is nested deeper than {DEPTH_MAX}");
             return Err(Refusal::malformed(detail));
         }
-        match self.peek() {
+        match self.peek_byte() {
             Some(b'{') => self.read_members(depth + 1, &[], out)?,
             Some(b'[') => self.read_items(depth + 1, out)?,
             Some(b'"') => {
@@ -82,17 +82,17 @@ impl<'a> Reading<'a> {
     }
 
     fn read_items(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
-        self.sign();
+        self.skip_sign();
         out.push('[');
-        while let Some(byte) = self.peek().filter(|byte| *byte != b']') {
+        while let Some(byte) = self.peek_byte().filter(|byte| *byte != b']') {
             if byte == b',' {
                 out.push(',');
-                self.sign();
+                self.skip_sign();
                 continue;
             }
-            self.value(depth, out)?;
+            self.read_value(depth, out)?;
         }
-        self.sign();
+        self.skip_sign();
         out.push(']');
         Ok(())
     }
@@ -105,13 +105,13 @@ impl<'a> Reading<'a> {
         without: &[&str],
         out: &mut String,
     ) -> Result<(), Refusal> {
-        self.sign();
+        self.skip_sign();
         let begin = out.len();
         // Name of each member, and the member's place in `out` behind `begin`.
         let mut members: Vec<(Cow<'a, str>, Range<usize>)> = vec![];
-        while let Some(byte) = self.peek().filter(|byte| *byte != b'}') {
+        while let Some(byte) = self.peek_byte().filter(|byte| *byte != b'}') {
             if byte == b',' {
-                self.sign();
+                self.skip_sign();
                 continue;
             }
             out.push(if members.is_empty() { '{' } else { ',' });
@@ -120,11 +120,11 @@ impl<'a> Reading<'a> {
             push_spelled(name, out)?;
             out.push(':');
             self.skip_blanks();
-            self.sign();
-            self.value(depth, out)?;
-            members.push((unescaped(name)?, from..out.len() - begin));
+            self.skip_sign();
+            self.read_value(depth, out)?;
+            members.push((unescape_string(name)?, from..out.len() - begin));
         }
-        self.sign();
+        self.skip_sign();
         let is_kept = |name: &str| !without.contains(&name);
         let are_in_order =
             |members: &[(Cow<'a, str>, _)]| members.is_sorted_by(|(one, _), (next, _)| one < next);
@@ -155,7 +155,7 @@ impl<'a> Reading<'a> {
     fn read_string(&mut self) -> &'a str {
         let start = self.at;
         self.at += 1;
-        while let Some(byte) = self.peek() {
+        while let Some(byte) = self.peek_byte() {
             // An escaped quote does not end the string.
             self.at += if byte == b'\\' { 2 } else { 1 };
             if byte == b'"' {
@@ -180,7 +180,7 @@ impl<'a> Reading<'a> {
 /// string without escapes has one.
 fn push_spelled(string: &str, out: &mut String) -> Result<(), Refusal> {
     if string.contains('\\') {
-        let spelled = serde_json::to_string(&*unescaped(string)?);
+        let spelled = serde_json::to_string(&*unescape_string(string)?);
         out.push_str(&spelled.map_err(|error| json_refusal(&error))?);
     } else {
         out.push_str(string);
@@ -189,7 +189,7 @@ fn push_spelled(string: &str, out: &mut String) -> Result<(), Refusal> {
 }
 
 /// Returns the text of a string that is given with quotes.
-fn unescaped(string: &str) -> Result<Cow<'_, str>, Refusal> {
+fn unescape_string(string: &str) -> Result<Cow<'_, str>, Refusal> {
     if string.contains('\\') {
         let text: Result<String, _> = serde_json::from_str(string);
         return text.map(Cow::Owned).map_err(|error| json_refusal(&error));

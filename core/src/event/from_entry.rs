@@ -60,7 +60,7 @@ impl Event {
 
     /// Returns the event of a fragment of any form.
     pub(super) fn from_any_entry(fragment: &str) -> Result<Self, XmlError> {
-        let mut reading = Reading {
+        let mut reading = EntryReader {
             tokens: Tokens::new(fragment)?,
             event: Self::default(),
             left: UNFOLDED_BYTES_MIN.max(UNFOLDED_PER_BYTE_MAX.saturating_mul(fragment.len())),
@@ -69,10 +69,10 @@ impl Event {
             Some(Token::Start(entry)) => reading.base_inside(None, &entry)?,
             _ => None,
         };
-        while let Some(child) = reading.child()? {
+        while let Some(child) = reading.next_child()? {
             if child.namespace == *ATOM {
                 let base = reading.base_inside(base.as_ref(), &child)?;
-                reading.read(&child, base.as_ref())?;
+                reading.read_child(&child, base.as_ref())?;
             } else {
                 reading.tokens.skip()?;
             }
@@ -82,9 +82,9 @@ impl Event {
 }
 
 /// Absolute base of relative references (rule A-4), if there is one.
-type Base = Option<Arc<Url>>;
+type BaseUrl = Option<Arc<Url>>;
 
-struct Reading<'a> {
+struct EntryReader<'a> {
     tokens: Tokens<'a>,
     event: Event,
     /// Allowance of bytes from outside the entry's own text: bases and declarations that are
@@ -100,26 +100,26 @@ enum Markup {
     Text(String),
 }
 
-impl<'a> Reading<'a> {
-    fn read(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
+impl<'a> EntryReader<'a> {
+    fn read_child(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         match tag.local {
             // A later element of the same name wins; foreign entries may repeat one.
-            "id" => self.event.id = Some(self.text()?),
-            "title" => self.event.title = Some(self.text()?),
-            "updated" => self.event.updated = Some(self.text()?),
-            "published" => self.event.published = Some(self.text()?),
-            "summary" => self.event.summary = Some(self.text()?),
+            "id" => self.event.id = Some(self.read_text()?),
+            "title" => self.event.title = Some(self.read_text()?),
+            "updated" => self.event.updated = Some(self.read_text()?),
+            "published" => self.event.published = Some(self.read_text()?),
+            "summary" => self.event.summary = Some(self.read_text()?),
             "author" => self.read_author(base)?,
             "category" => self.read_category(tag)?,
-            "link" => self.link(tag, base)?,
-            "content" => self.content(tag, base)?,
+            "link" => self.read_link(tag, base)?,
+            "content" => self.read_content(tag, base)?,
             _ => self.tokens.skip()?,
         }
         Ok(())
     }
 
     /// Subtracts bytes from the allowance before they are written out.
-    fn unfold(&mut self, bytes: usize) -> Result<(), XmlError> {
+    fn allow_bytes(&mut self, bytes: usize) -> Result<(), XmlError> {
         let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let detail =
                 "its bases and declarations, written out, are many times as long as the entry";
@@ -138,18 +138,22 @@ impl<'a> Reading<'a> {
             return Ok(reference);
         };
         // A short reference under a long base grows with each use.
-        self.unfold(base.as_str().len())?;
+        self.allow_bytes(base.as_str().len())?;
         Ok(base.join(&reference).map_or(reference, String::from))
     }
 
     /// Returns the base that applies inside `tag`.
-    fn base_inside(&mut self, outer: Option<&Arc<Url>>, tag: &Tag<'_>) -> Result<Base, XmlError> {
+    fn base_inside(
+        &mut self,
+        outer: Option<&Arc<Url>>,
+        tag: &Tag<'_>,
+    ) -> Result<BaseUrl, XmlError> {
         let Some(own) = tag.value("xml:base")? else {
             return Ok(outer.cloned());
         };
         let joined = match outer {
             Some(outer) => {
-                self.unfold(outer.as_str().len())?;
+                self.allow_bytes(outer.as_str().len())?;
                 outer.join(&own)
             }
             None => Url::parse(&own),
@@ -158,7 +162,7 @@ impl<'a> Reading<'a> {
         Ok(joined.ok().map(Arc::new))
     }
 
-    fn child(&mut self) -> Result<Option<Tag<'a>>, XmlError> {
+    fn next_child(&mut self) -> Result<Option<Tag<'a>>, XmlError> {
         loop {
             match self.tokens.read()? {
                 Some(Token::Start(tag)) => return Ok(Some(tag)),
@@ -169,7 +173,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns all character data up to the end of the current element.
-    fn text(&mut self) -> Result<String, XmlError> {
+    fn read_text(&mut self) -> Result<String, XmlError> {
         let mut text = String::new();
         let mut depth = 0_usize;
         loop {
@@ -188,15 +192,15 @@ impl<'a> Reading<'a> {
             uri: None,
             email: None,
         };
-        while let Some(child) = self.child()? {
+        while let Some(child) = self.next_child()? {
             match child.local {
-                "name" if child.namespace == *ATOM => person.name = self.text()?,
+                "name" if child.namespace == *ATOM => person.name = self.read_text()?,
                 "uri" if child.namespace == *ATOM => {
                     let base = self.base_inside(base, &child)?;
-                    let uri = self.text()?;
+                    let uri = self.read_text()?;
                     person.uri = Some(self.absolute_url(uri, base.as_ref())?);
                 }
-                "email" if child.namespace == *ATOM => person.email = Some(self.text()?),
+                "email" if child.namespace == *ATOM => person.email = Some(self.read_text()?),
                 _ => self.tokens.skip()?,
             }
         }
@@ -238,7 +242,7 @@ impl<'a> Reading<'a> {
         self.tokens.skip()
     }
 
-    fn link(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
+    fn read_link(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let link = Link {
             rel: owned_attribute(tag, "rel")?,
             href: self.absolute_url(owned_attribute(tag, "href")?.unwrap_or_default(), base)?,
@@ -251,7 +255,7 @@ impl<'a> Reading<'a> {
         self.tokens.skip()
     }
 
-    fn content(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
+    fn read_content(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let kind = owned_attribute(tag, "type")?;
         if let Some(source) = owned_attribute(tag, "src")? {
             let href = self.absolute_url(source, base)?;
@@ -272,7 +276,7 @@ impl<'a> Reading<'a> {
                 Markup::Text(text) => ("text".into(), to_json(&text)),
             }
         } else {
-            content_of_text(kind, &self.text()?)
+            content_of_text(kind, &self.read_text()?)
         };
         self.event.content = Some(content);
         self.event.kind = Some(kind);
@@ -299,10 +303,10 @@ impl<'a> Reading<'a> {
                         let scope = self.tokens.in_scope();
                         scope.map(|(prefix, uri)| (prefix, uri.clone())).collect()
                     });
-                    text.push_str(&self.text()?);
+                    text.push_str(&self.read_text()?);
                     if let Some(scope) = scope {
                         // The declarations are written onto the element, so they count before that.
-                        self.unfold(scope.iter().map(|(_, uri)| uri.len()).sum())?;
+                        self.allow_bytes(scope.iter().map(|(_, uri)| uri.len()).sum())?;
                         let end = self.tokens.position();
                         first = Some(outline(self.tokens.text(), &tag, end, &scope));
                     }

@@ -13,14 +13,14 @@ use crate::limits::BATCH_ENTRIES_MAX;
 /// Items of an array, at most one more than a request may have, so that the caller can notice the
 /// excess.
 #[derive(Debug)]
-pub(super) struct Listed<'a>(pub(super) Vec<&'a RawValue>);
+pub(super) struct BoundedItems<'a>(pub(super) Vec<&'a RawValue>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BoundedItems<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Items;
 
         impl<'de> Visitor<'de> for Items {
-            type Value = Listed<'de>;
+            type Value = BoundedItems<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an event (an object) or an array of events")
@@ -35,7 +35,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
                         listed.push(item);
                     }
                 }
-                Ok(Listed(listed))
+                Ok(BoundedItems(listed))
             }
         }
 

@@ -88,14 +88,14 @@ pub(super) struct Plain<'f> {
     /// URLs of links to the entry's page.
     pages: Vec<&'f str>,
     summary: Option<&'f str>,
-    content: Option<Content<'f>>,
+    content: Option<ContentText<'f>>,
     /// Length of the fragment.
     bytes: usize,
 }
 
 /// Text of a content element.
 #[derive(Clone, Copy, Debug)]
-enum Content<'f> {
+enum ContentText<'f> {
     Text(&'f str),
     Json(&'f str),
 }
@@ -138,9 +138,9 @@ impl<'f> Plain<'f> {
                 let (text, rest) = read_text(inside, "</content>")?;
                 let is_json = tag.ends_with("json\"");
                 self.content = Some(if is_json {
-                    Content::Json(text)
+                    ContentText::Json(text)
                 } else {
-                    Content::Text(text)
+                    ContentText::Text(text)
                 });
                 return Some(rest);
             }
@@ -164,13 +164,13 @@ impl<'f> Plain<'f> {
 
     /// Returns the entry as an event.
     pub(super) fn event(self) -> Event {
-        let text = |text: &str| unescape(text).unwrap_or_default().into_owned();
+        let text = |text: &str| unescape_text(text).unwrap_or_default().into_owned();
         let (kind, content) = match self.content {
             None => (None, None),
             Some(content) => {
                 let (kind, raw) = match content {
-                    Content::Text(raw) => ("text", raw),
-                    Content::Json(raw) => (TEXT_JSON, raw),
+                    ContentText::Text(raw) => ("text", raw),
+                    ContentText::Json(raw) => (TEXT_JSON, raw),
                 };
                 let (kind, content) = content_of_text(kind.into(), &text(raw));
                 (Some(kind), Some(content))
@@ -210,8 +210,8 @@ impl<'f> Plain<'f> {
         feed: Option<&str>,
         position: Option<Position>,
     ) -> Option<String> {
-        let mut out = Line(String::with_capacity(self.bytes + LINE_BYTES));
-        out.text("id", self.id.filter(|id| !id.trim().is_empty())?);
+        let mut out = JsonWriter(String::with_capacity(self.bytes + LINE_BYTES));
+        out.push_text("id", self.id.filter(|id| !id.trim().is_empty())?);
         let texts = [
             ("title", self.title),
             ("updated", self.updated),
@@ -220,44 +220,45 @@ impl<'f> Plain<'f> {
         ];
         for (name, text) in texts {
             if let Some(text) = text {
-                out.text(name, text);
+                out.push_text(name, text);
             }
         }
-        out.list("categories", &self.categories, push_string);
-        out.list("links", &self.pages, |url, out| {
+        out.push_list("categories", &self.categories, push_string);
+        out.push_list("links", &self.pages, |url, out| {
             out.push_str("{\"rel\":\"alternate\",\"href\":");
             push_string(url, out);
             out.push_str(",\"type\":\"text/html\"}");
         });
         if let Some(text) = self.summary {
-            out.text("summary", text);
+            out.push_text("summary", text);
         }
         match self.content {
             None => {}
-            Some(Content::Text(text)) => {
-                out.member("type").push_str("\"text\"");
-                out.text("content", text);
+            Some(ContentText::Text(text)) => {
+                out.begin_member("type").push_str("\"text\"");
+                out.push_text("content", text);
             }
-            Some(Content::Json(text)) => {
-                let text = unescape(text)?;
+            Some(ContentText::Json(text)) => {
+                let text = unescape_text(text)?;
                 if text.contains('\n') {
                     return None;
                 }
                 let json: &RawValue = serde_json::from_str(text.trim()).ok()?;
-                out.member("type").push_str("\"application/json\"");
-                out.member("content").push_str(json.get());
+                out.begin_member("type").push_str("\"application/json\"");
+                out.begin_member("content").push_str(json.get());
             }
         }
         if let Some(document) = document {
-            push_string(document, out.member("document"));
+            push_string(document, out.begin_member("document"));
         }
         if let Some(position) = position {
-            out.member("position").push_str(&position.0.to_string());
+            out.begin_member("position")
+                .push_str(&position.0.to_string());
         }
         if let Some(feed) = feed {
-            push_string(feed, out.member("feed"));
+            push_string(feed, out.begin_member("feed"));
         }
-        Some(out.finish())
+        Some(out.into_json())
     }
 }
 
@@ -266,11 +267,11 @@ const LINE_BYTES: usize = 128;
 
 /// A JSON object being written.
 #[derive(Debug)]
-struct Line(String);
+struct JsonWriter(String);
 
-impl Line {
+impl JsonWriter {
     /// Begins a member, and returns the place for the value.
-    fn member(&mut self, name: &str) -> &mut String {
+    fn begin_member(&mut self, name: &str) -> &mut String {
         let out = &mut self.0;
         out.push(if out.is_empty() { '{' } else { ',' });
         out.push('"');
@@ -280,19 +281,19 @@ impl Line {
     }
 
     /// Writes a text that stands as in the fragment.
-    fn text(&mut self, name: &str, text: &str) {
-        let out = self.member(name);
-        match unescape(text) {
+    fn push_text(&mut self, name: &str, text: &str) {
+        let out = self.begin_member(name);
+        match unescape_text(text) {
             Some(text) => push_string(&text, out),
             None => push_string(text, out),
         }
     }
 
     /// Writes a list, but no member for an empty one.
-    fn list(&mut self, name: &str, items: &[&str], push: impl Fn(&str, &mut String)) {
+    fn push_list(&mut self, name: &str, items: &[&str], push: impl Fn(&str, &mut String)) {
         for (index, item) in items.iter().enumerate() {
             let out = if index == 0 {
-                self.member(name)
+                self.begin_member(name)
             } else {
                 &mut self.0
             };
@@ -304,7 +305,7 @@ impl Line {
         }
     }
 
-    fn finish(mut self) -> String {
+    fn into_json(mut self) -> String {
         self.0.push('}');
         self.0
     }
@@ -327,13 +328,13 @@ fn push_string(text: &str, out: &mut String) {
 fn read_text<'f>(inside: &'f str, end: &str) -> Option<(&'f str, &'f str)> {
     let (text, _) = inside.split_once('<')?;
     let rest = inside.get(text.len()..)?.strip_prefix(end)?;
-    unescape(text)?;
+    unescape_text(text)?;
     Some((text, rest))
 }
 
 /// Returns a text with characters in place of references, or `None` if there is another reference
 /// than those to XML's own entities.
-fn unescape(text: &str) -> Option<Cow<'_, str>> {
+fn unescape_text(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('&') {
         return Some(text.into());
     }

@@ -365,7 +365,7 @@ fn both_drafts(event: &Event) -> (Option<String>, Option<String>) {
         format!("{draft:?}")
     };
     let atom = event.to_atom().unwrap();
-    let gate = scanned(&atom).ok();
+    let gate = draft_of_atom(&atom).ok();
     (plain_draft(event, atom).ok().map(shown), gate.map(shown))
 }
 

@@ -10,7 +10,7 @@ use crate::{
 /// A feed, and what a log would know of it.
 struct Feed {
     state: FeedState,
-    known: HashMap<EntryId, Known>,
+    known: HashMap<EntryId, KnownEntry>,
     defaults: Arc<Defaults>,
     now: Timestamp,
 }
@@ -70,7 +70,7 @@ impl Feed {
             } = change
             {
                 let outcome = plan.results.iter().find(|outcome| outcome.id == *id);
-                let known = Known {
+                let known = KnownEntry {
                     at: *at,
                     document: outcome.unwrap().document,
                     sent: *sent,

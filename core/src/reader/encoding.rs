@@ -29,7 +29,7 @@ const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
 pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
     let marked = Encoding::for_bom(&body).map(|(encoding, _)| encoding);
     let told = || charset.and_then(|label| Encoding::for_label(label.as_bytes()));
-    let declared = || declared(&body).and_then(Encoding::for_label);
+    let declared = || declared_encoding(&body).and_then(Encoding::for_label);
     let encoding = marked.or_else(told).or_else(declared).unwrap_or(UTF_8);
     if encoding == UTF_8 {
         // Without the mark, a later call without the charset would trust the declaration.
@@ -46,7 +46,7 @@ pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
 }
 
 /// Returns the encoding in the XML declaration, if there is one.
-fn declared(body: &[u8]) -> Option<&[u8]> {
+fn declared_encoding(body: &[u8]) -> Option<&[u8]> {
     // UTF-16 without a mark does not match, and counts as UTF-8.
     let start = body.get(..DECLARATION_BYTES_MAX.min(body.len()))?;
     let start = start.strip_prefix(b"<?xml")?;

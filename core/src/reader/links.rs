@@ -35,7 +35,7 @@ const TARGET_CHARACTERS_MAX: usize = 200;
 
 /// Feed-level link of a document, or a link of the header fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct DocumentLink {
     /// The relation, in lower case: a registered name or an IRI (rule A-5).
     pub rel: String,
     /// Absolute URL of the target, without a fragment, which no server ever sees.
@@ -131,7 +131,7 @@ impl fmt::Display for FeedFault {
 /// Links of a document that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    pub(super) sound: Vec<Link>,
+    pub(super) sound: Vec<DocumentLink>,
     pub(super) broken: Vec<BrokenLink>,
     /// A bit for each relation of [`FOLLOWED`] that has a sound link.
     followed: u16,
@@ -142,7 +142,7 @@ impl Links {
     /// absolute target is sound.
     pub(super) fn add(&mut self, rel: String, base: Option<&Url>, href: Option<&str>) {
         let followed = FOLLOWED.iter().position(|followed| *followed == rel);
-        let Some(url) = href.and_then(|href| target(base, href, followed.is_some())) else {
+        let Some(url) = href.and_then(|href| link_target(base, href, followed.is_some())) else {
             return self.add_broken(rel, href);
         };
         // `FOLLOWED` has fewer than 16 relations, so that each has a bit.
@@ -150,7 +150,7 @@ impl Links {
         // A link that a walk needs may stand behind any number of others.
         let is_needed = bit & !self.followed != 0;
         if self.sound.len() < DOCUMENT_LINKS_MAX || is_needed {
-            self.sound.push(Link { rel, url });
+            self.sound.push(DocumentLink { rel, url });
         }
         self.followed |= bit;
     }
@@ -183,7 +183,7 @@ pub(super) fn relation(text: &str) -> String {
 /// Returns a reference as a URL without the fragment; without a base, only an absolute one. `None`
 /// if the reference is no URL, is longer than [`LINK_BYTES_MAX`], or is to be followed and leads
 /// out of the web.
-fn target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
+fn link_target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
     let mut url = resolve(base, reference)?;
     url.set_fragment(None);
     // Documents in files link to files.
@@ -206,12 +206,12 @@ impl Document {
     pub fn add_link(&mut self, rel: &str, base: &Url, href: &str) {
         let rel = relation(rel);
         let is_followed = FOLLOWED.contains(&rel.as_str());
-        match target(Some(base), href, is_followed) {
+        match link_target(Some(base), href, is_followed) {
             Some(url)
                 if self.links.len() < DOCUMENT_LINKS_MAX
                     || is_followed && self.link(&rel).is_none() =>
             {
-                self.links.push(Link { rel, url });
+                self.links.push(DocumentLink { rel, url });
             }
             Some(_) => {}
             None => add_broken(&mut self.broken_links, rel, Some(href)),

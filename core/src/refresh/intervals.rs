@@ -12,9 +12,9 @@ const LINES_MAX: usize = 1_000;
 
 /// A length of time in the form that people write: `90s`, `18m`, `1h`, `30d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct TimeSpan(pub Duration);
 
-/// The text is no [`Span`].
+/// The text is no [`TimeSpan`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no length of time like 90s, 18m, 1h or 30d")]
 pub struct SpanError(String);
@@ -22,7 +22,7 @@ pub struct SpanError(String);
 /// Units of a span, and their seconds.
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = SpanError;
 
     fn from_str(text: &str) -> Result<Self, SpanError> {
@@ -43,7 +43,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let divides = |(_, of): &(char, u64)| seconds >= *of && seconds.is_multiple_of(*of);
@@ -54,7 +54,7 @@ impl fmt::Display for Span {
 
 /// One line of a table: an item is refreshed at this interval until the item has this age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct IntervalLine {
     /// Age from which on the next line counts.
     pub until: Duration,
     /// Time between two refreshes.
@@ -64,7 +64,7 @@ pub struct Line {
 /// A table of intervals by age (TU-3). Each line counts from the age of the line before, inclusive,
 /// to the line's own age, exclusive. An item with the last line's age has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Intervals(Vec<Line>);
+pub struct Intervals(Vec<IntervalLine>);
 
 /// The lines are no table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,10 +74,10 @@ pub enum IntervalsError {
     #[error("a table of intervals has 1 to {LINES_MAX} lines, not {0}")]
     Count(usize),
     /// Two lines end at the same age, or one at the age of zero.
-    #[error("two intervals end at the age of {}, or one does at its beginning", Span(*.0))]
+    #[error("two intervals end at the age of {}, or one does at its beginning", TimeSpan(*.0))]
     Age(Duration),
     /// An interval is less than a second.
-    #[error("the interval up to the age of {} is less than a second", Span(*.0))]
+    #[error("the interval up to the age of {} is less than a second", TimeSpan(*.0))]
     Interval(Duration),
 }
 
@@ -85,7 +85,7 @@ impl Default for Intervals {
     /// Up to 18 minutes of age every 2 minutes, to 1 hour every 5 minutes, to 1 day every hour, to
     /// 7 days every 6 hours, to 30 days every day.
     fn default() -> Self {
-        let minutes = |until: u64, interval: u64| Line {
+        let minutes = |until: u64, interval: u64| IntervalLine {
             until: Duration::from_secs(until * 60),
             interval: Duration::from_secs(interval * 60),
         };
@@ -105,7 +105,7 @@ impl Intervals {
     /// # Errors
     ///
     /// If the lines are none, too many, or two of them end at the same age.
-    pub fn new(mut lines: Vec<Line>) -> Result<Self, IntervalsError> {
+    pub fn new(mut lines: Vec<IntervalLine>) -> Result<Self, IntervalsError> {
         if lines.is_empty() || lines.len() > LINES_MAX {
             return Err(IntervalsError::Count(lines.len()));
         }
@@ -124,7 +124,7 @@ impl Intervals {
     }
 
     /// Returns the lines, by age.
-    pub fn lines(&self) -> &[Line] {
+    pub fn lines(&self) -> &[IntervalLine] {
         &self.0
     }
 
@@ -232,7 +232,7 @@ mod tests {
             ("30d", 2_592_000),
             ("0s", 0),
         ] {
-            let span: Span = text.parse().unwrap();
+            let span: TimeSpan = text.parse().unwrap();
             assert_eq!(span.0, Duration::from_secs(seconds));
             assert_eq!(span.to_string(), text);
         }
@@ -249,17 +249,17 @@ mod tests {
             "99999999999999999999d",
             "999999999999999999d",
         ] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            assert!(text.parse::<TimeSpan>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn tables_that_are_none_are_refused() {
-        let line = |until: u64, interval: u64| Line {
+        let line = |until: u64, interval: u64| IntervalLine {
             until: Duration::from_secs(until),
             interval: Duration::from_secs(interval),
         };
-        let refused = |lines: Vec<Line>| Intervals::new(lines).unwrap_err().to_string();
+        let refused = |lines: Vec<IntervalLine>| Intervals::new(lines).unwrap_err().to_string();
         assert_eq!(
             refused(vec![]),
             "a table of intervals has 1 to 1000 lines, not 0"

@@ -18,7 +18,7 @@ const EVENTS: Uuid = Uuid::from_u128(0x9b0f_8d06_b299_5253_a8cc_c973_b26e_4af2);
 
 /// State of an item between two refreshes; the payload of the item's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ItemState {
     /// Microseconds after 1970 at which the item's age is zero.
     pub born: i64,
     /// Microseconds after 1970 at which the item's age is zero once more, because the birth was
@@ -63,7 +63,7 @@ fn is_none(absences: &u32) -> bool {
     *absences == 0
 }
 
-impl State {
+impl ItemState {
     /// Returns the state of an item that was never refreshed.
     pub fn new(birth: Timestamp, now: Timestamp) -> Self {
         Self {
@@ -130,7 +130,7 @@ pub(super) fn age(born: Timestamp, now: Timestamp) -> Duration {
 
 /// Intent of a worker, stored before the worker publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct RefreshNote {
     /// Digest of the value to be published.
     pub digest: Digest,
     /// Whether another worker of the same slot was about to publish something else.
@@ -142,7 +142,7 @@ pub struct Note {
     pub slot: Option<i64>,
 }
 
-impl Note {
+impl RefreshNote {
     /// Returns whether something else than `digest` may be published in the slot yet.
     fn admits_other_than(self, digest: Digest) -> bool {
         self.unsure || self.digest != digest
@@ -151,24 +151,24 @@ impl Note {
 
 /// An item that a worker has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leased {
+pub struct LeasedItem {
     /// Id of the item at the provider.
     pub id: String,
     /// Time for which the refresh was planned. The slot stays through failures and expired leases.
     pub slot: Timestamp,
     /// State of the item before this refresh.
-    pub state: State,
+    pub state: ItemState,
     /// Intent of an earlier worker of this slot, which may have published.
-    pub note: Option<Note>,
+    pub note: Option<RefreshNote>,
 }
 
-impl Leased {
+impl LeasedItem {
     /// Returns the note for a value to be published.
-    pub(super) fn note_of(&self, what: What) -> Note {
+    pub(super) fn note_of(&self, what: EventContent) -> RefreshNote {
         let digest = what.digest();
         let unsure = self.note.is_some_and(|note| note.admits_other_than(digest));
         let slot = Some(self.slot.micros());
-        Note {
+        RefreshNote {
             digest,
             unsure,
             slot,
@@ -188,7 +188,7 @@ pub struct Value {
 
 /// Presence of an item in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ItemPresence {
     /// The answer has the item, with this value.
     Value(Value),
     /// The answer lacks the item.
@@ -199,14 +199,14 @@ pub enum Seen {
 
 /// Content of an event about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventContent {
     /// The answer about the item, with this exact digest.
     Value(Digest),
     /// The end of the item.
     Ended,
 }
 
-impl What {
+impl EventContent {
     /// Returns the digest that stands for the content in notes and ids.
     pub fn digest(self) -> Digest {
         match self {
@@ -218,7 +218,7 @@ impl What {
 
 /// An event to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publication {
+pub struct ItemEvent {
     /// Place of the item in the round.
     pub index: usize,
     /// Id of the item at the provider.
@@ -226,10 +226,10 @@ pub struct Publication {
     /// Slot of the item, which is the event's `updated`.
     pub slot: Timestamp,
     /// Content of the event.
-    pub what: What,
+    pub what: EventContent,
 }
 
-impl Publication {
+impl ItemEvent {
     /// Returns the event's id. The same value of the same slot has the same id, so that a repeat
     /// after a crash is a duplicate.
     pub fn event_id(&self) -> Uuid {
@@ -245,11 +245,11 @@ impl Publication {
 
 /// Event and next refresh of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct ItemDecision {
     /// Content to publish, if there is any.
-    pub publish: Option<What>,
+    pub publish: Option<EventContent>,
     /// Time and state of the next refresh; nothing if the item has ended.
-    pub next: Option<(Timestamp, State)>,
+    pub next: Option<(Timestamp, ItemState)>,
 }
 
 /// Decides about an item.
@@ -258,45 +258,45 @@ pub struct Decision {
 /// of this slot, or of the slot before, may have published something else, or may still be about
 /// to.
 pub fn decide(
-    item: &Leased,
-    seen: Seen,
+    item: &LeasedItem,
+    seen: ItemPresence,
     now: Timestamp,
     intervals: &Intervals,
     floor: Duration,
-) -> Decision {
+) -> ItemDecision {
     let state = &item.state;
     let (publish, after) = match seen {
-        Seen::Value(Value { counted, exact }) => {
+        ItemPresence::Value(Value { counted, exact }) => {
             let is_change = state.last != Some(counted) || item.note.is_some() || state.unsure;
             // An earlier worker with the same value has the same event.
             let unsure = item.note.is_some_and(|note| note.admits_other_than(exact));
-            let after = State {
+            let after = ItemState {
                 last: Some(counted),
                 absences: 0,
                 unsure,
                 ..state.clone()
             };
-            (is_change.then_some(What::Value(exact)), after)
+            (is_change.then_some(EventContent::Value(exact)), after)
         }
-        Seen::Absent if state.absences + 1 >= ABSENCES_MAX => {
-            return Decision {
-                publish: Some(What::Ended),
+        ItemPresence::Absent if state.absences + 1 >= ABSENCES_MAX => {
+            return ItemDecision {
+                publish: Some(EventContent::Ended),
                 next: None,
             };
         }
-        Seen::Unknown => {
+        ItemPresence::Unknown => {
             // Nothing is published now, so the value of an earlier worker of this slot may be out,
             // and the next answer must correct that.
             let unsure = state.unsure || item.note.is_some();
-            let after = State {
+            let after = ItemState {
                 unsure,
                 ..state.clone()
             };
             (None, after)
         }
-        Seen::Absent => {
+        ItemPresence::Absent => {
             let unsure = state.unsure || item.note.is_some();
-            let after = State {
+            let after = ItemState {
                 absences: state.absences + 1,
                 unsure,
                 ..state.clone()
@@ -305,7 +305,7 @@ pub fn decide(
         }
     };
     let next = after.next(item.slot, now, intervals, floor);
-    Decision { publish, next }
+    ItemDecision { publish, next }
 }
 
 #[cfg(test)]
@@ -318,9 +318,9 @@ mod tests {
         Timestamp::from_micros(micros)
     }
 
-    fn item(state: State, note: Option<Note>) -> Leased {
+    fn item(state: ItemState, note: Option<RefreshNote>) -> LeasedItem {
         let slot = at(NOW);
-        Leased {
+        LeasedItem {
             id: "1".to_owned(),
             slot,
             state,
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    fn decided(item: &Leased, seen: Seen) -> Decision {
+    fn decided(item: &LeasedItem, seen: ItemPresence) -> ItemDecision {
         let now = Timestamp::from_micros(NOW + 1_000_000);
         decide(item, seen, now, &Intervals::default(), Duration::ZERO)
     }
@@ -345,45 +345,45 @@ mod tests {
     /// What does not count is no change; where something is published, it is the answer as it came.
     #[test]
     fn only_what_counts_is_a_change() {
-        let state = State {
+        let state = ItemState {
             last: Some(value("a")),
-            ..State::new(at(NOW), at(NOW))
+            ..ItemState::new(at(NOW), at(NOW))
         };
         let seen = |counted, exact| {
             let (counted, exact) = (value(counted), value(exact));
             decided(
                 &item(state.clone(), None),
-                Seen::Value(Value { counted, exact }),
+                ItemPresence::Value(Value { counted, exact }),
             )
             .publish
         };
         assert_eq!(seen("a", "a at noon"), None);
         assert_eq!(
             seen("b", "b at noon"),
-            Some(What::Value(value("b at noon")))
+            Some(EventContent::Value(value("b at noon")))
         );
     }
 
     /// A value that came back is published again where another one may be out.
     #[test]
     fn a_change_is_published_and_what_may_be_out_is_corrected() {
-        let last = |text: &str| State {
+        let last = |text: &str| ItemState {
             last: Some(value(text)),
-            ..State::new(at(NOW), at(NOW))
+            ..ItemState::new(at(NOW), at(NOW))
         };
         let note = |text: &str| {
-            Some(Note {
+            Some(RefreshNote {
                 digest: value(text),
                 unsure: false,
                 slot: None,
             })
         };
-        let unsure = State {
+        let unsure = ItemState {
             unsure: true,
             ..last("a")
         };
         for (state, note, seen, is_published, is_unsure) in [
-            (State::new(at(NOW), at(NOW)), None, "a", true, false),
+            (ItemState::new(at(NOW), at(NOW)), None, "a", true, false),
             (last("a"), None, "a", false, false),
             (last("a"), None, "b", true, false),
             (last("a"), note("b"), "a", true, true),
@@ -392,8 +392,8 @@ mod tests {
             (unsure, None, "a", true, false),
         ] {
             let case = format!("{state:?} {note:?} {seen}");
-            let decision = decided(&item(state, note), Seen::Value(both(seen)));
-            let published = is_published.then_some(What::Value(value(seen)));
+            let decision = decided(&item(state, note), ItemPresence::Value(both(seen)));
+            let published = is_published.then_some(EventContent::Value(value(seen)));
             assert_eq!(decision.publish, published, "{case}");
             let (_, after) = decision.next.unwrap();
             assert_eq!(
@@ -407,33 +407,36 @@ mod tests {
     /// Another worker finds the slot of the events that may be out, whatever slot the job has.
     #[test]
     fn a_note_has_the_slot_of_its_event() {
-        let noted = item(State::new(at(NOW), at(NOW)), None).note_of(What::Ended);
+        let noted = item(ItemState::new(at(NOW), at(NOW)), None).note_of(EventContent::Ended);
         assert_eq!(noted.slot, Some(NOW));
         let text = serde_json::to_string(&noted).unwrap();
-        assert_eq!(serde_json::from_str::<Note>(&text).unwrap(), noted);
+        assert_eq!(serde_json::from_str::<RefreshNote>(&text).unwrap(), noted);
         // An earlier version wrote none.
         let digest = noted.digest;
         let earlier = format!("{{\"digest\":\"{digest}\"}}");
-        assert_eq!(serde_json::from_str::<Note>(&earlier).unwrap().slot, None);
+        assert_eq!(
+            serde_json::from_str::<RefreshNote>(&earlier).unwrap().slot,
+            None
+        );
     }
 
     /// TU-D11: three answers in a row without an item end it, and one with it begins anew.
     #[test]
     fn an_item_ends_with_its_third_absence() {
-        let mut state = State::new(at(NOW), at(NOW));
+        let mut state = ItemState::new(at(NOW), at(NOW));
         for absences in 1..3 {
-            let decision = decided(&item(state, None), Seen::Absent);
+            let decision = decided(&item(state, None), ItemPresence::Absent);
             assert_eq!(decision.publish, None);
             state = decision.next.unwrap().1;
             assert_eq!(state.absences, absences);
         }
-        let back = decided(&item(state.clone(), None), Seen::Value(both("a")));
+        let back = decided(&item(state.clone(), None), ItemPresence::Value(both("a")));
         assert_eq!(back.next.unwrap().1.absences, 0);
-        let ended = Decision {
-            publish: Some(What::Ended),
+        let ended = ItemDecision {
+            publish: Some(EventContent::Ended),
             next: None,
         };
-        assert_eq!(decided(&item(state, None), Seen::Absent), ended);
+        assert_eq!(decided(&item(state, None), ItemPresence::Absent), ended);
     }
 
     /// A clock that leaps for the time of one refresh ends nothing; one that shows the same at two
@@ -443,8 +446,8 @@ mod tests {
         let (day, years) = (86_400_000_000, 72 * 365 * 86_400_000_000);
         let intervals = Intervals::default();
         let next =
-            |state: State, slot, now| state.next(at(slot), at(now), &intervals, Duration::ZERO);
-        let born = State::new(at(NOW), at(NOW));
+            |state: ItemState, slot, now| state.next(at(slot), at(now), &intervals, Duration::ZERO);
+        let born = ItemState::new(at(NOW), at(NOW));
         let (due, state) = next(born, NOW + day, NOW + years).unwrap();
         assert_eq!(due, at(NOW + years + day), "the longest interval");
         // The clock is right again, and the slot is not.
@@ -461,18 +464,18 @@ mod tests {
     #[test]
     fn a_birth_that_is_still_to_come_counts_once_it_comes() {
         let (hour, intervals) = (3_600_000_000, Intervals::default());
-        let next = |state: State, now| {
+        let next = |state: ItemState, now| {
             let (due, state) = state
                 .next(at(now), at(now), &intervals, Duration::ZERO)
                 .unwrap();
             (due.micros() - now, state)
         };
-        let (minutes, state) = next(State::new(at(NOW), at(5)), 5);
+        let (minutes, state) = next(ItemState::new(at(NOW), at(5)), 5);
         assert_eq!(minutes, hour / 30);
         let (minutes, state) = next(state, NOW + hour / 2);
         assert_eq!((minutes, state.born, state.birth), (hour / 12, NOW, None));
         // Until one that is announced, its age is that of the announcement.
-        let state = State::new(at(NOW + 9 * hour), at(NOW));
+        let state = ItemState::new(at(NOW + 9 * hour), at(NOW));
         let (hours, state) = next(state, NOW + 8 * hour);
         assert_eq!(hours, hour);
         assert_eq!(next(state, NOW + 9 * hour).0, hour / 30);
@@ -482,11 +485,11 @@ mod tests {
     #[test]
     fn a_long_wait_is_kept() {
         let (day, intervals) = (Duration::from_hours(24), Intervals::default());
-        let next = |state: State, floor| {
+        let next = |state: ItemState, floor| {
             let (now, slot) = (at(NOW), at(NOW));
             state.next(slot, now, &intervals, floor).unwrap().1
         };
-        let state = next(State::new(at(NOW), at(NOW)), day);
+        let state = next(ItemState::new(at(NOW), at(NOW)), day);
         assert_eq!((state.wait, state.wait_max(&intervals)), (0, day));
         let state = next(state, day * 9);
         assert!(state.wait_max(&intervals) >= day * 9);
@@ -497,11 +500,11 @@ mod tests {
     /// Python's uuid.)
     #[test]
     fn golden_event_id() {
-        let event = Publication {
+        let event = ItemEvent {
             index: 0,
             id: "9007199254740993".to_owned(),
             slot: Timestamp::from_micros(NOW),
-            what: What::Value(value("a")),
+            what: EventContent::Value(value("a")),
         };
         assert_eq!(
             event.event_id().to_string(),
@@ -512,9 +515,9 @@ mod tests {
     /// The payload is read by later versions.
     #[test]
     fn the_state_has_a_short_form() {
-        let state = State::new(at(NOW), at(NOW));
+        let state = ItemState::new(at(NOW), at(NOW));
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(text, "{\"born\":1767225600000000}");
-        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+        assert_eq!(serde_json::from_str::<ItemState>(&text).unwrap(), state);
     }
 }

@@ -19,7 +19,10 @@ use std::{
 
 use super::{
     Intervals,
-    item::{Decision, Leased, Note, Publication, Seen, State, Value, age, decide},
+    item::{
+        ItemDecision, ItemEvent, ItemPresence, ItemState, LeasedItem, RefreshNote, Value, age,
+        decide,
+    },
 };
 use crate::timestamp::Timestamp;
 
@@ -49,7 +52,7 @@ const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
 
 /// Circumstances of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'r> {
+pub struct RoundRequest<'r> {
     /// Name of the credential that made the request.
     pub credential: &'r str,
     /// Number of all credentials.
@@ -78,26 +81,26 @@ pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter
 
 /// Next step of a worker with a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RoundStep {
     /// Reserve one request of a credential, and ask the provider for these distinct ids.
     Ask(Vec<String>),
     /// Store these notes durably, by place in the batch.
-    Note(Vec<(usize, Note)>),
-    /// Publish these events, and report the refused ones to [`Round::published`].
-    Publish(Vec<Publication>),
+    Note(Vec<(usize, RefreshNote)>),
+    /// Publish these events, and report the refused ones to [`RefreshRound::published`].
+    Publish(Vec<ItemEvent>),
     /// Finish all jobs that are still held, by place in the batch.
-    Finish(Vec<(usize, Ending)>),
+    Finish(Vec<(usize, JobEnding)>),
 }
 
 /// How a job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum JobEnding {
     /// The job comes again, for the next refresh of the item.
     Again {
         /// Slot of the next refresh.
         due: Timestamp,
         /// State of the item after this refresh.
-        state: State,
+        state: ItemState,
     },
     /// The item of the job has ended.
     Done,
@@ -111,7 +114,7 @@ pub enum Ending {
 /// How the provider has answered a worker so far. A worker passes the standing on from round to
 /// round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ProviderStanding {
     /// Time of the last answer with an item, by credential.
     answered: HashMap<String, Timestamp>,
     /// Failed requests and rounds without an answer in a row.
@@ -122,7 +125,7 @@ pub struct Standing {
     passed: usize,
 }
 
-impl Standing {
+impl ProviderStanding {
     /// Returns whether a refusal means the refused item: there was an answer a short time ago.
     fn is_trusted(&self, now: Timestamp, span: Duration) -> bool {
         self.answered
@@ -131,7 +134,7 @@ impl Standing {
     }
 
     /// Takes an answer to a request of `items` items. The next request may ask for more.
-    fn raise(&mut self, items: usize) {
+    fn raise_size(&mut self, items: usize) {
         self.failures = 0;
         self.passed = 0;
         self.limit = self.limit.map(|limit| limit.max(items.saturating_mul(2)));
@@ -139,7 +142,7 @@ impl Standing {
 
     /// Takes a request of `items` items that nothing answered. The next request is for fewer, so
     /// that some request has no item at fault.
-    fn lower(&mut self, items: usize) {
+    fn lower_size(&mut self, items: usize) {
         self.limit = Some((items / 2).max(1));
     }
 }
@@ -152,7 +155,7 @@ fn is_within(instant: Timestamp, now: Timestamp, span: Duration) -> bool {
 
 /// Where a round stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RoundPhase {
     Asking,
     Noting,
     Publishing,
@@ -162,9 +165,9 @@ enum Phase {
 
 /// Decision about an item of the batch.
 #[derive(Clone, Debug)]
-enum Fate {
+enum ItemFate {
     Open,
-    Decided(Decision),
+    Decided(ItemDecision),
     Failed(String),
     /// The provider answers nothing.
     Later,
@@ -183,12 +186,12 @@ struct Alone {
 
 /// One batch of items.
 #[derive(Clone, Debug)]
-pub struct Round {
-    items: Vec<Leased>,
-    fates: Vec<Fate>,
+pub struct RefreshRound {
+    items: Vec<LeasedItem>,
+    fates: Vec<ItemFate>,
     /// Parts of the batch that are not answered; the first one is asked for next.
     parts: VecDeque<Range<usize>>,
-    phase: Phase,
+    phase: RoundPhase,
     alone: Vec<Alone>,
     /// Credentials that were accepted in the round.
     accepted: HashSet<String>,
@@ -202,19 +205,19 @@ pub struct Round {
     tries: u32,
     /// Forbidden requests for the first part.
     forbidden: usize,
-    standing: Standing,
+    standing: ProviderStanding,
     /// Time for which items are given back.
     later: Duration,
 }
 
-impl Round {
+impl RefreshRound {
     /// Begins with a batch, whose ids are distinct. `standing` is that of the worker's round
     /// before.
-    pub fn new(items: Vec<Leased>, standing: Standing) -> Self {
+    pub fn new(items: Vec<LeasedItem>, standing: ProviderStanding) -> Self {
         let mut round = Self {
-            fates: vec![Fate::Open; items.len()],
+            fates: vec![ItemFate::Open; items.len()],
             parts: VecDeque::new(),
-            phase: Phase::Asking,
+            phase: RoundPhase::Asking,
             alone: Vec::new(),
             accepted: HashSet::new(),
             has_shown: false,
@@ -232,42 +235,45 @@ impl Round {
         let begin = passed.checked_rem(all).unwrap_or(0);
         let parts = [begin..all, 0..begin].into_iter();
         round.parts.extend(parts.filter(|part| !part.is_empty()));
-        round.advance();
+        round.advance_phase();
         round
     }
 
     /// Returns the provider's standing, for the worker's next round.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> ProviderStanding {
         self.standing.clone()
     }
 
     /// Returns the next step; nothing if the round is over. The worker reports the outcome by the
     /// method that is named after the step.
-    pub fn step(&self) -> Option<Step> {
+    pub fn step(&self) -> Option<RoundStep> {
         match self.phase {
-            Phase::Asking => {
-                let items = self.items.get(self.part()?).unwrap_or_default();
-                Some(Step::Ask(
+            RoundPhase::Asking => {
+                let items = self.items.get(self.next_part()?).unwrap_or_default();
+                Some(RoundStep::Ask(
                     items.iter().map(|item| item.id.clone()).collect(),
                 ))
             }
-            Phase::Noting => {
-                let note = |event: Publication| {
+            RoundPhase::Noting => {
+                let note = |event: ItemEvent| {
                     let item = self.items.get(event.index)?;
                     Some((event.index, item.note_of(event.what)))
                 };
-                Some(Step::Note(
-                    self.publications().into_iter().filter_map(note).collect(),
+                Some(RoundStep::Note(
+                    self.due_publications()
+                        .into_iter()
+                        .filter_map(note)
+                        .collect(),
                 ))
             }
-            Phase::Publishing => Some(Step::Publish(self.publications())),
-            Phase::Finishing => Some(Step::Finish(self.endings())),
-            Phase::Over => None,
+            RoundPhase::Publishing => Some(RoundStep::Publish(self.due_publications())),
+            RoundPhase::Finishing => Some(RoundStep::Finish(self.item_endings())),
+            RoundPhase::Over => None,
         }
     }
 
     /// Returns the items of the next request, by place.
-    fn part(&self) -> Option<Range<usize>> {
+    fn next_part(&self) -> Option<Range<usize>> {
         let Range { start, end } = self.parts.front()?.clone();
         let limit = self.standing.limit.unwrap_or(usize::MAX);
         Some(start..end.min(start.saturating_add(limit)))
@@ -275,7 +281,7 @@ impl Round {
 
     /// Takes the items of the next request out of the parts that are not answered.
     fn take_part(&mut self) -> Option<Range<usize>> {
-        let part = self.part()?;
+        let part = self.next_part()?;
         if let Some(first) = self.parts.pop_front()
             && part.end < first.end
         {
@@ -288,7 +294,7 @@ impl Round {
 
     /// Returns whether a status means one of the items or the request, and not the provider or the
     /// credential.
-    fn is_refusal(&self, status: u16, request: &Request<'_>) -> bool {
+    fn is_refusal(&self, status: u16, request: &RoundRequest<'_>) -> bool {
         match status {
             // Either the credential may not see an item, or the provider does not accept the
             // credential at all. The provider accepts a credential that was accepted just before,
@@ -316,18 +322,18 @@ impl Round {
     /// the provider wants no other request for these items.
     pub fn asked(
         &mut self,
-        request: &Request<'_>,
+        request: &RoundRequest<'_>,
         mut found: HashMap<String, Value>,
         floor: Duration,
     ) {
-        let Request { now, intervals, .. } = *request;
+        let RoundRequest { now, intervals, .. } = *request;
         let Some(part) = self.take_part() else {
             return;
         };
         let credential = request.credential.to_owned();
         self.accepted.insert(credential.clone());
         self.refusals = 0;
-        self.standing.raise(part.len());
+        self.standing.raise_size(part.len());
         let asked = self.items.get(part.clone()).unwrap_or_default();
         let is_empty = asked.iter().all(|item| !found.contains_key(&item.id));
         if !is_empty {
@@ -338,14 +344,14 @@ impl Round {
         for index in part {
             if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index)) {
                 let seen = match found.remove(&item.id) {
-                    Some(value) => Seen::Value(value),
+                    Some(value) => ItemPresence::Value(value),
                     // A provider with a fault may answer that there is nothing at all.
                     None if is_empty && !is_shown(item, &self.standing, now, intervals) => {
-                        Seen::Unknown
+                        ItemPresence::Unknown
                     }
-                    None => Seen::Absent,
+                    None => ItemPresence::Absent,
                 };
-                *fate = Fate::Decided(decide(item, seen, now, intervals, floor));
+                *fate = ItemFate::Decided(decide(item, seen, now, intervals, floor));
             }
         }
         self.end_asking(now, intervals);
@@ -354,22 +360,27 @@ impl Round {
     /// Takes the status with which the provider refused the request. A status that means the items
     /// makes the next requests smaller, until the item at fault is alone. Any other status is a
     /// failure. Returns the pause of the credential, if there is one.
-    pub fn refused(&mut self, request: &Request<'_>, status: u16) -> Option<Duration> {
+    pub fn refused(&mut self, request: &RoundRequest<'_>, status: u16) -> Option<Duration> {
         if !self.is_refusal(status, request) {
             return Some(self.failed(request, Some(status), None));
         }
         let part = self.take_part()?;
         self.refusals += 1;
-        self.split(part, Some(status), request.now);
+        self.split_part(part, Some(status), request.now);
         if self.refusals >= REFUSALS_MAX {
             self.parts.clear();
         }
         self.end_asking(request.now, request.intervals);
-        let is_over = self.phase != Phase::Asking;
-        if !is_over || !self.fates.iter().any(|fate| matches!(fate, Fate::Later)) {
+        let is_over = self.phase != RoundPhase::Asking;
+        if !is_over
+            || !self
+                .fates
+                .iter()
+                .any(|fate| matches!(fate, ItemFate::Later))
+        {
             return None;
         }
-        let pause = self.pause(request, Some(status), None);
+        let pause = self.pause_until(request, Some(status), None);
         self.give_up(request, pause);
         self.accepted.is_empty().then_some(pause)
     }
@@ -383,11 +394,11 @@ impl Round {
     /// else, and at once if every credential is forbidden.
     pub fn failed(
         &mut self,
-        request: &Request<'_>,
+        request: &RoundRequest<'_>,
         status: Option<u16>,
         named: Option<Duration>,
     ) -> Duration {
-        let pause = self.pause(request, status, named);
+        let pause = self.pause_until(request, status, named);
         match status {
             // These statuses mean the credential.
             Some(401 | 402 | 407 | 421 | 425 | 429) => return pause,
@@ -411,26 +422,30 @@ impl Round {
             self.standing.passed = self.standing.passed.wrapping_add(part.len());
         } else {
             if self.items.len() > 1 {
-                self.standing.lower(part.len());
+                self.standing.lower_size(part.len());
             }
-            self.split(part, status, request.now);
+            self.split_part(part, status, request.now);
         }
         if is_hopeless {
             self.parts.clear();
         }
         self.end_asking(request.now, request.intervals);
-        if self.fates.iter().any(|fate| matches!(fate, Fate::Later)) {
+        if self
+            .fates
+            .iter()
+            .any(|fate| matches!(fate, ItemFate::Later))
+        {
             self.give_up(request, pause);
         }
         pause
     }
 
     /// Halves a part, until an item is alone.
-    fn split(&mut self, part: Range<usize>, status: Option<u16>, now: Timestamp) {
+    fn split_part(&mut self, part: Range<usize>, status: Option<u16>, now: Timestamp) {
         self.smallest = self.smallest.min(part.len());
         self.standing.passed = self.standing.passed.wrapping_add(part.len());
         if self.standing.limit.is_some() {
-            self.standing.lower(part.len());
+            self.standing.lower_size(part.len());
         }
         if part.len() == 1 {
             self.alone.push(Alone {
@@ -447,10 +462,10 @@ impl Round {
 
     /// Gives items back, and makes the requests of the next round smaller. Other items go first, as
     /// soon as a credential may make a request.
-    fn give_up(&mut self, request: &Request<'_>, pause: Duration) {
+    fn give_up(&mut self, request: &RoundRequest<'_>, pause: Duration) {
         // A batch of one item says nothing about the size of requests.
         if self.items.len() > 1 {
-            self.standing.lower(self.smallest);
+            self.standing.lower_size(self.smallest);
         }
         self.later = if request.credentials > 1 {
             pause.min(LATER_OF_SEVERAL)
@@ -459,9 +474,9 @@ impl Round {
         };
     }
 
-    fn pause(
+    fn pause_until(
         &mut self,
-        request: &Request<'_>,
+        request: &RoundRequest<'_>,
         status: Option<u16>,
         named: Option<Duration>,
     ) -> Duration {
@@ -483,18 +498,24 @@ impl Round {
                 }
             }
             for (item, fate) in self.items.iter().zip(&mut self.fates) {
-                if matches!(fate, Fate::Open) {
-                    *fate = Fate::Later;
+                if matches!(fate, ItemFate::Open) {
+                    *fate = ItemFate::Later;
                 }
-                if matches!(fate, Fate::Later) && has_ended_for_long(item, now, intervals) {
-                    // The item ends now, or with the next slot: `State::next` believes no single
+                if matches!(fate, ItemFate::Later) && has_ended_for_long(item, now, intervals) {
+                    // The item ends now, or with the next slot: `ItemState::next` believes no single
                     // reading of the clock.
                     let zero = Duration::ZERO;
-                    *fate = Fate::Decided(decide(item, Seen::Unknown, now, intervals, zero));
+                    *fate = ItemFate::Decided(decide(
+                        item,
+                        ItemPresence::Unknown,
+                        now,
+                        intervals,
+                        zero,
+                    ));
                 }
             }
         }
-        self.advance();
+        self.advance_phase();
     }
 
     /// Takes the jobs that another worker has, by place in the batch. The round does nothing more
@@ -502,54 +523,59 @@ impl Round {
     pub fn noted(&mut self, lost: &[usize]) {
         for index in lost {
             if let Some(fate) = self.fates.get_mut(*index) {
-                *fate = Fate::Lost;
+                *fate = ItemFate::Lost;
             }
         }
-        self.phase = Phase::Publishing;
-        self.advance();
+        self.phase = RoundPhase::Publishing;
+        self.advance_phase();
     }
 
     /// Takes the refused events, by place in the batch, with the reasons. Each job fails alone.
     pub fn published(&mut self, refused: Vec<(usize, String)>) {
         for (index, reason) in refused {
             if let Some(fate) = self.fates.get_mut(index) {
-                *fate = Fate::Failed(reason);
+                *fate = ItemFate::Failed(reason);
             }
         }
-        self.phase = Phase::Finishing;
+        self.phase = RoundPhase::Finishing;
     }
 
     /// Ends the round, as the jobs are finished.
     pub fn finished(&mut self) {
-        self.phase = Phase::Over;
+        self.phase = RoundPhase::Over;
     }
 
     /// Passes phases in which there is nothing to do.
-    fn advance(&mut self) {
-        if self.phase == Phase::Asking && self.parts.is_empty() {
-            self.phase = Phase::Noting;
+    fn advance_phase(&mut self) {
+        if self.phase == RoundPhase::Asking && self.parts.is_empty() {
+            self.phase = RoundPhase::Noting;
         }
-        if matches!(self.phase, Phase::Noting | Phase::Publishing) && self.publications().is_empty()
+        if matches!(self.phase, RoundPhase::Noting | RoundPhase::Publishing)
+            && self.due_publications().is_empty()
         {
-            self.phase = Phase::Finishing;
+            self.phase = RoundPhase::Finishing;
         }
     }
 
-    fn publications(&self) -> Vec<Publication> {
-        let publication = |(index, (item, fate)): (usize, (&Leased, &Fate))| match fate {
-            Fate::Decided(Decision {
+    fn due_publications(&self) -> Vec<ItemEvent> {
+        let publication = |(index, (item, fate)): (usize, (&LeasedItem, &ItemFate))| match fate {
+            ItemFate::Decided(ItemDecision {
                 publish: Some(what),
                 ..
             }) => {
                 let (id, slot, what) = (item.id.clone(), item.slot, *what);
-                Some(Publication {
+                Some(ItemEvent {
                     index,
                     id,
                     slot,
                     what,
                 })
             }
-            Fate::Decided(_) | Fate::Open | Fate::Failed(_) | Fate::Later | Fate::Lost => None,
+            ItemFate::Decided(_)
+            | ItemFate::Open
+            | ItemFate::Failed(_)
+            | ItemFate::Later
+            | ItemFate::Lost => None,
         };
         self.items
             .iter()
@@ -559,20 +585,20 @@ impl Round {
             .collect()
     }
 
-    fn endings(&self) -> Vec<(usize, Ending)> {
-        let ending = |(index, fate): (usize, &Fate)| {
+    fn item_endings(&self) -> Vec<(usize, JobEnding)> {
+        let ending = |(index, fate): (usize, &ItemFate)| {
             let ending = match fate {
-                Fate::Decided(Decision {
+                ItemFate::Decided(ItemDecision {
                     next: Some((due, state)),
                     ..
-                }) => Ending::Again {
+                }) => JobEnding::Again {
                     due: *due,
                     state: state.clone(),
                 },
-                Fate::Decided(Decision { next: None, .. }) => Ending::Done,
-                Fate::Failed(reason) => Ending::Failed(reason.clone()),
-                Fate::Later => Ending::Later(self.later),
-                Fate::Open | Fate::Lost => return None,
+                ItemFate::Decided(ItemDecision { next: None, .. }) => JobEnding::Done,
+                ItemFate::Failed(reason) => JobEnding::Failed(reason.clone()),
+                ItemFate::Later => JobEnding::Later(self.later),
+                ItemFate::Open | ItemFate::Lost => return None,
             };
             Some((index, ending))
         };
@@ -583,30 +609,41 @@ impl Round {
 /// Returns the fate of an item that was refused alone. A provider that refuses everything cannot be
 /// told from an item at fault, unless other items were answered.
 fn fate_alone(
-    item: &Leased,
+    item: &LeasedItem,
     alone: Alone,
-    standing: &Standing,
+    standing: &ProviderStanding,
     now: Timestamp,
     intervals: &Intervals,
-) -> Fate {
+) -> ItemFate {
     if matches!(alone.status, Some(404 | 410)) {
         if is_shown(item, standing, now, intervals) {
-            return Fate::Decided(decide(item, Seen::Absent, now, intervals, Duration::ZERO));
+            return ItemFate::Decided(decide(
+                item,
+                ItemPresence::Absent,
+                now,
+                intervals,
+                Duration::ZERO,
+            ));
         }
     } else if alone.is_trusted {
-        return Fate::Failed(match alone.status {
+        return ItemFate::Failed(match alone.status {
             Some(status) => format!("the provider answered {status} for this item alone"),
             None => "the provider gave no answer for this item alone".to_owned(),
         });
     }
-    Fate::Later
+    ItemFate::Later
 }
 
 /// Returns whether the provider showed other items less than an interval of this item ago. The
 /// interval is the present one, or the interval of the refresh before if that was shorter. At the
 /// next refresh of the item, an outage has lasted longer than the interval, so the outage counts
 /// once against the item.
-fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Intervals) -> bool {
+fn is_shown(
+    item: &LeasedItem,
+    standing: &ProviderStanding,
+    now: Timestamp,
+    intervals: &Intervals,
+) -> bool {
     let age = age(Timestamp::from_micros(item.state.born), now);
     let interval = |age| intervals.of_age(age).unwrap_or_default();
     let present = interval(age);
@@ -615,7 +652,7 @@ fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Inte
 }
 
 /// Returns whether an item needs no answer any more, because the item's life ended long ago.
-fn has_ended_for_long(item: &Leased, now: Timestamp, intervals: &Intervals) -> bool {
+fn has_ended_for_long(item: &LeasedItem, now: Timestamp, intervals: &Intervals) -> bool {
     let patience = i64::try_from(PATIENCE.as_micros()).unwrap_or(i64::MAX);
     let before = Timestamp::from_micros(now.micros().saturating_sub(patience));
     let age = age(Timestamp::from_micros(item.state.born), before);

@@ -18,7 +18,7 @@ use crate::{
     reader::Document,
     replay::{
         Start,
-        seen::{Seen, key},
+        seen::{EntryStamp, key},
     },
     timestamp::Timestamp,
 };
@@ -31,7 +31,7 @@ const NO_DATE: i64 = i64::MIN;
 
 /// Novelty of an entry to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coming {
+pub(super) enum EntryNovelty {
     /// The entry was not handed over.
     New,
     /// The entry was handed over with an earlier `updated`.
@@ -82,7 +82,7 @@ impl Serialize for KnownEntries {
 
 impl<'de> Deserialize<'de> for KnownEntries {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = decode(deserializer)?;
+        let bytes = read_hashes(deserializer)?;
         let (records, rest) = bytes.as_chunks::<RECORD>();
         if !rest.is_empty() {
             return Err(D::Error::custom("known entries are no whole records"));
@@ -103,7 +103,7 @@ pub(super) struct Records(Vec<Option<(u64, i64)>>);
 impl Records {
     /// Returns the records of a document's entries.
     pub(super) fn of(document: &Document) -> Self {
-        let records = (0..document.len()).map(|index| key(document, index).map(record));
+        let records = (0..document.len()).map(|index| key(document, index).map(record_of));
         Self(records.collect())
     }
 }
@@ -142,7 +142,7 @@ impl Serialize for PendingEntries {
 
 impl<'de> Deserialize<'de> for PendingEntries {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = decode(deserializer)?;
+        let bytes = read_hashes(deserializer)?;
         let (ids, rest) = bytes.as_chunks();
         if !rest.is_empty() {
             return Err(D::Error::custom("pending entries are no whole records"));
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for PendingEntries {
     }
 }
 
-fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+fn read_hashes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
     BASE64URL_NOPAD
         .decode(text.as_bytes())
@@ -160,7 +160,7 @@ fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, 
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RememberedEntry {
     updated: Option<Timestamp>,
     /// Number of the last meeting with the entry.
     met: u64,
@@ -190,9 +190,9 @@ impl Default for Bounds {
 
 /// The entries that a running consumer remembers.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct RememberedEntries {
     bounds: Bounds,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, RememberedEntry>,
     /// Entries as they were met, the first one in front. An entry that was met again stands here
     /// twice.
     order: VecDeque<(u64, u64)>,
@@ -213,7 +213,7 @@ pub(super) struct Known {
     for_next_round: BTreeSet<u64>,
 }
 
-impl Known {
+impl RememberedEntries {
     /// Returns a consumer's memory at the start.
     pub(super) fn at(start: &Start, bounds: Bounds) -> Self {
         let mut known = Self {
@@ -231,7 +231,7 @@ impl Known {
             let updated = (*updated != NO_DATE).then(|| Timestamp::from_micros(*updated));
             // A bookmark lists the entries of a document beside those known before, so an id can
             // stand twice: the later date counts.
-            known.remember(*id, updated);
+            known.remember_id(*id, updated);
         }
         // The factor is two, because a bookmark holds this window and the window before.
         if known.entries.len() <= 2 * KNOWN_WINDOW_MAX {
@@ -281,7 +281,7 @@ impl Known {
         if self.window_before.is_empty() {
             self.window_before = std::mem::take(&mut self.window);
         }
-        self.window = ids(recent);
+        self.window = id_hashes(recent);
     }
 
     /// Makes the entries left to the next round owed, and the entries of the older window
@@ -300,7 +300,7 @@ impl Known {
 
     /// Leaves entries that were seen and are lost to the next round, but for those that were handed
     /// over or are due in this round. Returns those left.
-    pub(super) fn defer(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
+    pub(super) fn defer(&mut self, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         let mut lost = self.not_handed_over(lost);
         lost.retain(|(id, _)| !self.shown.contains(id));
         self.defer_ids(lost.iter().map(|(id, _)| *id));
@@ -320,13 +320,13 @@ impl Known {
 
     /// Notes entries that were seen and are lost, but for those that were handed over. Returns
     /// those noted.
-    pub(super) fn owe(&mut self, lost: Vec<Seen>) -> Vec<Seen> {
+    pub(super) fn owe(&mut self, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         let lost = self.not_handed_over(lost);
         self.shown.extend(lost.iter().map(|(id, _)| *id));
         lost
     }
 
-    fn not_handed_over(&self, mut seen: Vec<Seen>) -> Vec<Seen> {
+    fn not_handed_over(&self, mut seen: Vec<EntryStamp>) -> Vec<EntryStamp> {
         seen.retain(|(id, updated)| {
             let entry = self.entries.get(id);
             entry.is_none_or(|entry| entry.updated < *updated)
@@ -336,9 +336,9 @@ impl Known {
 
     /// Returns the entries that this round showed, or that are among `lost`, that were not handed
     /// over, and that a document lacks.
-    pub(super) fn missing(&self, lost: &[Seen], document: &Document) -> HashSet<u64> {
+    pub(super) fn missing(&self, lost: &[EntryStamp], document: &Document) -> HashSet<u64> {
         let lost = self.not_handed_over(lost.to_vec());
-        let ids = ids(document);
+        let ids = id_hashes(document);
         let shown = self.shown.iter().copied();
         let all = shown.chain(lost.into_iter().map(|(id, _)| id));
         all.filter(|id| !ids.contains(id)).collect()
@@ -346,7 +346,7 @@ impl Known {
 
     /// Returns whether a document lacks an entry that earlier rounds showed and did not hand over.
     pub(super) fn lacks_owed(&self, document: &Document) -> bool {
-        lacks(&self.owed, document)
+        lacks_entry(&self.owed, document)
     }
 
     /// Returns whether this round showed an entry that is not handed over.
@@ -356,7 +356,7 @@ impl Known {
 
     /// Returns whether a document lacks an entry that this round showed and did not hand over.
     pub(super) fn lacks_shown(&self, document: &Document) -> bool {
-        lacks(&self.shown, document)
+        lacks_entry(&self.shown, document)
     }
 
     /// Returns whether a round showed a document's entry without handing over that entry.
@@ -390,15 +390,15 @@ impl Known {
     }
 
     /// Returns whether a document's entry is new, revised or known.
-    pub(super) fn coming(&self, document: &Document, index: usize) -> Coming {
+    pub(super) fn coming(&self, document: &Document, index: usize) -> EntryNovelty {
         let Some((id, updated)) = key(document, index) else {
-            return Coming::Again;
+            return EntryNovelty::Again;
         };
         match self.entries.get(&id) {
-            None => Coming::New,
+            None => EntryNovelty::New,
             // `None` is before every date, so an entry that gains a date counts as revised.
-            Some(before) if before.updated < updated => Coming::Revised,
-            Some(_) => Coming::Again,
+            Some(before) if before.updated < updated => EntryNovelty::Revised,
+            Some(_) => EntryNovelty::Again,
         }
     }
 
@@ -410,8 +410,8 @@ impl Known {
         self.owed.remove(&id);
         self.shown.remove(&id);
         self.for_next_round.remove(&id);
-        self.remember(id, updated);
-        self.forget();
+        self.remember_id(id, updated);
+        self.forget_oldest();
     }
 
     /// Returns the entries for a bookmark: those of the recent document that were met, and the
@@ -429,20 +429,20 @@ impl Known {
                 }
             }
             let updated = self.entries.get(id).and_then(|entry| entry.updated);
-            kept.push(record((*id, updated)));
+            kept.push(record_of((*id, updated)));
         }
         kept.reverse();
         KnownEntries(Arc::new(kept))
     }
 
-    fn remember(&mut self, id: u64, updated: Option<Timestamp>) {
+    fn remember_id(&mut self, id: u64, updated: Option<Timestamp>) {
         let before = self.entries.get(&id).and_then(|entry| entry.updated);
         // An older copy of a document must not turn the date back.
         let updated = before.max(updated);
         self.clock += 1;
         let met = self.clock;
-        self.entries.insert(id, Entry { updated, met });
-        // The older pair stays in the queue until `forget`; `is_live` passes over such pairs.
+        self.entries.insert(id, RememberedEntry { updated, met });
+        // The older pair stays in the queue until `forget_oldest`; `is_live` passes over such pairs.
         self.order.push_back((id, met));
     }
 
@@ -451,7 +451,7 @@ impl Known {
     }
 
     /// Keeps within the bound by forgetting the entries that were met first.
-    fn forget(&mut self) {
+    fn forget_oldest(&mut self) {
         let window = self.window.len() + self.window_before.len();
         // Cleaning at twice the bound makes the cost of a sweep constant per entry met.
         if self.order.len() > 2 * (self.bounds.running + window) {
@@ -478,21 +478,21 @@ impl Known {
     }
 }
 
-fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
+fn lacks_entry(entries: &BTreeSet<u64>, document: &Document) -> bool {
     if entries.is_empty() {
         return false;
     }
-    let ids = ids(document);
+    let ids = id_hashes(document);
     entries.iter().any(|id| !ids.contains(id))
 }
 
 /// Returns the hashes of the ids of a document's entries.
-fn ids(document: &Document) -> HashSet<u64> {
+fn id_hashes(document: &Document) -> HashSet<u64> {
     let keys = (0..document.len()).filter_map(|index| key(document, index));
     keys.map(|(id, _)| id).collect()
 }
 
-fn record((id, updated): (u64, Option<Timestamp>)) -> (u64, i64) {
+fn record_of((id, updated): (u64, Option<Timestamp>)) -> (u64, i64) {
     (id, updated.map_or(NO_DATE, Timestamp::micros))
 }
 
@@ -517,14 +517,14 @@ mod tests {
     /// again, and not much more, or bookmarks would grow with the feed.
     #[test]
     fn a_bookmark_remembers_the_recent_document_and_a_thousand_others() {
-        let mut known = Known::default();
+        let mut known = RememberedEntries::default();
         let (recent, old) = (document(0..3_000), document(10_000..15_000));
         known.look_at(&recent);
         for (document, entries) in [(&recent, 3_000), (&old, 5_000)] {
             for index in (0..entries).rev() {
-                assert_eq!(known.coming(document, index), Coming::New);
+                assert_eq!(known.coming(document, index), EntryNovelty::New);
                 known.meet(document, index);
-                assert_eq!(known.coming(document, index), Coming::Again);
+                assert_eq!(known.coming(document, index), EntryNovelty::Again);
             }
         }
         let kept = known.kept();
@@ -536,7 +536,7 @@ mod tests {
             known: Some(again),
             ..Bookmark::default()
         };
-        let known = Known::at(&Start::Bookmark(bookmark), Bounds::default());
+        let known = RememberedEntries::at(&Start::Bookmark(bookmark), Bounds::default());
         assert!((0..3_000).all(|index| known.has(&recent, index)));
         assert!(known.has(&old, 0) && !known.has(&old, 4_999) && known.is_partial());
         assert!(serde_json::from_str::<KnownEntries>("\"AAAA\"").is_err());
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut known = Known::default();
+        let mut known = RememberedEntries::default();
         for begin in 0..7 {
             let many = document(begin * 50_000..(begin + 1) * 50_000);
             for index in 0..50_000 {

@@ -16,10 +16,10 @@ use std::collections::HashSet;
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Memory, Run, RunEntry, Stand, Start, Validators, WalkError,
-    known::{Coming, Known, Records},
+    Ask, AskKind, Bookmark, EntryRun, PlainMemory, RunEntry, Stand, Start, Validators, WalkError,
+    known::{EntryNovelty, Records, RememberedEntries},
     places::{is_before, lead},
-    seen::{Seen, SeenEntries},
+    seen::{EntryStamp, SeenEntries},
     walk::{is_closed, is_same_feed},
 };
 use crate::{
@@ -47,7 +47,7 @@ enum Direction {
 
 /// State of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum PlainState {
     /// Before the look at the recent document.
     Looking,
     /// Looking for the document to begin with, along `prev-archive`.
@@ -79,7 +79,7 @@ struct Aside {
 }
 
 /// Position of a document relative to the place to begin at.
-enum Standing {
+enum PlainStanding {
     /// Everything in the document and in older documents is old.
     Before,
     /// The document holds the place: the entry at this index and all older ones are old.
@@ -100,8 +100,8 @@ pub(super) struct PlainWalk {
     place: Option<Bookmark>,
     /// Where that place is, if known.
     stand: Option<Stand>,
-    known: Known,
-    state: State,
+    known: RememberedEntries,
+    state: PlainState,
     /// Whether the walk requested this document before, so that the next request must bypass
     /// caches.
     again: bool,
@@ -154,7 +154,7 @@ pub(super) struct PlainWalk {
 impl PlainWalk {
     /// Begins a round of the feed whose recent document is at `recent`. `known` is the consumer's
     /// memory there.
-    pub(super) fn new(recent: Url, start: Start, known: Known) -> Self {
+    pub(super) fn new(recent: Url, start: Start, known: RememberedEntries) -> Self {
         let place = match &start {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
             _ => None,
@@ -176,7 +176,7 @@ impl PlainWalk {
         Self {
             recent,
             stand,
-            state: State::Looking,
+            state: PlainState::Looking,
             again: false,
             way: vec![],
             anchored: None,
@@ -254,9 +254,9 @@ impl PlainWalk {
     /// Returns the next request, or `None` at the end of the walk.
     pub(super) fn ask(&self) -> Option<Ask> {
         let (url, kind) = match &self.state {
-            State::Looking => (&self.recent, AskKind::Recent),
-            State::Back { url } | State::Forward { url } => (url, AskKind::Document),
-            State::Done => return None,
+            PlainState::Looking => (&self.recent, AskKind::Recent),
+            PlainState::Back { url } | PlainState::Forward { url } => (url, AskKind::Document),
+            PlainState::Done => return None,
         };
         Some(Ask {
             url: url.clone(),
@@ -270,11 +270,11 @@ impl PlainWalk {
     /// Returns the bookmark after everything passed so far.
     pub(super) fn bookmark(&self) -> Option<Bookmark> {
         let last = self.last.clone()?;
-        Some(self.remembering(last))
+        Some(self.with_memory(last))
     }
 
     /// Adds the consumer's memory to a place.
-    fn remembering(&self, place: Bookmark) -> Bookmark {
+    fn with_memory(&self, place: Bookmark) -> Bookmark {
         Bookmark {
             known: Some(self.known.kept()),
             pending: self.known.pending(),
@@ -294,7 +294,7 @@ impl PlainWalk {
     }
 
     /// Returns the known entries for the next round.
-    pub(super) fn into_known(self) -> Known {
+    pub(super) fn into_known(self) -> RememberedEntries {
         self.known
     }
 
@@ -309,7 +309,7 @@ impl PlainWalk {
             })
         };
         let ended = || match self.state {
-            State::Done => self.bookmark().or_else(nowhere),
+            PlainState::Done => self.bookmark().or_else(nowhere),
             _ => None,
         };
         self.begins_after.clone().or_else(ended)
@@ -322,12 +322,14 @@ impl PlainWalk {
     /// [`WalkError::Missing`] unless the walk goes on without the document.
     pub(super) fn missing(&mut self) -> Result<(), WalkError> {
         match self.state.clone() {
-            State::Back { .. } | State::Forward { .. } if self.lenient => {
+            PlainState::Back { .. } | PlainState::Forward { .. } if self.lenient => {
                 self.go_forward();
                 Ok(())
             }
-            State::Back { url } | State::Forward { url } => Err(WalkError::Missing { url }),
-            State::Looking | State::Done => Err(WalkError::Missing {
+            PlainState::Back { url } | PlainState::Forward { url } => {
+                Err(WalkError::Missing { url })
+            }
+            PlainState::Looking | PlainState::Done => Err(WalkError::Missing {
                 url: self.recent.clone(),
             }),
         }
@@ -342,7 +344,7 @@ impl PlainWalk {
         &mut self,
         mut document: Document,
         url: &Url,
-    ) -> Result<Option<Run>, WalkError> {
+    ) -> Result<Option<EntryRun>, WalkError> {
         // The order matters: `check_feed` and the look need links and entries in their true
         // direction.
         self.right_links(&mut document, url)?;
@@ -352,15 +354,19 @@ impl PlainWalk {
         self.feed.get_or_insert_with(|| document.feed.clone());
         self.meets_closed |= is_closed(&document);
         match self.state.clone() {
-            State::Looking => self.look(document, url),
-            State::Back { url: asked } => self.back(document, url, asked),
-            State::Forward { url: asked } => self.forward(document, url, &asked),
-            State::Done => Ok(None),
+            PlainState::Looking => self.look_at_recent(document, url),
+            PlainState::Back { url: asked } => self.walk_back(document, url, asked),
+            PlainState::Forward { url: asked } => self.walk_forward(document, url, &asked),
+            PlainState::Done => Ok(None),
         }
     }
 
     /// Looks at the recent document, and decides whether older documents may have unknown entries.
-    fn look(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn look_at_recent(
+        &mut self,
+        mut document: Document,
+        url: &Url,
+    ) -> Result<Option<EntryRun>, WalkError> {
         // A bookmark must remember every entry of the recent document, or a restart would hand them
         // over again.
         if document.len() > KNOWN_WINDOW_MAX {
@@ -391,15 +397,15 @@ impl PlainWalk {
         }
         if !matches!(self.start, Start::Entry(_)) {
             // With an id only, an old copy may show entries from before the place.
-            self.show(&document, document.len());
+            self.note_shown(&document, document.len());
             self.has_shown_recent = !self.is_all_new(&document);
         }
-        let standing = self.standing(&document, url, &asked);
+        let standing = self.standing_of(&document, url, &asked);
         if !self.lenient && self.owes_pages(&standing, &document, [url, &asked]) {
             return Err(WalkError::Paged { url: url.clone() });
         }
         let begin_at = match standing {
-            Standing::Before => {
+            PlainStanding::Before => {
                 // An empty recent document has no newest entry, but the archive behind the document
                 // has one.
                 let behind = document
@@ -410,36 +416,36 @@ impl PlainWalk {
                     return self.go_back(previous).map(|()| None);
                 }
                 self.pass_over(&document, 0, url);
-                self.state = State::Done;
+                self.state = PlainState::Done;
                 return Ok(None);
             }
-            Standing::Holds(index) => Some(index),
-            Standing::Behind => match lead(&document, "prev-archive", url)? {
+            PlainStanding::Holds(index) => Some(index),
+            PlainStanding::Behind => match lead(&document, "prev-archive", url)? {
                 Some(previous) => {
-                    self.anchor(&document);
+                    self.anchor_in(&document);
                     self.way.push(asked);
                     self.looked = Some(Box::new((document, url.clone())));
                     return self.go_back(previous).map(|()| None);
                 }
                 None => return self.not_found(Some((document, asked)), url),
             },
-            Standing::Begins => None,
+            PlainStanding::Begins => None,
         };
         if let Some(index) = begin_at {
             self.pass_over(&document, index, url);
         }
         let run = self.hand_over(document, url, &asked)?;
-        self.state = State::Done;
+        self.state = PlainState::Done;
         Ok(Some(run))
     }
 
     /// Whether other pages of the feed may have entries that are still to be handed over.
-    fn owes_pages(&self, standing: &Standing, document: &Document, urls: [&Url; 2]) -> bool {
+    fn owes_pages(&self, standing: &PlainStanding, document: &Document, urls: [&Url; 2]) -> bool {
         let has_earlier = |time: Timestamp| {
             let mut dates = (0..document.len()).filter_map(|index| document.updated_of(index));
             dates.any(|updated| updated < time)
         };
-        matches!(standing, Standing::Begins)
+        matches!(standing, PlainStanding::Begins)
             && document.next_page(urls) != Ok(None)
             && match &self.start {
                 // Pages go back in time.
@@ -538,7 +544,12 @@ impl PlainWalk {
         // Both searches share the iterator: the second one only sees entries below the first known
         // one.
         let has_gap = known.by_ref().any(|known| known) && known.any(|known| !known);
-        has_lost || has_gap || matches!(self.standing(document, url, asked), Standing::Behind)
+        has_lost
+            || has_gap
+            || matches!(
+                self.standing_of(document, url, asked),
+                PlainStanding::Behind
+            )
     }
 
     /// Whether the place cannot be in a feed that has this one document only.
@@ -557,7 +568,7 @@ impl PlainWalk {
         self.anchored.is_some() || self.has_met_any_of(document)
     }
 
-    fn anchor(&mut self, document: &Document) {
+    fn anchor_in(&mut self, document: &Document) {
         if self.has_met_any_of(document) {
             // `+ 1` counts this document, which the caller pushes next.
             self.anchored = Some(self.way.len() + 1);
@@ -565,17 +576,17 @@ impl PlainWalk {
     }
 
     /// Where a document stands to the place to begin at.
-    fn standing(&self, document: &Document, url: &Url, asked: &Url) -> Standing {
+    fn standing_of(&self, document: &Document, url: &Url, asked: &Url) -> PlainStanding {
         let is = |other: Option<&Url>| other.is_some_and(|other| other == url || other == asked);
         let previous = document.lead("prev-archive");
         match &self.start {
-            Start::Newest => Standing::Before,
+            Start::Newest => PlainStanding::Before,
             // An empty document has no dates, so older documents must be read.
             Start::Time(time) if !document.is_empty() && is_before(document, *time) => {
-                Standing::Before
+                PlainStanding::Before
             }
-            Start::Oldest | Start::Time(_) if previous == Ok(None) => Standing::Begins,
-            Start::Oldest | Start::Time(_) => Standing::Behind,
+            Start::Oldest | Start::Time(_) if previous == Ok(None) => PlainStanding::Begins,
+            Start::Oldest | Start::Time(_) => PlainStanding::Behind,
             Start::Entry(id) => {
                 // The same id in another document may be a revision of the entry.
                 let read_in = self
@@ -584,14 +595,14 @@ impl PlainWalk {
                     .and_then(|place| place.document.as_ref());
                 let is_elsewhere = read_in.is_some() && !is(read_in) && !self.looked_again;
                 match document.find(id).filter(|_| !is_elsewhere) {
-                    Some(index) => Standing::Holds(index),
-                    None => Standing::Behind,
+                    Some(index) => PlainStanding::Holds(index),
+                    None => PlainStanding::Behind,
                 }
             }
             Start::Bookmark(place) => {
                 // The recent document compares by the archive link, because the URL of the recent
                 // document has new contents at each look.
-                if self.state == State::Looking {
+                if self.state == PlainState::Looking {
                     // The last round may have left documents unread that are newer than the place's
                     // document.
                     let is_ahead = || {
@@ -600,40 +611,40 @@ impl PlainWalk {
                     };
                     return match (previous, place.archive.as_ref()) {
                         (Ok(None) | Err(_), _) if self.is_unknown(document) || is_ahead() => {
-                            Standing::Behind
+                            PlainStanding::Behind
                         }
                         // Nothing behind a known entry is new.
-                        (Ok(None) | Err(_), _) => Standing::Begins,
+                        (Ok(None) | Err(_), _) => PlainStanding::Begins,
                         (Ok(Some(previous)), Some(archive)) if previous == archive => {
-                            Standing::Begins
+                            PlainStanding::Begins
                         }
-                        (Ok(Some(_)), _) => Standing::Behind,
+                        (Ok(Some(_)), _) => PlainStanding::Behind,
                     };
                 }
                 let is_read = self.read.contains(url) || self.read.contains(asked);
                 if is(place.document.as_ref()) {
-                    Standing::Begins
+                    PlainStanding::Begins
                 } else if is_read || is(place.archive.as_ref()) {
-                    Standing::Before
+                    PlainStanding::Before
                 } else if previous == Ok(place.archive.as_ref())
                     && (previous != Ok(None) || self.had_nothing() || self.has_met_on_way(document))
                 {
                     // Everything behind the document is old, and the server may have removed the
                     // documents there. So the walk makes no request for them.
-                    Standing::Begins
+                    PlainStanding::Begins
                 } else {
-                    Standing::Behind
+                    PlainStanding::Behind
                 }
             }
         }
     }
 
-    fn back(
+    fn walk_back(
         &mut self,
         document: Document,
         url: &Url,
         asked: Url,
-    ) -> Result<Option<Run>, WalkError> {
+    ) -> Result<Option<EntryRun>, WalkError> {
         // A copy without the closed mark, although newer documents exist, is from when the document
         // was open.
         let seeks_place = matches!(self.start, Start::Entry(_) | Start::Bookmark(_));
@@ -646,8 +657,8 @@ impl PlainWalk {
         if is_read {
             return self.end_way_back(document, url, asked);
         }
-        match self.standing(&document, url, &asked) {
-            Standing::Before => {
+        match self.standing_of(&document, url, &asked) {
+            PlainStanding::Before => {
                 let is_passed = matches!(self.start, Start::Time(_) | Start::Newest);
                 self.meets_place |= !is_passed;
                 if is_passed {
@@ -660,26 +671,26 @@ impl PlainWalk {
                 self.go_forward();
                 Ok(None)
             }
-            Standing::Holds(index) => {
+            PlainStanding::Holds(index) => {
                 self.pass_over(&document, index, url);
-                self.see(&document, &asked, index);
+                self.note_seen(&document, &asked, index);
                 self.way.push(asked);
                 self.go_forward();
                 Ok(None)
             }
-            Standing::Begins => {
+            PlainStanding::Begins => {
                 // Below the place everything is known, so the way forward begins with this
                 // document.
                 self.meets_place = true;
-                self.see(&document, &asked, document.len());
+                self.note_seen(&document, &asked, document.len());
                 self.way.push(asked);
                 self.go_forward();
                 Ok(None)
             }
-            Standing::Behind => {
+            PlainStanding::Behind => {
                 let previous = lead(&document, "prev-archive", url)?;
-                self.anchor(&document);
-                self.see(&document, &asked, document.len());
+                self.anchor_in(&document);
+                self.note_seen(&document, &asked, document.len());
                 match previous {
                     Some(previous) => {
                         self.way.push(asked);
@@ -698,7 +709,7 @@ impl PlainWalk {
         document: Document,
         url: &Url,
         asked: Url,
-    ) -> Result<Option<Run>, WalkError> {
+    ) -> Result<Option<EntryRun>, WalkError> {
         self.meets_place = true;
         let grown = Some(document).filter(|document| !is_closed(document));
         let run = grown.map(|document| self.hand_over(document, url, &asked));
@@ -710,7 +721,7 @@ impl PlainWalk {
     }
 
     /// Notes the entries of a document that another copy is to hand over on the way forward.
-    fn see(&mut self, document: &Document, asked: &Url, first: usize) {
+    fn note_seen(&mut self, document: &Document, asked: &Url, first: usize) {
         let is_recent = *asked == self.recent;
         // Where old entries may be forgotten, an unknown one of an archive need not be new.
         if self.known.is_partial() && !is_recent {
@@ -731,13 +742,13 @@ impl PlainWalk {
         &mut self,
         at_hand: Option<(Document, Url)>,
         url: &Url,
-    ) -> Result<Option<Run>, WalkError> {
+    ) -> Result<Option<EntryRun>, WalkError> {
         if !self.looked_again {
             self.looked_again = true;
             self.give_up_way(at_hand.as_ref().map(|(_, asked)| asked));
             self.anchored = None;
             self.forget_visited();
-            self.state = State::Looking;
+            self.state = PlainState::Looking;
             self.again = true;
             return Ok(None);
         }
@@ -751,14 +762,14 @@ impl PlainWalk {
                 }
                 self.way.truncate(anchored);
             }
-            _ if !self.lenient => return Err(self.gap()),
+            _ if !self.lenient => return Err(self.gap_error()),
             _ => {
                 if let Some((document, asked)) = at_hand {
                     // A lenient walk goes on with the recent document at hand: no way back has
                     // begun.
-                    if self.state == State::Looking {
+                    if self.state == PlainState::Looking {
                         let run = self.hand_over(document, url, &asked)?;
-                        self.state = State::Done;
+                        self.state = PlainState::Done;
                         return Ok(Some(run));
                     }
                     self.way.push(asked);
@@ -797,7 +808,7 @@ impl PlainWalk {
         let passed = self.passed.as_ref();
         match link {
             Err(broken) if !self.is_joined(document) => Some(broken),
-            Ok(None) if is_cut && passed.is_some() => Some(self.gap()),
+            Ok(None) if is_cut && passed.is_some() => Some(self.gap_error()),
             Ok(Some(link))
                 // After a cut, the walk goes back over the documents between, and an archive that
                 // may have grown was read again. So entries that only the copy of the look had were
@@ -807,7 +818,7 @@ impl PlainWalk {
                     && self.looks_between == 0
                     && passed.is_some_and(|passed| passed.asked == link || passed.url == link) =>
             {
-                Some(self.gap())
+                Some(self.gap_error())
             }
             _ => None,
         }
@@ -821,13 +832,13 @@ impl PlainWalk {
         let way = std::mem::take(&mut self.way);
         for asked in way.iter().chain(at_hand).take(anchored) {
             let seen = self.seen.take(asked);
-            self.owe(asked, seen);
+            self.owe_entries(asked, seen);
         }
     }
 
     /// Owes the entries of a document that the next copy lacks, if they were not handed over.
     /// Returns the entries owed.
-    fn owe(&mut self, asked: &Url, lost: Vec<Seen>) -> Vec<Seen> {
+    fn owe_entries(&mut self, asked: &Url, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         if *asked == self.recent {
             // These entries came after the look, and the last copy may be from a server that lags.
             // The next round shows whether the entries are gone.
@@ -836,12 +847,12 @@ impl PlainWalk {
         self.known.owe(lost)
     }
 
-    fn forward(
+    fn walk_forward(
         &mut self,
         mut document: Document,
         url: &Url,
         asked: &Url,
-    ) -> Result<Option<Run>, WalkError> {
+    ) -> Result<Option<EntryRun>, WalkError> {
         let is_recent = *asked == self.recent;
         // The check comes before `keep_link`, which may put a sound link in place of a broken one.
         let own_link = lead(&document, "prev-archive", url);
@@ -856,7 +867,7 @@ impl PlainWalk {
             if !is_recent {
                 // Another server's copy may have entries that neither the way back nor the next
                 // copy has.
-                self.see(&document, asked, document.len());
+                self.note_seen(&document, asked, document.len());
             }
             self.again = true;
             return Ok(None);
@@ -885,13 +896,13 @@ impl PlainWalk {
         // The lost entries are owed before the document is handed over, so that a bookmark among
         // its entries has them. They are owed again afterwards, because an older revision may have
         // stood in for a lost entry.
-        let owed = self.owe(asked, lost);
+        let owed = self.owe_entries(asked, lost);
         let run = if is_recent && !owed.is_empty() {
             self.hand_over_copy(document, url, asked)?
         } else {
             self.hand_over(document, url, asked)?
         };
-        self.owe(asked, owed);
+        self.owe_entries(asked, owed);
         self.go_forward();
         Ok(Some(run))
     }
@@ -904,8 +915,8 @@ impl PlainWalk {
         document: &Document,
         url: &Url,
         asked: &Url,
-        lost: &[Seen],
-    ) -> Option<Result<Option<Run>, WalkError>> {
+        lost: &[EntryStamp],
+    ) -> Option<Result<Option<EntryRun>, WalkError>> {
         let is_recent = *asked == self.recent;
         let previous = document.link("prev-archive");
         let passed = self.passed.as_mut().filter(|passed| passed.url != *url)?;
@@ -939,23 +950,23 @@ impl PlainWalk {
     }
 
     /// Sets a document aside, and reads the preceding document again.
-    fn set_aside(&mut self, document: &Document, asked: Url, before: Url, lost: &[Seen]) {
+    fn set_aside(&mut self, document: &Document, asked: Url, before: Url, lost: &[EntryStamp]) {
         if asked == self.recent {
             self.aside = Some(Aside {
                 is_joined: !self.is_all_new(document),
                 missing: self.known.missing(lost, document),
             });
         }
-        self.see(document, &asked, document.len());
+        self.note_seen(document, &asked, document.len());
         self.way.push(asked);
-        self.go(State::Forward { url: before });
+        self.enter(PlainState::Forward { url: before });
         self.again = true;
     }
 
     /// Whether the document before the recent one may have grown since the walk read that document
     /// after setting a copy aside. `lost` are the entries of such copies that the recent document
     /// lacks.
-    fn is_ahead(&self, recent: &Document, lost: &[Seen]) -> bool {
+    fn is_ahead(&self, recent: &Document, lost: &[EntryStamp]) -> bool {
         let Some(aside) = &self.aside else {
             return false;
         };
@@ -976,28 +987,33 @@ impl PlainWalk {
 
     /// Ends the round before the recent document: hands over the entries of the look, and leaves
     /// newer entries to the next round.
-    fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<Run>, WalkError> {
+    fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<EntryRun>, WalkError> {
         let looked = self.looked.take().filter(|_| self.known.has_shown());
         // Newer entries are owed before the copy of the look is handed over, so that the bookmarks
         // among its entries have them. They are owed again afterwards, because an older revision
         // may have stood in for a newer one.
-        self.show(recent, recent.len());
+        self.note_shown(recent, recent.len());
         let seen = self.seen.take(asked);
         let owed = self.known.owe(seen);
         let run = looked.map(|looked| self.hand_over_copy(looked.0, &looked.1, asked));
         let run = run.transpose()?;
-        self.show(recent, recent.len());
+        self.note_shown(recent, recent.len());
         self.known.owe(owed);
         self.known.defer_shown();
         self.stay_before_recent();
-        self.go(State::Done);
+        self.enter(PlainState::Done);
         Ok(run)
     }
 
     /// Hands over the entries of a copy of the recent document that is not the end of the way. The
     /// walk, and each bookmark among these entries, stay at the document before: a link to the same
     /// archive must lead through that document again.
-    fn hand_over_copy(&mut self, copy: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
+    fn hand_over_copy(
+        &mut self,
+        copy: Document,
+        url: &Url,
+        asked: &Url,
+    ) -> Result<EntryRun, WalkError> {
         let (passed, last) = (self.passed.clone(), self.last.clone());
         let mut run = self.hand_over(copy, url, asked)?;
         (self.passed, self.last) = (passed, last);
@@ -1034,11 +1050,11 @@ impl PlainWalk {
         if index < document.len() {
             self.last = self.bookmark_at(document, index, url);
         }
-        self.begin(document);
+        self.begin_at(document);
     }
 
     /// Sets a place even where there is no entry yet.
-    fn begin(&mut self, document: &Document) {
+    fn begin_at(&mut self, document: &Document) {
         self.last.get_or_insert_with(|| Bookmark {
             feed: document.feed.clone(),
             ..Bookmark::default()
@@ -1046,7 +1062,12 @@ impl PlainWalk {
     }
 
     /// Hands over the unknown entries of a document.
-    fn hand_over(&mut self, document: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
+    fn hand_over(
+        &mut self,
+        document: Document,
+        url: &Url,
+        asked: &Url,
+    ) -> Result<EntryRun, WalkError> {
         self.handed_over += 1;
         if self.handed_over > self.documents_max {
             return Err(WalkError::TooMany {
@@ -1061,11 +1082,11 @@ impl PlainWalk {
         let closed =
             is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
         self.note_passed(asked.clone(), url, closed);
-        // Memory as of the document's beginning: `Run::bookmark` adds the entries up to each
+        // Memory as of the document's beginning: `EntryRun::bookmark` adds the entries up to each
         // accepted one.
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
-        self.show(&document, first);
+        self.note_shown(&document, first);
         let mut entries = vec![];
         // Documents list the newest entry first; the consumer receives the oldest first.
         for index in (0..document.len()).rev() {
@@ -1087,10 +1108,10 @@ impl PlainWalk {
                 last.stand = Some(Stand::Empty);
             }
         }
-        self.begin(&document);
-        Ok(Run {
+        self.begin_at(&document);
+        Ok(EntryRun {
             older: document.len() - entries.len(),
-            memory: Some(Memory {
+            memory: Some(PlainMemory {
                 known: before,
                 pending: self.known.pending(),
                 records: Records::of(&document),
@@ -1104,7 +1125,7 @@ impl PlainWalk {
     }
 
     /// Notes the entries of a document that this round is to hand over.
-    fn show(&mut self, document: &Document, first: usize) {
+    fn note_shown(&mut self, document: &Document, first: usize) {
         for index in 0..document.len() {
             if self.is_wanted(document, index, first) {
                 self.known.show(document, index);
@@ -1116,13 +1137,13 @@ impl PlainWalk {
     /// the index `first`.
     fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
         match self.known.coming(document, index) {
-            Coming::New => {
+            EntryNovelty::New => {
                 // A shown entry that was not handed over is new at any index.
                 let is_new = index < first || self.known.is_pending(document, index);
                 is_new && self.is_in_time(document, index)
             }
-            Coming::Revised => self.revisions,
-            Coming::Again => false,
+            EntryNovelty::Revised => self.revisions,
+            EntryNovelty::Again => false,
         }
     }
 
@@ -1161,9 +1182,9 @@ impl PlainWalk {
     /// Returns where the entries of the document at hand are.
     fn stand_here(&self) -> Stand {
         match &self.state {
-            State::Back { .. } => Stand::Archive,
-            State::Forward { url } if *url != self.recent => Stand::Archive,
-            State::Forward { .. } | State::Looking | State::Done => Stand::Recent,
+            PlainState::Back { .. } => Stand::Archive,
+            PlainState::Forward { url } if *url != self.recent => Stand::Archive,
+            PlainState::Forward { .. } | PlainState::Looking | PlainState::Done => Stand::Recent,
         }
     }
 
@@ -1171,13 +1192,13 @@ impl PlainWalk {
     fn place_before(&self, document: &Document, index: usize, url: &Url) -> Bookmark {
         let below = self.bookmark_at(document, index + 1, url);
         let place = below.or_else(|| self.last.clone());
-        self.remembering(place.unwrap_or_else(|| Bookmark {
+        self.with_memory(place.unwrap_or_else(|| Bookmark {
             feed: document.feed.clone(),
             ..Bookmark::default()
         }))
     }
 
-    fn go(&mut self, state: State) {
+    fn enter(&mut self, state: PlainState) {
         self.state = state;
         self.again = false;
     }
@@ -1194,7 +1215,7 @@ impl PlainWalk {
         if !self.visited.insert(url.clone()) {
             return Err(WalkError::Loop { url });
         }
-        self.go(State::Back { url });
+        self.enter(PlainState::Back { url });
         Ok(())
     }
 
@@ -1206,10 +1227,10 @@ impl PlainWalk {
         match self.way.pop() {
             Some(url) => {
                 let again = url == self.recent;
-                self.go(State::Forward { url });
+                self.enter(PlainState::Forward { url });
                 self.again = again;
             }
-            None => self.go(State::Done),
+            None => self.enter(PlainState::Done),
         }
     }
 
@@ -1221,7 +1242,7 @@ impl PlainWalk {
     /// Swaps reversed archive links. Some feeds (Atom Hopper) call the older document "next": their
     /// recent document has a "next" archive and no "previous" one.
     fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
-        if self.state == State::Looking {
+        if self.state == PlainState::Looking {
             let leads = |rel| document.has_link(rel);
             let only_next = leads("next-archive") && !leads("prev-archive");
             // A closed document with only a "next" archive is the oldest one of a feed whose links
@@ -1236,7 +1257,7 @@ impl PlainWalk {
         document.swap_archive_links();
         // The oldest document of a feed with right links also has only a "next" one. Then the
         // swapped links lead to newer documents, which rising dates reveal.
-        let back = matches!(self.state, State::Looking | State::Back { .. });
+        let back = matches!(self.state, PlainState::Looking | PlainState::Back { .. });
         let newer = behind.zip(document.updated);
         if back && newer.is_some_and(|(behind, updated)| updated > behind) {
             return Err(WalkError::Backwards { url: url.clone() });
@@ -1254,7 +1275,7 @@ impl PlainWalk {
         // Only the recent document may change the feed's order: dates can rise in one odd archive
         // by chance.
         self.listing = match self.state {
-            State::Looking => shown.or(self.listing),
+            PlainState::Looking => shown.or(self.listing),
             _ => self.listing.or(shown),
         };
         if shown.or(self.listing) == Some(Listing::OldestFirst) {
@@ -1276,7 +1297,7 @@ impl PlainWalk {
         }
     }
 
-    fn gap(&self) -> WalkError {
+    fn gap_error(&self) -> WalkError {
         let entry = match (&self.start, &self.place) {
             (Start::Entry(entry), _) => Some(entry),
             (_, place) => place.as_ref().and_then(|place| place.entry.as_ref()),

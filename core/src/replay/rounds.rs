@@ -5,8 +5,8 @@
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Run, Stand, Start, Validators, Walk, WalkError,
-    known::{Bounds, Known},
+    Ask, AskKind, Bookmark, EntryRun, Stand, Start, Validators, Walk, WalkError,
+    known::{Bounds, RememberedEntries},
     places::lead,
     plain::PlainWalk,
     walk::is_same_feed,
@@ -49,7 +49,7 @@ pub struct Replay {
     seeking: Option<Timestamp>,
     /// Validators of the recent document, as long as no round has seen a newer entry.
     known: Validators,
-    round: Round,
+    round: ReplayRound,
     /// The newest entry of the recent document at the last look, and the validators of that
     /// document.
     newest: Option<(String, Validators)>,
@@ -57,7 +57,7 @@ pub struct Replay {
     led_on: bool,
     documents_max: usize,
     /// The consumer's memory of a plain feed between rounds; `None` until a plain round ends.
-    plain: Option<Known>,
+    plain: Option<RememberedEntries>,
     bounds: Bounds,
     /// Whether to go on from the oldest entry left if the place or a document is missing.
     lenient: bool,
@@ -67,7 +67,7 @@ pub struct Replay {
 
 #[expect(clippy::large_enum_variant, reason = "one of it lives per consumer")]
 #[derive(Debug)]
-enum Round {
+enum ReplayRound {
     Looking,
     Walking(Walk),
     Plain(Box<PlainWalk>),
@@ -81,7 +81,7 @@ impl Replay {
             recent: url,
             start,
             seeking: None,
-            round: Round::Looking,
+            round: ReplayRound::Looking,
             newest: None,
             led_on: false,
             documents_max: WALK_DOCUMENTS_MAX,
@@ -193,10 +193,10 @@ impl Replay {
     /// ```
     pub fn pass_gap(&mut self) {
         self.lenient = true;
-        let round = std::mem::replace(&mut self.round, Round::Looking);
+        let round = std::mem::replace(&mut self.round, ReplayRound::Looking);
         let place = match round {
-            Round::Walking(walk) => walk.bookmark().cloned(),
-            Round::Plain(walk) => {
+            ReplayRound::Walking(walk) => walk.bookmark().cloned(),
+            ReplayRound::Plain(walk) => {
                 // `lenient` forgives the owed entries, so the bookmark is taken afterwards, and
                 // does not list them.
                 let walk = walk.lenient(true);
@@ -204,7 +204,7 @@ impl Replay {
                 self.plain = Some(walk.into_known());
                 place
             }
-            Round::Looking => None,
+            ReplayRound::Looking => None,
         };
         // A 304 would end the new round at once, with the gap still open.
         self.known = Validators::default();
@@ -217,9 +217,9 @@ impl Replay {
     /// Returns the next request, or `None` when caught up with the newest entry of the first look.
     pub fn ask(&self) -> Option<Ask> {
         match &self.round {
-            Round::Walking(walk) => walk.ask(),
-            Round::Plain(walk) => walk.ask(),
-            Round::Looking => Some(Ask {
+            ReplayRound::Walking(walk) => walk.ask(),
+            ReplayRound::Plain(walk) => walk.ask(),
+            ReplayRound::Looking => Some(Ask {
                 url: self.recent.clone(),
                 kind: AskKind::Recent,
                 again: false,
@@ -232,12 +232,12 @@ impl Replay {
     /// Returns whether the feed has no positions, as far as documents have shown.
     pub fn is_plain(&self) -> bool {
         match (&self.round, &self.start) {
-            (Round::Plain(_), _) => true,
+            (ReplayRound::Plain(_), _) => true,
             // A round that only learned of a 304 walks without a document, so the bookmark shows
             // the kind of feed.
-            (Round::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
-            (Round::Looking, _) => self.plain.is_some(),
-            (Round::Walking(_), _) => false,
+            (ReplayRound::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
+            (ReplayRound::Looking, _) => self.plain.is_some(),
+            (ReplayRound::Walking(_), _) => false,
         }
     }
 
@@ -253,8 +253,8 @@ impl Replay {
     /// the way leads forward.
     pub fn remaining(&self) -> Option<u64> {
         match &self.round {
-            Round::Walking(walk) => walk.remaining(),
-            Round::Plain(_) | Round::Looking => None,
+            ReplayRound::Walking(walk) => walk.remaining(),
+            ReplayRound::Plain(_) | ReplayRound::Looking => None,
         }
     }
 
@@ -269,8 +269,8 @@ impl Replay {
         document: Document,
         url: &Url,
         validators: Validators,
-    ) -> Result<Option<Run>, WalkError> {
-        if matches!(self.round, Round::Looking) {
+    ) -> Result<Option<EntryRun>, WalkError> {
+        if matches!(self.round, ReplayRound::Looking) {
             // Validators of the first URL do not fit the recent document.
             if let Some(recent) = self.leads_to(&document, url)? {
                 self.led_on = true;
@@ -280,24 +280,24 @@ impl Replay {
             }
             // The final URL replaces the one given, so later rounds save the redirect.
             self.recent = url.clone();
-            self.round = self.begin(document.history.is_some());
+            self.round = self.begin_round(document.history.is_some());
         }
         // The walk consumes the document, so the newest id is copied first.
         let newest = document.entry(0).map(|entry| entry.id.to_owned());
         // The request is read before `take`, which moves the walk on.
         let ask = self.ask();
         let (run, is_recent) = match &mut self.round {
-            Round::Walking(walk) => {
+            ReplayRound::Walking(walk) => {
                 let is_recent = ask.is_some_and(|ask| ask.kind == AskKind::Recent);
                 (walk.take(document, url)?, is_recent)
             }
-            Round::Plain(walk) => {
+            ReplayRound::Plain(walk) => {
                 // A plain walk may request the recent document again on the way forward, so the URL
                 // decides, not the kind.
                 let is_recent = ask.is_some_and(|ask| ask.url == self.recent);
                 (walk.take(document, url)?, is_recent)
             }
-            Round::Looking => return Ok(None),
+            ReplayRound::Looking => return Ok(None),
         };
         if is_recent {
             self.newest = newest.map(|newest| (newest, validators));
@@ -306,24 +306,24 @@ impl Replay {
     }
 
     /// Starts a round in a feed with positions (`numbered`) or a plain one.
-    fn begin(&mut self, numbered: bool) -> Round {
+    fn begin_round(&mut self, numbered: bool) -> ReplayRound {
         let (recent, start) = (self.recent.clone(), self.start.clone());
         if numbered {
             let walk = Walk::new(recent, start)
                 .seek(self.seeking)
                 .lenient(self.lenient)
                 .documents_max(self.documents_max);
-            return Round::Walking(walk);
+            return ReplayRound::Walking(walk);
         }
         // The running memory holds more entries than a bookmark does.
         let known = self.plain.take();
-        let known = known.unwrap_or_else(|| Known::at(&start, self.bounds));
+        let known = known.unwrap_or_else(|| RememberedEntries::at(&start, self.bounds));
         let walk = PlainWalk::new(recent, start, known)
             .seek(self.seeking)
             .lenient(self.lenient)
             .revisions(self.revisions)
             .documents_max(self.documents_max);
-        Round::Plain(Box::new(walk))
+        ReplayRound::Plain(Box::new(walk))
     }
 
     /// Takes the requested index block, retrieved from `url`.
@@ -333,18 +333,18 @@ impl Replay {
     /// See [`WalkError`].
     pub fn take_index(&mut self, block: &IndexBlock, url: &Url) -> Result<(), WalkError> {
         match &mut self.round {
-            Round::Walking(walk) => walk.take_index(block, url),
-            Round::Plain(_) | Round::Looking => Ok(()),
+            ReplayRound::Walking(walk) => walk.take_index(block, url),
+            ReplayRound::Plain(_) | ReplayRound::Looking => Ok(()),
         }
     }
 
     /// Handles a 304: the recent document has not changed since the newest entry there was passed.
     pub fn not_modified(&mut self) {
-        if matches!(self.round, Round::Looking) {
+        if matches!(self.round, ReplayRound::Looking) {
             // The kind of feed does not matter here: the walk ends before taking a document.
             let mut walk = Walk::new(self.recent.clone(), self.start.clone()).seek(self.seeking);
             walk.not_modified();
-            self.round = Round::Walking(walk);
+            self.round = ReplayRound::Walking(walk);
         }
     }
 
@@ -356,9 +356,9 @@ impl Replay {
     /// [`WalkError::Missing`] if the walk has no other way.
     pub fn missing(&mut self) -> Result<(), WalkError> {
         match &mut self.round {
-            Round::Walking(walk) => walk.missing(),
-            Round::Plain(walk) => walk.missing(),
-            Round::Looking => Err(WalkError::Missing {
+            ReplayRound::Walking(walk) => walk.missing(),
+            ReplayRound::Plain(walk) => walk.missing(),
+            ReplayRound::Looking => Err(WalkError::Missing {
                 url: self.recent.clone(),
             }),
         }
@@ -368,9 +368,9 @@ impl Replay {
     /// was. Where a round hands over nothing, the place is the round's end.
     pub fn begins_after(&self) -> Option<Bookmark> {
         match &self.round {
-            Round::Walking(walk) => walk.begins_after(),
-            Round::Plain(walk) => walk.begins_after(),
-            Round::Looking => None,
+            ReplayRound::Walking(walk) => walk.begins_after(),
+            ReplayRound::Plain(walk) => walk.begins_after(),
+            ReplayRound::Looking => None,
         }
     }
 
@@ -387,25 +387,25 @@ impl Replay {
     /// [`pass_gap`](Self::pass_gap) goes on.
     pub fn next_round(&mut self) -> Result<Option<Bookmark>, WalkError> {
         // The check comes before any change, so that `pass_gap` finds the round unchanged.
-        if let Round::Plain(walk) = &self.round
+        if let ReplayRound::Plain(walk) = &self.round
             && let Some(gap) = walk.deleted()
         {
             return Err(gap);
         }
         self.lenient = false;
-        let last = match std::mem::replace(&mut self.round, Round::Looking) {
-            Round::Walking(walk) => {
+        let last = match std::mem::replace(&mut self.round, ReplayRound::Looking) {
+            ReplayRound::Walking(walk) => {
                 self.seeking = walk.seeking();
                 walk.bookmark().cloned()
             }
-            Round::Plain(mut walk) => {
+            ReplayRound::Plain(mut walk) => {
                 walk.end();
                 self.seeking = walk.seeking();
                 let last = walk.bookmark();
                 self.plain = Some(walk.into_known());
                 last
             }
-            Round::Looking => None,
+            ReplayRound::Looking => None,
         };
         let Some(mut last) = last else {
             return Ok(None);

@@ -10,10 +10,10 @@ use url::Url;
 use crate::{digest::Digest, reader::Document, timestamp::Timestamp};
 
 /// Entry that was seen: the hash of the id, and the date where revisions count.
-pub(super) type Seen = (u64, Option<Timestamp>);
+pub(super) type EntryStamp = (u64, Option<Timestamp>);
 
 /// Returns the hash of an entry's id, and the entry's date.
-pub(super) fn key(document: &Document, index: usize) -> Option<Seen> {
+pub(super) fn key(document: &Document, index: usize) -> Option<EntryStamp> {
     // Bookmarks store 8 bytes of the digest; `half` returns 16.
     let id = document.entry(index)?.id;
     let digest = Digest::of(id.as_bytes()).half();
@@ -25,7 +25,7 @@ pub(super) fn key(document: &Document, index: usize) -> Option<Seen> {
 /// compared.
 #[derive(Debug)]
 pub(super) struct SeenEntries {
-    documents: HashMap<Url, HashSet<Seen>>,
+    documents: HashMap<Url, HashSet<EntryStamp>>,
     entries: usize,
     max: usize,
 }
@@ -69,7 +69,7 @@ impl SeenEntries {
 
     /// Returns the entries seen in a document that this copy lacks, or has in an older revision
     /// only.
-    pub(super) fn lost(&self, asked: &Url, copy: &Document) -> Vec<Seen> {
+    pub(super) fn lost(&self, asked: &Url, copy: &Document) -> Vec<EntryStamp> {
         let Some(seen) = self.documents.get(asked).filter(|seen| !seen.is_empty()) else {
             return vec![];
         };
@@ -78,12 +78,13 @@ impl SeenEntries {
             let date = newest.entry(id).or_default();
             *date = (*date).max(updated);
         }
-        let is_lost = |(id, updated): &&Seen| newest.get(id).is_none_or(|newest| newest < updated);
+        let is_lost =
+            |(id, updated): &&EntryStamp| newest.get(id).is_none_or(|newest| newest < updated);
         seen.iter().filter(is_lost).copied().collect()
     }
 
     /// Forgets the entries seen in a document, and returns them.
-    pub(super) fn take(&mut self, asked: &Url) -> Vec<Seen> {
+    pub(super) fn take(&mut self, asked: &Url) -> Vec<EntryStamp> {
         let seen = self.documents.remove(asked).unwrap_or_default();
         self.entries -= seen.len();
         seen.into_iter().collect()

@@ -11,7 +11,7 @@ use crate::{
     document::feed_document,
     event,
     feed::{Epoch, FeedId, FeedName},
-    header::{Form, RECENT, header},
+    header::{DocumentForm, RECENT, header},
     index::{IndexBlock, IndexedDocument},
     plan::{FeedState, Opening, Stamp, give_ids, plan, plan_creation},
     settings::{Choices, Defaults, Settings},
@@ -164,9 +164,9 @@ impl Feed {
             usize::try_from(next.first.0).unwrap()
         });
         let form = match (name, next) {
-            (RECENT, _) => Form::Recent,
-            (_, None) => Form::Open,
-            (_, Some(next)) => Form::Archived { next: next.linked },
+            (RECENT, _) => DocumentForm::Recent,
+            (_, None) => DocumentForm::Open,
+            (_, Some(next)) => DocumentForm::Archived { next: next.linked },
         };
         let updated = Timestamp::from_micros(1_000_000 * (1 + i64::try_from(end).unwrap()));
         let head = header(opening, &self.state.settings, form, updated);
@@ -276,14 +276,18 @@ fn replay_of(
 
 impl Walk {
     /// Takes a document, retrieved from the name that a new epoch gave it if it has one.
-    fn take_redirected(&mut self, document: Document, ask: &Ask) -> Result<Option<Run>, WalkError> {
+    fn take_redirected(
+        &mut self,
+        document: Document,
+        ask: &Ask,
+    ) -> Result<Option<EntryRun>, WalkError> {
         let renamed = !document.epoch.is_first() && ask.kind == AskKind::Document;
         let own = document.link("self").filter(|_| renamed).cloned();
         self.take(document, &own.unwrap_or_else(|| ask.url.clone()))
     }
 }
 
-fn numbers(run: &Run) -> Vec<usize> {
+fn numbers(run: &EntryRun) -> Vec<usize> {
     let entries = run.entries.iter();
     entries
         .map(|entry| number_of(&run.document, entry.index))

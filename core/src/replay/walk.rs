@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
+    Ask, AskKind, Bookmark, EntryRun, RunEntry, Start, Validators, WalkError,
     places::{bookmark, count, end_of, hash_entries, is_at, is_before, lead, newest_place},
 };
 use crate::{
@@ -29,14 +29,14 @@ use feed::permanent_url;
 
 /// State of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum WalkState {
     /// Before the look at the recent document.
     Looking,
     /// Searches the archive index for a document to begin at. If the index does not help, goes back
-    /// from `back`.
+    /// from `walk_back`.
     Index { url: Url, back: Url },
     /// Tries the document that the bookmark names. If the document does not help, goes back from
-    /// `back`.
+    /// `walk_back`.
     Resuming { url: Url, back: Option<Url> },
     /// Searches for the entry to begin after, along `prev-archive`. If `url` is missing, goes back
     /// from `instead`.
@@ -49,7 +49,7 @@ enum State {
 
 /// Position of a document relative to the place to go on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum WalkStanding {
     /// That many of the document's oldest entries lie before the place, which is in the document or
     /// at an edge of the document.
     Holds(usize),
@@ -89,7 +89,7 @@ struct Pin {
 pub struct Walk {
     recent: Url,
     start: Start,
-    state: State,
+    state: WalkState,
     /// Whether the walk requested this document before, so that the next request must bypass
     /// caches.
     again: bool,
@@ -138,7 +138,7 @@ impl Walk {
         Self {
             recent,
             start,
-            state: State::Looking,
+            state: WalkState::Looking,
             again: false,
             documents_max: WALK_DOCUMENTS_MAX,
             pin: None,
@@ -189,13 +189,13 @@ impl Walk {
     /// Returns the next request, or `None` at the end of the walk.
     pub fn ask(&self) -> Option<Ask> {
         let (url, kind, optional) = match &self.state {
-            State::Looking => (&self.recent, AskKind::Recent, false),
+            WalkState::Looking => (&self.recent, AskKind::Recent, false),
             // The index only saves requests, so the walk never depends on the index.
-            State::Index { url, .. } => (url, AskKind::Index, true),
-            State::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
-            State::Back { url, instead } => (url, AskKind::Document, instead.is_some()),
-            State::Forward { url } => (url, AskKind::Document, false),
-            State::Done => return None,
+            WalkState::Index { url, .. } => (url, AskKind::Index, true),
+            WalkState::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
+            WalkState::Back { url, instead } => (url, AskKind::Document, instead.is_some()),
+            WalkState::Forward { url } => (url, AskKind::Document, false),
+            WalkState::Done => return None,
         };
         Some(Ask {
             url: url.clone(),
@@ -222,7 +222,7 @@ impl Walk {
             })
         };
         let ended = || match self.state {
-            State::Done => self.last.clone().or_else(before_all),
+            WalkState::Done => self.last.clone().or_else(before_all),
             _ => None,
         };
         self.begins_after.clone().or_else(ended)
@@ -231,7 +231,7 @@ impl Walk {
     /// Returns the number of entries from the current place to the walk's end; `None` unless the
     /// walk goes forward and both positions are known.
     pub fn remaining(&self) -> Option<u64> {
-        let State::Forward { .. } = self.state else {
+        let WalkState::Forward { .. } = self.state else {
             return None;
         };
         let last = self.last.as_ref()?.position?;
@@ -240,7 +240,7 @@ impl Walk {
 
     /// Ends the walk: the bookmarked entry is still the newest one of the recent document.
     pub fn not_modified(&mut self) {
-        self.go(State::Done);
+        self.enter(WalkState::Done);
     }
 
     /// Handles a requested document or index block that does not exist (any more), or an optional
@@ -251,18 +251,18 @@ impl Walk {
     /// [`WalkError::Missing`] if the walk has no other way.
     pub fn missing(&mut self) -> Result<(), WalkError> {
         match self.state.clone() {
-            State::Resuming {
+            WalkState::Resuming {
                 back: Some(url), ..
             }
-            | State::Back {
+            | WalkState::Back {
                 instead: Some(url), ..
             }
-            | State::Index { back: url, .. } => self.go_back(url),
-            State::Resuming { url, .. } | State::Back { url, .. } if self.lenient => {
+            | WalkState::Index { back: url, .. } => self.go_back(url),
+            WalkState::Resuming { url, .. } | WalkState::Back { url, .. } if self.lenient => {
                 self.begin_behind_a_hole(&url);
                 Ok(())
             }
-            State::Forward { .. } if self.lenient => {
+            WalkState::Forward { .. } if self.lenient => {
                 // The walk hands over everything from the hole to the newest document. Resuming at
                 // the named document would lead into the hole again.
                 self.last = self.last.take().map(|last| Bookmark {
@@ -272,10 +272,10 @@ impl Walk {
                 self.look_from_the_start();
                 Ok(())
             }
-            State::Resuming { url, .. } | State::Back { url, .. } | State::Forward { url } => {
-                Err(WalkError::Missing { url })
-            }
-            State::Looking | State::Done => Err(WalkError::Missing {
+            WalkState::Resuming { url, .. }
+            | WalkState::Back { url, .. }
+            | WalkState::Forward { url } => Err(WalkError::Missing { url }),
+            WalkState::Looking | WalkState::Done => Err(WalkError::Missing {
                 url: self.recent.clone(),
             }),
         }
@@ -289,7 +289,7 @@ impl Walk {
         self.start = Start::Oldest;
         self.forget_visited();
         let url = self.walked_over.take().unwrap_or_else(|| hole.clone());
-        self.go(State::Forward { url });
+        self.enter(WalkState::Forward { url });
     }
 
     /// Takes the requested document, retrieved from `url`, and returns the entries to hand over.
@@ -298,13 +298,13 @@ impl Walk {
     ///
     /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
     /// after which the same document may be asked for again later.
-    pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<EntryRun>, WalkError> {
         // The feed comes first: a document of another feed must not set this walk's id or epoch.
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         if self.is_lost(&document) {
             return match self.state.clone() {
-                State::Resuming {
+                WalkState::Resuming {
                     back: Some(previous),
                     ..
                 } if self.again => self.go_back(previous).map(|()| None),
@@ -313,11 +313,11 @@ impl Walk {
             };
         }
         match self.state.clone() {
-            State::Looking => self.look(document, url),
-            State::Resuming { back, .. } => self.resume(document, url, back),
-            State::Back { .. } => self.back(document, url),
-            State::Forward { .. } => self.forward(document, url),
-            State::Index { .. } | State::Done => Ok(None),
+            WalkState::Looking => self.look_at_recent(document, url),
+            WalkState::Resuming { back, .. } => self.resume_behind(document, url, back),
+            WalkState::Back { .. } => self.walk_back(document, url),
+            WalkState::Forward { .. } => self.walk_forward(document, url),
+            WalkState::Index { .. } | WalkState::Done => Ok(None),
         }
     }
 
@@ -337,7 +337,7 @@ impl Walk {
     ///
     /// See [`WalkError`].
     pub fn take_index(&mut self, block: &IndexBlock, url: &Url) -> Result<(), WalkError> {
-        let State::Index { back, .. } = self.state.clone() else {
+        let WalkState::Index { back, .. } = self.state.clone() else {
             return Ok(());
         };
         // A block of another feed proves nothing about this one; the archive links decide.
@@ -357,8 +357,8 @@ impl Walk {
         let previous = block.prev.as_deref().and_then(resolve);
         if let (None, Some(url)) = (found, previous) {
             // Blocks that lead in a circle cannot help, so the walk goes back by archive links.
-            match self.visit(url.clone()) {
-                Ok(()) => self.go(State::Index { url, back }),
+            match self.note_visit(url.clone()) {
+                Ok(()) => self.enter(WalkState::Index { url, back }),
                 Err(_) => return self.go_back(back),
             }
             return Ok(());
@@ -366,9 +366,9 @@ impl Walk {
         let begin = found.or(block.documents.first());
         // The document from the index may be missing, so the archive link stays as the alternative.
         match begin.and_then(|listed| resolve(&listed.href)) {
-            Some(url) if self.visit(url.clone()).is_ok() => {
+            Some(url) if self.note_visit(url.clone()).is_ok() => {
                 let instead = Some(back);
-                self.go(State::Back { url, instead });
+                self.enter(WalkState::Back { url, instead });
                 Ok(())
             }
             _ => self.go_back(back),
@@ -376,16 +376,20 @@ impl Walk {
     }
 
     /// Takes the recent document and decides how far back to begin.
-    fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn look_at_recent(
+        &mut self,
+        document: Document,
+        url: &Url,
+    ) -> Result<Option<EntryRun>, WalkError> {
         if matches!(&self.start, Start::Bookmark(Bookmark { entry: None, .. })) {
             // A bookmark without an entry comes from an empty feed: every entry is new.
             self.start = Start::Oldest;
             self.last = None;
         }
-        let standing = self.standing(&document, url)?;
+        let standing = self.standing_of(&document, url)?;
         // A stale copy must not set the pin, because the walk would end before the bookmark's
         // place.
-        if standing == Standing::Stale {
+        if standing == WalkStanding::Stale {
             return self.ask_again(url);
         }
         self.epoch = (document.epoch, document.since);
@@ -404,7 +408,7 @@ impl Walk {
             (Start::Time(time), _) if is_before(&document, *time) => {
                 return Ok(self.begin_after(&document, &permanent));
             }
-            (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after)) => {
+            (Start::Entry(_) | Start::Bookmark(_), WalkStanding::Holds(after)) => {
                 return self.hand_over(document, &permanent, after).map(Some);
             }
             _ => {}
@@ -431,9 +435,9 @@ impl Walk {
             .filter(|_| document.history.is_some())
         {
             Some(url) => {
-                self.visit(url.clone())?;
+                self.note_visit(url.clone())?;
                 let url = url.clone();
-                self.go(State::Index { url, back });
+                self.enter(WalkState::Index { url, back });
                 Ok(())
             }
             None => self.go_back(back),
@@ -442,7 +446,11 @@ impl Walk {
 
     /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was
     /// just cut.
-    fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn look_at_empty(
+        &mut self,
+        document: &Document,
+        url: &Url,
+    ) -> Result<Option<EntryRun>, WalkError> {
         if let Some(previous) = lead(document, "prev-archive", url)? {
             self.walked_over = Some(permanent_url(document, url));
             let from_afar = matches!(self.start, Start::Oldest | Start::Time(_));
@@ -461,7 +469,7 @@ impl Walk {
             feed,
             ..Bookmark::default()
         });
-        self.go(State::Done);
+        self.enter(WalkState::Done);
         Ok(None)
     }
 
@@ -481,7 +489,7 @@ impl Walk {
             .filter(at_home);
         match (named, previous) {
             (Some(url), back) => {
-                self.go(State::Resuming { url, back });
+                self.enter(WalkState::Resuming { url, back });
                 Ok(())
             }
             (None, Some(previous)) => self.go_back(previous),
@@ -495,7 +503,7 @@ impl Walk {
     fn not_found(&mut self) -> Result<(), WalkError> {
         let placed = |last: &Bookmark| last.position.is_some();
         let placed = self.last.as_ref().is_some_and(placed);
-        // With a position, `standing` has already recognised old copies, so a second look cannot
+        // With a position, `standing_of` has already recognised old copies, so a second look cannot
         // help.
         if placed || self.looked_again {
             return match self.walked_over.clone().filter(|_| self.lenient) {
@@ -503,7 +511,7 @@ impl Walk {
                     self.begin_behind_a_hole(&oldest);
                     Ok(())
                 }
-                None => Err(self.gap()),
+                None => Err(self.gap_error()),
             };
         }
         self.looked_again = true;
@@ -516,36 +524,36 @@ impl Walk {
         self.walked_over = None;
         self.forget_visited();
         self.behind = None;
-        self.go(State::Looking);
+        self.enter(WalkState::Looking);
         self.again = true;
     }
 
     /// Begins behind a document's newest entry, so nothing is handed over.
-    fn begin_after(&mut self, document: &Document, url: &Url) -> Option<Run> {
+    fn begin_after(&mut self, document: &Document, url: &Url) -> Option<EntryRun> {
         let place = newest_place(document);
         self.last = bookmark(document, url, &RunEntry { index: 0, place });
-        self.go(State::Done);
+        self.enter(WalkState::Done);
         None
     }
 
-    fn resume(
+    fn resume_behind(
         &mut self,
         document: Document,
         url: &Url,
         back: Option<Url>,
-    ) -> Result<Option<Run>, WalkError> {
-        match (self.standing(&document, url)?, back) {
-            (Standing::Holds(after), _) => self.hand_over(document, url, after).map(Some),
+    ) -> Result<Option<EntryRun>, WalkError> {
+        match (self.standing_of(&document, url)?, back) {
+            (WalkStanding::Holds(after), _) => self.hand_over(document, url, after).map(Some),
             // A cache may have the bookmark's document from before the cut, so the walk makes one
             // request past all caches.
-            (Standing::Stale, _) if !self.again => self.ask_again(url),
+            (WalkStanding::Stale, _) if !self.again => self.ask_again(url),
             (_, Some(previous)) => self.go_back(previous).map(|()| None),
-            (Standing::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
-            (Standing::Elsewhere, None) => self.not_found().map(|()| None),
+            (WalkStanding::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
+            (WalkStanding::Elsewhere, None) => self.not_found().map(|()| None),
         }
     }
 
-    fn back(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn walk_back(&mut self, document: Document, url: &Url) -> Result<Option<EntryRun>, WalkError> {
         let after = match &self.start {
             Start::Newest => return Ok(self.begin_after(&document, url)),
             // All entries here are older than the time. Handing over none of them turns the walk
@@ -555,19 +563,19 @@ impl Walk {
                 let previous = lead(&document, "prev-archive", url)?;
                 previous.is_none().then_some(0)
             }
-            Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
-                Standing::Holds(after) => Some(after),
-                Standing::Stale => return self.ask_again(url),
+            Start::Entry(_) | Start::Bookmark(_) => match self.standing_of(&document, url)? {
+                WalkStanding::Holds(after) => Some(after),
+                WalkStanding::Stale => return self.ask_again(url),
                 // The document ends before the next newer one begins: a copy from when the document
                 // was open.
-                Standing::Elsewhere if self.ends_early(&document) => {
+                WalkStanding::Elsewhere if self.ends_early(&document) => {
                     return self.ask_again(url);
                 }
                 // This copy shows the document as open, although newer documents exist.
-                Standing::Elsewhere if !is_closed(&document) && !self.again => {
+                WalkStanding::Elsewhere if !is_closed(&document) && !self.again => {
                     return self.ask_again(url);
                 }
-                Standing::Elsewhere => None,
+                WalkStanding::Elsewhere => None,
             },
         };
         self.behind = document.history.map(|(first, _)| first);
@@ -575,7 +583,7 @@ impl Walk {
             return self.hand_over(document, url, after).map(Some);
         }
         let previous = lead(&document, "prev-archive", url)?;
-        self.walked_over = Some(self.asked(url));
+        self.walked_over = Some(self.asked_url(url));
         match previous {
             Some(previous) => self.go_back(previous).map(|()| None),
             None => self.not_found().map(|()| None),
@@ -589,69 +597,76 @@ impl Walk {
             .is_some_and(|(end, behind)| end < behind)
     }
 
-    fn forward(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        let after = match self.standing(&document, url)? {
-            Standing::Stale => return self.ask_again(url),
-            Standing::Holds(after) => after,
+    fn walk_forward(
+        &mut self,
+        document: Document,
+        url: &Url,
+    ) -> Result<Option<EntryRun>, WalkError> {
+        let after = match self.standing_of(&document, url)? {
+            WalkStanding::Stale => return self.ask_again(url),
+            WalkStanding::Holds(after) => after,
             // This document is from before the feed had positions: the entries have no order
             // relative to the place.
-            Standing::Elsewhere if document.history.is_none() => 0,
-            Standing::Elsewhere if self.lenient => {
+            WalkStanding::Elsewhere if document.history.is_none() => 0,
+            WalkStanding::Elsewhere if self.lenient => {
                 // No history continues behind a hole, so the walk accepts this document as a new
                 // beginning.
                 self.last = None;
                 0
             }
-            Standing::Elsewhere => return Err(self.gap()),
+            WalkStanding::Elsewhere => return Err(self.gap_error()),
         };
         // Progress bounds the way. Without progress, only the URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
-            self.visit(url.clone())?;
+            self.note_visit(url.clone())?;
         }
         self.hand_over(document, url, after).map(Some)
     }
 
     /// Returns the URL of the current request, as links name it. A redirect may have led from there
     /// to `url`.
-    fn asked(&self, url: &Url) -> Url {
+    fn asked_url(&self, url: &Url) -> Url {
         self.ask().map_or_else(|| url.clone(), |ask| ask.url)
     }
 
     /// Classifies a document against the place to go on from.
-    fn standing(&self, document: &Document, url: &Url) -> Result<Standing, WalkError> {
+    fn standing_of(&self, document: &Document, url: &Url) -> Result<WalkStanding, WalkError> {
         // Indices count from the newest entry, so `len - index` counts this entry and all older
         // ones.
         let by_id = |id: &str| match document.find(id) {
-            Some(index) => Standing::Holds(document.len() - index),
-            None => Standing::Elsewhere,
+            Some(index) => WalkStanding::Holds(document.len() - index),
+            None => WalkStanding::Elsewhere,
         };
         let wanted = match (&self.last, &self.start) {
             (Some(last), _) => last,
             (None, Start::Entry(id)) => return Ok(by_id(id)),
-            (None, _) => return Ok(Standing::Holds(0)),
+            (None, _) => return Ok(WalkStanding::Holds(0)),
         };
         let (Some(position), Some((first, before))) = (wanted.position, document.history) else {
-            return Ok(wanted.entry.as_deref().map_or(Standing::Elsewhere, by_id));
+            return Ok(wanted
+                .entry
+                .as_deref()
+                .map_or(WalkStanding::Elsewhere, by_id));
         };
         let next = position.0.saturating_add(1);
         let end = first.0 + count(document.len());
         // A copy from before a restoration may show entries that the restoration lost.
         let earlier = document.epoch < wanted.epoch;
-        if earlier && self.state == State::Looking {
-            return Ok(Standing::Stale);
+        if earlier && self.state == WalkState::Looking {
+            return Ok(WalkStanding::Stale);
         }
         if next < first.0 {
-            return Ok(Standing::Elsewhere);
+            return Ok(WalkStanding::Elsewhere);
         }
         // A document of a newer epoch may be shorter: the restoration lost the end.
         if next > end && document.epoch <= wanted.epoch {
-            return Ok(Standing::Stale);
+            return Ok(WalkStanding::Stale);
         }
         // The number saturates only for `next > end`, which the condition below excludes.
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
         // The document shows nothing of the place itself. After a restoration the walk must look at
         // the place's document, unless the walk comes from there.
-        let is_behind = matches!(self.state, State::Forward { .. });
+        let is_behind = matches!(self.state, WalkState::Forward { .. });
         let is_restored = document.epoch > wanted.epoch;
         if before.is_none() && is_restored {
             if position >= document.since {
@@ -663,7 +678,7 @@ impl Walk {
                 });
             }
             if older == 0 && !is_behind {
-                return Ok(Standing::Elsewhere);
+                return Ok(WalkStanding::Elsewhere);
             }
         }
         let continues = match wanted.history.zip(before) {
@@ -673,11 +688,11 @@ impl Walk {
             None => is_at(document, wanted, older),
         };
         if next <= end && continues {
-            return Ok(Standing::Holds(older));
+            return Ok(WalkStanding::Holds(older));
         }
         // A copy of an earlier epoch may differ; any other copy must not.
         if earlier {
-            return Ok(Standing::Stale);
+            return Ok(WalkStanding::Stale);
         }
         Err(WalkError::HistoryChanged {
             url: url.clone(),
@@ -686,7 +701,7 @@ impl Walk {
     }
 
     /// Requests the same document once more, past all caches.
-    fn ask_again(&mut self, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn ask_again(&mut self, url: &Url) -> Result<Option<EntryRun>, WalkError> {
         if self.again {
             return Err(WalkError::Stale { url: url.clone() });
         }
@@ -694,15 +709,15 @@ impl Walk {
         Ok(None)
     }
 
-    fn go(&mut self, state: State) {
+    fn enter(&mut self, state: WalkState) {
         self.state = state;
         self.again = false;
     }
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
-        self.visit(url.clone())?;
+        self.note_visit(url.clone())?;
         let instead = None;
-        self.go(State::Back { url, instead });
+        self.enter(WalkState::Back { url, instead });
         Ok(())
     }
 
@@ -711,7 +726,7 @@ impl Walk {
         self.visited_bytes = 0;
     }
 
-    fn visit(&mut self, url: Url) -> Result<(), WalkError> {
+    fn note_visit(&mut self, url: Url) -> Result<(), WalkError> {
         // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX`
         // bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
@@ -757,7 +772,7 @@ impl Walk {
         }
     }
 
-    fn gap(&self) -> WalkError {
+    fn gap_error(&self) -> WalkError {
         let entry = match (&self.last, &self.start) {
             (
                 Some(Bookmark {

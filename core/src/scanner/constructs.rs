@@ -4,7 +4,7 @@
 
 use data_encoding::BASE64;
 
-use super::{Findings, JsonForm, Rewrite, Scan, essence, is_xml_type};
+use super::{EntryFacts, JsonForm, Rewrite, Scan, essence, is_xml_type};
 use crate::{
     entry::Person,
     feed::{EntryId, has_scheme},
@@ -18,7 +18,7 @@ use crate::{
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Returns a wrong value, cut to the first [`SHOWN_CHARS_MAX`] characters.
-fn shortened(text: &str) -> String {
+fn shorten_value(text: &str) -> String {
     let mut chars = text.chars();
     let mut shown: String = chars.by_ref().take(SHOWN_CHARS_MAX).collect();
     if chars.next().is_some() {
@@ -43,7 +43,7 @@ impl<'a> Scan<'a> {
         EntryId::parse(&text).ok_or_else(|| {
             let detail = format!(
                 "id {:?} is not an absolute IRI without white space, of at most {ENTRY_ID_BYTES_MAX} bytes{}",
-                shortened(&text),
+                shorten_value(&text),
                 hint_for_id(&text)
             );
             self.unacceptable(tag, detail, "RFC 4287, 4.2.6 (A-2)")
@@ -57,7 +57,7 @@ impl<'a> Scan<'a> {
             let detail = format!(
                 "{} {:?} is not an RFC 3339 date-time such as 2026-11-20T08:00:00Z, which ends in Z or an offset",
                 tag.local,
-                shortened(&text)
+                shorten_value(&text)
             );
             return Err(self.unacceptable(tag, detail, "RFC 4287, 3.3 (A-2)"));
         }
@@ -66,7 +66,7 @@ impl<'a> Scan<'a> {
 
     /// RFC 4287, 3.1: `text` and `html` hold no elements, `xhtml` one `div`.
     pub(super) fn text_construct(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
-        let kind = self.value(tag, "type")?;
+        let kind = self.attribute_value(tag, "type")?;
         match kind.as_deref() {
             None | Some("text" | "html") => self.only_text(tag, "RFC 4287, 3.1.1").map(drop),
             Some("xhtml") => self.one_div(tag),
@@ -80,9 +80,9 @@ impl<'a> Scan<'a> {
     /// Reads a text construct of type `xhtml`: exactly one XHTML `div` (RFC 4287, 3.1.1.3).
     fn one_div(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let mut children = vec![];
-        while let Some(child) = self.child(tag)? {
+        while let Some(child) = self.next_child(tag)? {
             children.push(child.is(XHTML, "div"));
-            self.skip()?;
+            self.skip_element()?;
         }
         if children == [true] {
             return Ok(());
@@ -99,14 +99,14 @@ impl<'a> Scan<'a> {
         let rule = "RFC 4287, 3.2";
         let based = self.is_based(based, tag)?;
         let (mut name, mut uri, mut email) = (None, None, None);
-        while let Some(child) = self.child(tag)? {
+        while let Some(child) = self.next_child(tag)? {
             let slot = match child.local {
                 "name" if child.namespace == *ATOM => &mut name,
                 "uri" if child.namespace == *ATOM => &mut uri,
                 "email" if child.namespace == *ATOM => &mut email,
                 // Foreign elements are legal in a person, and change nothing.
                 _ => {
-                    self.skip()?;
+                    self.skip_element()?;
                     continue;
                 }
             };
@@ -132,23 +132,28 @@ impl<'a> Scan<'a> {
         &mut self,
         tag: &Tag<'a>,
         based: bool,
-        findings: &mut Findings,
+        findings: &mut EntryFacts,
     ) -> Result<(), Refusal> {
         let rule = "RFC 4287, 4.2.7";
         let based = self.is_based(based, tag)?;
-        let Some(href) = self.value(tag, "href")? else {
+        let Some(href) = self.attribute_value(tag, "href")? else {
             return Err(self.unacceptable(tag, "link has no href", rule));
         };
         self.check_reference(tag, "href", &href, based)?;
         // A missing `rel` means `alternate`.
-        let rel = self.value(tag, "rel")?.unwrap_or("alternate".into());
+        let rel = self
+            .attribute_value(tag, "rel")?
+            .unwrap_or("alternate".into());
         if rel.trim().is_empty() {
             return Err(self.unacceptable(tag, "link has an empty rel", "RFC 4287, 4.2.7.2 (A-5)"));
         }
         if rel == "alternate" || rel == "http://www.iana.org/assignments/relation/alternate" {
-            let kind = self.value(tag, "type")?.unwrap_or_default().into_owned();
+            let kind = self
+                .attribute_value(tag, "type")?
+                .unwrap_or_default()
+                .into_owned();
             let language = self
-                .value(tag, "hreflang")?
+                .attribute_value(tag, "hreflang")?
                 .unwrap_or_default()
                 .into_owned();
             if !findings.alternates.insert((kind, language)) {
@@ -156,7 +161,7 @@ impl<'a> Scan<'a> {
                 return Err(self.unacceptable(tag, detail, "RFC 4287, 4.1.2 (A-10)"));
             }
         }
-        self.skip()
+        self.skip_element()
     }
 
     /// Reads a category: `term` is the only required attribute (RFC 4287, 4.2.2).
@@ -164,7 +169,7 @@ impl<'a> Scan<'a> {
         if tag.attribute("term").is_none() {
             return Err(self.unacceptable(tag, "category has no term", "RFC 4287, 4.2.2.1"));
         }
-        self.skip()
+        self.skip_element()
     }
 
     /// RFC 4287, 4.2.11. Returns whether the source names an author, which the entry inherits
@@ -172,7 +177,7 @@ impl<'a> Scan<'a> {
     pub(super) fn source(&mut self, tag: &Tag<'a>, based: bool) -> Result<bool, Refusal> {
         let based = self.is_based(based, tag)?;
         let mut author = false;
-        while let Some(child) = self.child(tag)? {
+        while let Some(child) = self.next_child(tag)? {
             if child.namespace == *ATOM && ["author", "contributor"].contains(&child.local) {
                 author |= child.local == "author";
                 self.person(&child, based)?;
@@ -183,12 +188,12 @@ impl<'a> Scan<'a> {
             if child.namespace == *ATOM {
                 let based = self.is_based(based, &child)?;
                 for name in ["href", "uri"] {
-                    if let Some(reference) = self.value(&child, name)? {
+                    if let Some(reference) = self.attribute_value(&child, name)? {
                         self.check_reference(&child, name, &reference, based)?;
                     }
                 }
             }
-            self.skip()?;
+            self.skip_element()?;
         }
         Ok(author)
     }
@@ -198,11 +203,11 @@ impl<'a> Scan<'a> {
         &mut self,
         tag: &Tag<'a>,
         based: bool,
-        findings: &mut Findings,
+        findings: &mut EntryFacts,
     ) -> Result<(), Refusal> {
         let rule = "RFC 4287, 4.1.3.3";
-        let kind = self.value(tag, "type")?;
-        let source = self.value(tag, "src")?;
+        let kind = self.attribute_value(tag, "type")?;
+        let source = self.attribute_value(tag, "src")?;
         let keyword = matches!(kind.as_deref(), Some("text" | "html" | "xhtml"));
         // The three keywords are no media types.
         if let Some(kind) = kind.as_deref().filter(|_| !keyword) {
@@ -217,17 +222,17 @@ impl<'a> Scan<'a> {
             }
             // Content elsewhere needs a summary (rule A-11).
             findings.opaque = true;
-            return self.nothing(tag);
+            return self.read_nothing(tag);
         }
         // The order of the arms is that of the rules in RFC 4287, 4.1.3.3.
         match kind.as_deref() {
             None | Some("text" | "html") => self.only_text(tag, rule).map(drop),
             Some("xhtml") => self.one_div(tag),
-            Some(kind) if is_xml_type(kind) => self.skip(),
+            Some(kind) if is_xml_type(kind) => self.skip_element(),
             Some(kind) if essence(kind).starts_with("text/") => self.only_text(tag, rule).map(drop),
             Some(kind) => {
                 if let Some(form) = JsonForm::of(kind) {
-                    return self.json(tag, form, findings);
+                    return self.read_json(tag, form, findings);
                 }
                 // Base64 content needs a summary (rule A-11).
                 findings.opaque = true;
@@ -239,11 +244,11 @@ impl<'a> Scan<'a> {
 
     /// Reads JSON under a type that RFC 4287 wants in Base64. The gate also accepts verbatim JSON,
     /// and stores the JSON in a form that every consumer reads.
-    fn json(
+    fn read_json(
         &mut self,
         tag: &Tag<'a>,
         form: JsonForm,
-        findings: &mut Findings,
+        findings: &mut EntryFacts,
     ) -> Result<(), Refusal> {
         let text = self.only_text(tag, "RFC 4287, 4.1.3.3")?;
         // JSON comes first: a number such as `1234` is also valid Base64.
@@ -264,8 +269,8 @@ impl<'a> Scan<'a> {
         end.unwrap_or(tag.range.end).max(tag.range.end)
     }
 
-    fn nothing(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
-        if let Some(Token::End(_)) = self.next()? {
+    fn read_nothing(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
+        if let Some(Token::End(_)) = self.next_token()? {
             Ok(())
         } else {
             let detail = "content with src is not empty";

@@ -14,7 +14,7 @@ use crate::{
 /// Whether a timeline has the entries of the owner's feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Own {
+pub enum OwnEntries {
     /// The timeline has none of these entries, whatever feeds are followed.
     #[default]
     Exclude,
@@ -33,7 +33,7 @@ pub struct TimelineKind {
     pub owner: Option<FeedName>,
     /// Whether the timeline has the owner's entries.
     #[serde(default)]
-    pub own: Own,
+    pub own: OwnEntries,
 }
 
 impl TimelineKind {
@@ -41,7 +41,7 @@ impl TimelineKind {
     pub const RULE: u32 = 1;
 
     /// Returns the kind of a timeline that is created now.
-    pub fn new(owner: Option<FeedName>, own: Own) -> Self {
+    pub fn new(owner: Option<FeedName>, own: OwnEntries) -> Self {
         let rule = Self::RULE;
         Self { rule, owner, own }
     }

@@ -197,12 +197,12 @@ struct Raw {
     updated_time: Option<String>,
     update_time: Option<String>,
     since_time: Option<String>,
-    period: Period,
+    period: WholeSeconds,
     #[serde(default)]
     available_periods: OfferedWindows,
     #[serde(default)]
     prev_archive: Previous,
-    updates: Updates,
+    updates: UpdatePairs,
 }
 
 /// The member `prev_archive`, which only publishers with archives have; `null` for the first
@@ -223,11 +223,11 @@ impl<'de> Deserialize<'de> for Previous {
 }
 
 /// Whole number of seconds. Some languages write `60.0`.
-struct Period(u64);
+struct WholeSeconds(u64);
 
-impl<'de> Deserialize<'de> for Period {
+impl<'de> Deserialize<'de> for WholeSeconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let token = Token::deserialize(deserializer)?;
+        let token = TokenText::deserialize(deserializer)?;
         let seconds = token.0.strip_suffix(".0").unwrap_or(&token.0);
         let period = seconds.parse().map(Self);
         period.map_err(|_error| de::Error::custom("the period is no number"))
@@ -255,48 +255,48 @@ impl<'de> Deserialize<'de> for OfferedWindows {
 }
 
 /// Text, or a number converted to text.
-struct Token(Box<str>);
+struct TokenText(Box<str>);
 
-impl<'de> Deserialize<'de> for Token {
+impl<'de> Deserialize<'de> for TokenText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TokenVisitor;
         impl Visitor<'_> for TokenVisitor {
-            type Value = Token;
+            type Value = TokenText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or a number")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Token, E> {
-                Ok(Token(text.into()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TokenText, E> {
+                Ok(TokenText(text.into()))
             }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Token, E> {
-                Ok(Token(number.to_string().into()))
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<TokenText, E> {
+                Ok(TokenText(number.to_string().into()))
             }
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Token, E> {
-                Ok(Token(number.to_string().into()))
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<TokenText, E> {
+                Ok(TokenText(number.to_string().into()))
             }
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Token, E> {
-                Ok(Token(format!("{number:?}").into()))
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<TokenText, E> {
+                Ok(TokenText(format!("{number:?}").into()))
             }
         }
         deserializer.deserialize_any(TokenVisitor)
     }
 }
 
-struct Updates(Vec<(Box<str>, Box<str>)>);
+struct UpdatePairs(Vec<(Box<str>, Box<str>)>);
 
-impl<'de> Deserialize<'de> for Updates {
+impl<'de> Deserialize<'de> for UpdatePairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct UpdatesVisitor;
         impl<'de> Visitor<'de> for UpdatesVisitor {
-            type Value = Updates;
+            type Value = UpdatePairs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of pairs")
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Updates, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<UpdatePairs, A::Error> {
                 let mut updates = vec![];
-                while let Some((feed, update)) = items.next_element::<(Token, Token)>()? {
+                while let Some((feed, update)) = items.next_element::<(TokenText, TokenText)>()? {
                     // The check comes before the push, so that memory stays bounded.
                     if updates.len() == SUP_UPDATES_MAX {
                         return Err(de::Error::custom("there are too many updates"));
@@ -308,7 +308,7 @@ impl<'de> Deserialize<'de> for Updates {
                         updates.push((feed.0, update.0));
                     }
                 }
-                Ok(Updates(updates))
+                Ok(UpdatePairs(updates))
             }
         }
         deserializer.deserialize_seq(UpdatesVisitor)

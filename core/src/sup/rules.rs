@@ -53,8 +53,8 @@ fn suggestion(message: impl Into<String>) -> Finding {
 /// assert_eq!(check(b"{").unwrap().message, "this is not JSON");
 /// ```
 pub fn check(body: &[u8]) -> Option<Finding> {
-    match facts(body) {
-        Ok(facts) => facts.improvable(),
+    match read_facts(body) {
+        Ok(facts) => facts.suggest_better(),
         Err(found) => Some(found),
     }
 }
@@ -68,7 +68,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn improvable(&self) -> Option<Finding> {
+    fn suggest_better(&self) -> Option<Finding> {
         // The bounds of the reference validator.
         if !(10..=120).contains(&self.period) {
             return Some(suggestion(format!(
@@ -86,7 +86,7 @@ impl Facts {
     }
 }
 
-fn facts(body: &[u8]) -> Result<Facts, Finding> {
+fn read_facts(body: &[u8]) -> Result<Facts, Finding> {
     let document: Value =
         serde_json::from_slice(body).map_err(|_error| error("this is not JSON"))?;
     let member = |name: &str| {
@@ -98,9 +98,9 @@ fn facts(body: &[u8]) -> Result<Facts, Finding> {
     let updated = member("updated_time")?;
     let period = member("period")?;
     let updates = member("updates")?;
-    let since = time("since_time", since)?;
-    let updated = time("updated_time", updated)?;
-    let period = integer(period).ok_or_else(|| error("the period is not an integer"))?;
+    let since = parse_time("since_time", since)?;
+    let updated = parse_time("updated_time", updated)?;
+    let period = parse_integer(period).ok_or_else(|| error("the period is not an integer"))?;
     let window = updated.second().saturating_sub(since.second());
     if window < period {
         return Err(error(format!(
@@ -123,7 +123,7 @@ fn facts(body: &[u8]) -> Result<Facts, Finding> {
 }
 
 /// Parses `YYYY-MM-DDTHH:MM:SS` with `Z` or an offset.
-fn time(name: &str, value: &Value) -> Result<Timestamp, Finding> {
+fn parse_time(name: &str, value: &Value) -> Result<Timestamp, Finding> {
     let shape = || error(format!("{name} is not a time as 2009-01-06T01:16:45Z"));
     let text = value.as_str().ok_or_else(shape)?;
     let is_whole = !text.contains('.');
@@ -132,7 +132,7 @@ fn time(name: &str, value: &Value) -> Result<Timestamp, Finding> {
         .ok_or_else(shape)
 }
 
-fn integer(value: &Value) -> Option<i64> {
+fn parse_integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => {
             // Python's `int()` cuts the fraction of a number, and refuses one in a text.
@@ -273,7 +273,7 @@ mod tests {
     /// SPECS 1.7: the date vectors.
     #[test]
     fn sup_1_7_times_have_a_zone() {
-        let at = |text| time("t", &Value::from(text));
+        let at = |text| parse_time("t", &Value::from(text));
         assert!(at("2008-11-12T01:55:05-00:00").is_ok());
         assert!(at("2008-11-12T01:55:05Z").is_ok());
         assert!(at("2008-11-12T01:55:05").is_err());

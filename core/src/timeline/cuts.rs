@@ -36,7 +36,7 @@ pub struct Spell {
 
 /// Facts about a timeline that shape the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct CutCourse {
     /// Settings that have been in force, one spell or more, oldest first. The first one begins with
     /// the timeline.
     pub spells: Vec<Spell>,
@@ -69,7 +69,7 @@ pub trait Sequence {
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
     /// One stretch for each spell with entries.
-    stretches: Vec<Stretch>,
+    stretches: Vec<CutStretch>,
     /// Spells that `stretches` covers to their ends.
     spells: usize,
     /// Places of the entries that open documents, by their positions.
@@ -78,36 +78,36 @@ pub struct Cuts {
 
 /// Documents under the same settings.
 #[derive(Clone, Debug)]
-struct Stretch {
+struct CutStretch {
     spell: usize,
     /// Number of the first document.
     document: u64,
     first: u64,
     end: u64,
-    kind: Kind,
+    kind: CutKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum CutKind {
     /// Each document but the last one has this number of entries.
     Even(u64),
     /// First position of each document, and the newest entry looked at.
     Listed(Vec<u64>, Option<(Place, Fill)>),
 }
 
-impl Stretch {
-    fn documents(&self) -> u64 {
+impl CutStretch {
+    fn document_count(&self) -> u64 {
         match &self.kind {
-            Kind::Even(entries) => (self.end - self.first).div_ceil(*entries),
-            Kind::Listed(firsts, _) => u64::try_from(firsts.len()).unwrap_or(u64::MAX),
+            CutKind::Even(entries) => (self.end - self.first).div_ceil(*entries),
+            CutKind::Listed(firsts, _) => u64::try_from(firsts.len()).unwrap_or(u64::MAX),
         }
     }
 
     /// Returns the first position of the document with this index.
     fn first_of(&self, index: u64) -> u64 {
         match &self.kind {
-            Kind::Even(entries) => self.first + index * entries,
-            Kind::Listed(firsts, _) => {
+            CutKind::Even(entries) => self.first + index * entries,
+            CutKind::Listed(firsts, _) => {
                 let first = usize::try_from(index)
                     .ok()
                     .and_then(|index| firsts.get(index));
@@ -116,10 +116,10 @@ impl Stretch {
         }
     }
 
-    fn extend(&mut self, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
+    fn extend_cuts(&mut self, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
         let mut from = self.end;
         self.end = end;
-        let Kind::Listed(firsts, newest) = &mut self.kind else {
+        let CutKind::Listed(firsts, newest) = &mut self.kind else {
             return;
         };
         while from < end {
@@ -172,19 +172,19 @@ impl Cuts {
     pub fn cut(
         &mut self,
         number: Option<DocumentNumber>,
-        course: &Course,
+        course: &CutCourse,
         sequence: &impl Sequence,
     ) -> Option<Cut> {
-        self.extend(course, sequence);
-        let number = number.map_or_else(|| self.newest(), DocumentNumber::get);
-        let (first, end, spell) = self.bounds(number, course)?;
+        self.extend_stretches(course, sequence);
+        let number = number.map_or_else(|| self.newest_number(), DocumentNumber::get);
+        let (first, end, spell) = self.document_bounds(number, course)?;
         let created = course.spells.first()?.since;
         let opened = match number {
             1 => created,
-            _ => self.place(first, sequence)?.instant(),
+            _ => self.opening_place(first, sequence)?.instant(),
         };
-        let closed = match self.bounds(number + 1, course) {
-            Some((next, ..)) => self.place(next, sequence)?.instant(),
+        let closed = match self.document_bounds(number + 1, course) {
+            Some((next, ..)) => self.opening_place(next, sequence)?.instant(),
             None => Timestamp::MAX,
         };
         let name = |number, epoch| {
@@ -200,7 +200,7 @@ impl Cuts {
             revision: revision_of(spell),
             opened,
             after_loss: false,
-            since: Position(self.open_at(course.began(epoch), course, sequence)),
+            since: Position(self.open_at(course.epoch_start(epoch), course, sequence)),
         };
         Some(Cut {
             opening,
@@ -211,8 +211,8 @@ impl Cuts {
     /// Returns roughly the bytes of memory that the cuts take.
     pub fn bytes(&self) -> usize {
         let stretches = self.stretches.iter().map(|stretch| match &stretch.kind {
-            Kind::Even(_) => size_of::<Stretch>(),
-            Kind::Listed(firsts, _) => size_of::<Stretch>() + size_of_val(&**firsts),
+            CutKind::Even(_) => size_of::<CutStretch>(),
+            CutKind::Listed(firsts, _) => size_of::<CutStretch>() + size_of_val(&**firsts),
         });
         stretches.sum::<usize>() + self.places.len() * 2 * size_of::<(u64, Place)>()
     }
@@ -225,8 +225,8 @@ impl Cuts {
             .partition_point(|stretch| stretch.first <= at.0);
         let stretch = self.stretches.get(behind.checked_sub(1)?)?;
         let index = match &stretch.kind {
-            Kind::Even(entries) => (at.0 - stretch.first) / entries,
-            Kind::Listed(firsts, _) => {
+            CutKind::Even(entries) => (at.0 - stretch.first) / entries,
+            CutKind::Listed(firsts, _) => {
                 let behind = firsts.partition_point(|first| *first <= at.0);
                 u64::try_from(behind.checked_sub(1)?).ok()?
             }
@@ -239,20 +239,20 @@ impl Cuts {
     pub fn end_of(
         &mut self,
         at: Position,
-        course: &Course,
+        course: &CutCourse,
         sequence: &impl Sequence,
     ) -> (u64, Option<Place>) {
-        self.extend(course, sequence);
+        self.extend_stretches(course, sequence);
         let number = self.document_of(at).map_or(0, DocumentNumber::get);
         let end = self
-            .bounds(number, course)
+            .document_bounds(number, course)
             .map_or(at.0 + 1, |(_, end, _)| end);
-        let is_newest = self.bounds(number + 1, course).is_none();
-        let place = (!is_newest).then(|| self.place(end, sequence));
+        let is_newest = self.document_bounds(number + 1, course).is_none();
+        let place = (!is_newest).then(|| self.opening_place(end, sequence));
         (end, place.flatten())
     }
 
-    fn extend(&mut self, course: &Course, sequence: &impl Sequence) {
+    fn extend_stretches(&mut self, course: &CutCourse, sequence: &impl Sequence) {
         let last = course.spells.len().saturating_sub(1);
         // A timeline only grows, so spells that are covered to their ends need no second look.
         for (index, spell) in course.spells.iter().enumerate().skip(self.spells) {
@@ -262,17 +262,17 @@ impl Cuts {
             };
             let policy = spell.settings.cut_policy();
             match self.stretches.last_mut().filter(|one| one.spell == index) {
-                Some(stretch) => stretch.extend(end, policy, sequence),
-                None => self.begin(index, end, policy, sequence),
+                Some(stretch) => stretch.extend_cuts(end, policy, sequence),
+                None => self.begin_spell(index, end, policy, sequence),
             }
         }
         // The newest spell still gains entries, so the next call begins there again.
         self.spells = last;
     }
 
-    fn begin(&mut self, spell: usize, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
+    fn begin_spell(&mut self, spell: usize, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
         let (first, document) = match self.stretches.last() {
-            Some(before) => (before.end, before.document + before.documents()),
+            Some(before) => (before.end, before.document + before.document_count()),
             None => (0, 1),
         };
         // A spell without entries has no documents.
@@ -283,28 +283,28 @@ impl Cuts {
         // entries.
         let is_even = policy.period == Period::None && policy.bytes == u64::MAX;
         let kind = if is_even {
-            Kind::Even(policy.entries.max(1).into())
+            CutKind::Even(policy.entries.max(1).into())
         } else {
-            Kind::Listed(vec![], None)
+            CutKind::Listed(vec![], None)
         };
-        let mut stretch = Stretch {
+        let mut stretch = CutStretch {
             spell,
             document,
             first,
             end: first,
             kind,
         };
-        stretch.extend(end, policy, sequence);
+        stretch.extend_cuts(end, policy, sequence);
         self.stretches.push(stretch);
     }
 
-    fn newest(&self) -> u64 {
+    fn newest_number(&self) -> u64 {
         let last = self.stretches.last();
-        last.map_or(1, |last| last.document + last.documents() - 1)
+        last.map_or(1, |last| last.document + last.document_count() - 1)
     }
 
     /// Returns the positions and the spell of a document.
-    fn bounds(&self, number: u64, course: &Course) -> Option<(u64, u64, usize)> {
+    fn document_bounds(&self, number: u64, course: &CutCourse) -> Option<(u64, u64, usize)> {
         if self.stretches.is_empty() && number == 1 {
             // An empty document has the newest settings, since nobody has been promised others.
             return Some((0, 0, course.spells.len() - 1));
@@ -314,14 +314,14 @@ impl Cuts {
             .partition_point(|stretch| stretch.document <= number);
         let stretch = self.stretches.get(behind.checked_sub(1)?)?;
         let index = number - stretch.document;
-        (index < stretch.documents()).then(|| {
+        (index < stretch.document_count()).then(|| {
             let end = stretch.first_of(index + 1).min(stretch.end);
             (stretch.first_of(index), end, stretch.spell)
         })
     }
 
     /// Returns the first position of the document that was open at an instant.
-    fn open_at(&self, instant: Timestamp, course: &Course, sequence: &impl Sequence) -> u64 {
+    fn open_at(&self, instant: Timestamp, course: &CutCourse, sequence: &impl Sequence) -> u64 {
         let course_began = course.spells.first().map(|spell| spell.since);
         if course_began.is_none_or(|began| instant <= began) {
             return 0;
@@ -334,8 +334,8 @@ impl Cuts {
             .partition_point(|stretch| stretch.first <= newest);
         let stretch = behind.checked_sub(1).and_then(|at| self.stretches.get(at));
         stretch.map_or(0, |stretch| match &stretch.kind {
-            Kind::Even(entries) => newest - (newest - stretch.first) % entries,
-            Kind::Listed(firsts, _) => {
+            CutKind::Even(entries) => newest - (newest - stretch.first) % entries,
+            CutKind::Listed(firsts, _) => {
                 let behind = firsts.partition_point(|first| *first <= newest);
                 let found = behind.checked_sub(1).and_then(|at| firsts.get(at));
                 found.copied().unwrap_or(stretch.first)
@@ -344,7 +344,7 @@ impl Cuts {
     }
 
     /// Returns the place of an entry that opens a document.
-    fn place(&mut self, at: u64, sequence: &impl Sequence) -> Option<Place> {
+    fn opening_place(&mut self, at: u64, sequence: &impl Sequence) -> Option<Place> {
         if let Some(place) = self.places.get(&at) {
             return Some(*place);
         }
@@ -354,7 +354,7 @@ impl Cuts {
     }
 }
 
-impl Course {
+impl CutCourse {
     /// Returns the settings that are in force at an instant.
     pub fn settings_at(&self, instant: Timestamp) -> Option<&Arc<Settings>> {
         let behind = self.spells.partition_point(|spell| spell.since <= instant);
@@ -380,7 +380,7 @@ impl Course {
         epoch.map_or(Epoch::FIRST, |(_, epoch)| *epoch)
     }
 
-    fn began(&self, epoch: Epoch) -> Timestamp {
+    fn epoch_start(&self, epoch: Epoch) -> Timestamp {
         if epoch == self.restart_epoch() {
             // The whole timeline is of that epoch.
             return Timestamp::MIN;
@@ -407,7 +407,7 @@ pub fn spell_of(revision: Revision) -> Option<usize> {
 /// Returns a stand-in for the history hash of a timeline's first `entries` entries: a hash of the
 /// timeline's id and of their number. The hash distinguishes states for entity tags. No document
 /// shows such a hash, which proves no content.
-pub fn no_history(course: &Course, entries: u64) -> HistoryHash {
+pub fn no_history(course: &CutCourse, entries: u64) -> HistoryHash {
     let id = course
         .spells
         .first()

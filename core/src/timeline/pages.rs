@@ -7,51 +7,51 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
-use super::{Batch, Delivery, Entries, Following, Gathered, Place};
+use super::{BroughtEntries, Entries, FollowState, GatheredEntries, Place, TimelineEntry};
 use crate::{feed::Position, timestamp::Timestamp};
 
 /// Entries of a timeline that came in one way, in the order of their places.
-struct Run<'f, S> {
-    source: Source<'f, S>,
+struct PlaceRun<'f, S> {
+    source: RunSource<'f, S>,
     /// Positions in the feed, or indexes in the batch.
     range: Range<u64>,
 }
 
-enum Source<'f, S> {
+enum RunSource<'f, S> {
     Feed(S),
-    Batch(&'f Batch<S>),
-    List(&'f dyn Gathered<S>),
+    Batch(&'f BroughtEntries<S>),
+    List(&'f dyn GatheredEntries<S>),
 }
 
-impl<S: Copy + Ord> Run<'_, S> {
-    fn delivery(&self, index: u64, feeds: &impl Entries<S>) -> Delivery<S> {
+impl<S: Copy + Ord> PlaceRun<'_, S> {
+    fn delivery_at(&self, index: u64, feeds: &impl Entries<S>) -> TimelineEntry<S> {
         let (place, feed, at) = match self.source {
-            Source::Feed(feed) => {
+            RunSource::Feed(feed) => {
                 let at = Position(index);
                 (Place::of_entry(feeds.instant(feed, at)), feed, at)
             }
-            Source::Batch(batch) => {
+            RunSource::Batch(batch) => {
                 let index = usize::try_from(index).unwrap_or(usize::MAX);
                 let (feed, at) = batch
                     .entries
                     .get(index)
                     .copied()
                     .expect("a run of a batch has its indexes");
-                (batch.place(index), feed, at)
+                (batch.place_of(index), feed, at)
             }
-            Source::List(list) => return list.delivery(index),
+            RunSource::List(list) => return list.delivery(index),
         };
-        Delivery { place, feed, at }
+        TimelineEntry { place, feed, at }
     }
 
     /// Returns the first index whose place `is_before` does not accept.
-    fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Entries<S>) -> u64 {
+    fn split_at(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Entries<S>) -> u64 {
         let Range { mut start, mut end } = self.range;
         // Most searched places are near the end, so the search begins there, in steps that double.
         let mut step = 1;
         while start < end {
             let probe = end.saturating_sub(step).max(start);
-            if is_before(self.delivery(probe, feeds).place) {
+            if is_before(self.delivery_at(probe, feeds).place) {
                 start = probe + 1;
                 break;
             }
@@ -60,7 +60,7 @@ impl<S: Copy + Ord> Run<'_, S> {
         }
         while start < end {
             let middle = start + (end - start) / 2;
-            if is_before(self.delivery(middle, feeds).place) {
+            if is_before(self.delivery_at(middle, feeds).place) {
                 start = middle + 1;
             } else {
                 end = middle;
@@ -70,35 +70,35 @@ impl<S: Copy + Ord> Run<'_, S> {
     }
 }
 
-impl<S: Copy + Ord> Following<S> {
+impl<S: Copy + Ord> FollowState<S> {
     /// Returns the number of entries in the timeline.
     pub fn count(&self, feeds: &impl Entries<S>) -> u64 {
-        let runs = self.runs(feeds);
+        let runs = self.page_runs(feeds);
         runs.iter().map(|run| run.range.end - run.range.start).sum()
     }
 
     /// Returns the number of entries that came before an instant.
     pub fn rank(&self, instant: Timestamp, feeds: &impl Entries<S>) -> u64 {
-        let runs = self.runs(feeds);
-        rank(&runs, instant, feeds)
+        let runs = self.page_runs(feeds);
+        rank_at(&runs, instant, feeds)
     }
 
     /// Returns the place of the entry at a position of the timeline, or `None` if the timeline has
     /// no such position.
     pub fn place(&self, at: Position, feeds: &impl Entries<S>) -> Option<Place> {
-        let mut runs = self.runs(feeds);
+        let mut runs = self.page_runs(feeds);
         runs.retain(|run| !run.range.is_empty());
         // In a single run, a position leads to the index without a search.
         if let [run] = &*runs {
             let index = run.range.start.checked_add(at.0)?;
             let is_there = run.range.contains(&index);
-            return is_there.then(|| run.delivery(index, feeds).place);
+            return is_there.then(|| run.delivery_at(index, feeds).place);
         }
         let ends = runs.iter().map(|run| {
-            let first = run.delivery(run.range.start, feeds).place.instant();
+            let first = run.delivery_at(run.range.start, feeds).place.instant();
             (
                 first,
-                run.delivery(run.range.end - 1, feeds).place.instant(),
+                run.delivery_at(run.range.end - 1, feeds).place.instant(),
             )
         });
         let (mut low, mut high) = ends.reduce(|one, other| {
@@ -111,17 +111,17 @@ impl<S: Copy + Ord> Following<S> {
             // microsecond.
             let half = (high.micros() - low.micros() + 1) / 2;
             let middle = low.plus_micros(u64::try_from(half).unwrap_or(1));
-            if rank(&runs, middle, feeds) <= at.0 {
+            if rank_at(&runs, middle, feeds) <= at.0 {
                 low = middle;
             } else {
                 high = Timestamp::from_micros(middle.micros() - 1);
             }
         }
-        let skipped = at.0 - rank(&runs, low, feeds).min(at.0);
+        let skipped = at.0 - rank_at(&runs, low, feeds).min(at.0);
         let mut at_once: Vec<Place> = vec![];
         for run in &runs {
-            let first = run.split(|place| place.instant() < low, feeds);
-            let places = (first..run.range.end).map(|index| run.delivery(index, feeds).place);
+            let first = run.split_at(|place| place.instant() < low, feeds);
+            let places = (first..run.range.end).map(|index| run.delivery_at(index, feeds).place);
             at_once.extend(places.take_while(|place| place.instant() == low));
         }
         // Several runs may have entries of that instant, whose order is that of their places.
@@ -137,18 +137,18 @@ impl<S: Copy + Ord> Following<S> {
         anchor: Option<Place>,
         limit: usize,
         feeds: &impl Entries<S>,
-    ) -> Vec<Delivery<S>> {
-        let runs = self.runs(feeds);
+    ) -> Vec<TimelineEntry<S>> {
+        let runs = self.page_runs(feeds);
         let mut heads = BinaryHeap::new();
         let push = |heads: &mut BinaryHeap<_>, index: usize, end: u64| {
             let run = runs.get(index).filter(|run| run.range.start < end);
             if let Some(run) = run {
-                heads.push((run.delivery(end - 1, feeds).place, index, end - 1));
+                heads.push((run.delivery_at(end - 1, feeds).place, index, end - 1));
             }
         };
         for (index, run) in runs.iter().enumerate() {
             let end = anchor.map_or(run.range.end, |anchor| {
-                run.split(|place| place < anchor, feeds)
+                run.split_at(|place| place < anchor, feeds)
             });
             push(&mut heads, index, end);
         }
@@ -156,7 +156,7 @@ impl<S: Copy + Ord> Following<S> {
         while page.len() < limit
             && let Some((_, index, at)) = heads.pop()
         {
-            page.extend(runs.get(index).map(|run| run.delivery(at, feeds)));
+            page.extend(runs.get(index).map(|run| run.delivery_at(at, feeds)));
             push(&mut heads, index, at);
         }
         page
@@ -169,18 +169,18 @@ impl<S: Copy + Ord> Following<S> {
         anchor: Option<Place>,
         limit: usize,
         feeds: &impl Entries<S>,
-    ) -> Vec<Delivery<S>> {
-        let runs = self.runs(feeds);
+    ) -> Vec<TimelineEntry<S>> {
+        let runs = self.page_runs(feeds);
         let mut heads = BinaryHeap::new();
         let push = |heads: &mut BinaryHeap<_>, index: usize, at: u64| {
             let run = runs.get(index).filter(|run| at < run.range.end);
             if let Some(run) = run {
-                heads.push(Reverse((run.delivery(at, feeds).place, index, at)));
+                heads.push(Reverse((run.delivery_at(at, feeds).place, index, at)));
             }
         };
         for (index, run) in runs.iter().enumerate() {
             let first = anchor.map_or(run.range.start, |anchor| {
-                run.split(|place| place <= anchor, feeds)
+                run.split_at(|place| place <= anchor, feeds)
             });
             push(&mut heads, index, first);
         }
@@ -188,22 +188,22 @@ impl<S: Copy + Ord> Following<S> {
         while page.len() < limit
             && let Some(Reverse((_, index, at))) = heads.pop()
         {
-            page.extend(runs.get(index).map(|run| run.delivery(at, feeds)));
+            page.extend(runs.get(index).map(|run| run.delivery_at(at, feeds)));
             push(&mut heads, index, at + 1);
         }
         page.reverse();
         page
     }
 
-    fn runs<'r>(&'r self, feeds: &'r impl Entries<S>) -> Vec<Run<'r, S>> {
+    fn page_runs<'r>(&'r self, feeds: &'r impl Entries<S>) -> Vec<PlaceRun<'r, S>> {
         let mut runs = vec![];
-        let of_feed = |feed: S, range: Range<Position>| Run {
-            source: Source::Feed(feed),
+        let of_feed = |feed: S, range: Range<Position>| PlaceRun {
+            source: RunSource::Feed(feed),
             range: range.start.0..range.end.0,
         };
         if let Some(list) = feeds.gathered() {
-            runs.push(Run {
-                source: Source::List(list),
+            runs.push(PlaceRun {
+                source: RunSource::List(list),
                 range: 0..list.count(),
             });
             let apart = list.apart().iter();
@@ -220,8 +220,8 @@ impl<S: Copy + Ord> Following<S> {
         }
         for batch in &self.batches {
             let count = u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
-            runs.push(Run {
-                source: Source::Batch(batch),
+            runs.push(PlaceRun {
+                source: RunSource::Batch(batch),
                 range: 0..count,
             });
         }
@@ -229,8 +229,13 @@ impl<S: Copy + Ord> Following<S> {
     }
 }
 
-fn rank<S: Copy + Ord>(runs: &[Run<'_, S>], instant: Timestamp, feeds: &impl Entries<S>) -> u64 {
-    let before =
-        |run: &Run<'_, S>| run.split(|place| place.instant() < instant, feeds) - run.range.start;
+fn rank_at<S: Copy + Ord>(
+    runs: &[PlaceRun<'_, S>],
+    instant: Timestamp,
+    feeds: &impl Entries<S>,
+) -> u64 {
+    let before = |run: &PlaceRun<'_, S>| {
+        run.split_at(|place| place.instant() < instant, feeds) - run.range.start
+    };
     runs.iter().map(before).sum()
 }

@@ -22,7 +22,7 @@ const AUTHOR_BYTES_MAX: usize = 2_048;
 
 /// Where an entry comes from. All URLs are absolute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin<'o> {
+pub struct EntryOrigin<'o> {
     /// URL of the entry's own document.
     pub entry_url: &'o str,
     /// The `atom:id` of the entry's feed.
@@ -40,7 +40,7 @@ pub struct Origin<'o> {
 /// # Errors
 ///
 /// Returns the fault of a fragment that the gate would not have accepted.
-pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Bytes, XmlError> {
+pub fn shown(fragment: &Bytes, origin: &EntryOrigin<'_>, embed: Embed) -> Result<Bytes, XmlError> {
     let text = std::str::from_utf8(fragment)
         .map_err(|error| XmlError::new("an entry is not UTF-8", error.valid_up_to()))?;
     let is_whole = embed.takes(text.len());
@@ -48,21 +48,21 @@ pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Byte
     if is_whole && !text.contains("source") {
         return Ok(with_origin(text, origin, true));
     }
-    let parts = Parts::of(text)?;
+    let parts = EntryParts::of_text(text)?;
     if is_whole {
         return Ok(with_origin(text, origin, !parts.has_source));
     }
-    let linked = parts.linked(text, origin);
+    let linked = parts.with_link(text, origin);
     Ok(match linked.filter(|linked| embed.takes(linked.len())) {
         Some(linked) => with_origin(&linked, origin, !parts.has_source),
         // An entry that is too large even without content keeps only the parts that every entry
         // has, so no source of its own is left.
-        None => with_origin(&parts.reduced(origin), origin, true),
+        None => with_origin(&parts.reduce_to(origin), origin, true),
     })
 }
 
 /// Returns an entry with the `via` link, and with a `source` where `has_source` is set.
-fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
+fn with_origin(entry: &str, origin: &EntryOrigin<'_>, has_source: bool) -> Bytes {
     // The last `</` of an entry begins the end tag of the entry.
     let (before, end) = entry.split_at(entry.rfind("</").unwrap_or(entry.len()));
     let mut out = String::with_capacity(entry.len() + 640);
@@ -90,7 +90,7 @@ fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
 }
 
 /// Appends the link that replaces the content of an entry.
-fn push_linked_content(origin: &Origin<'_>, has_summary: bool, out: &mut String) {
+fn push_linked_content(origin: &EntryOrigin<'_>, has_summary: bool, out: &mut String) {
     out.push_str("<content");
     push_attribute("xmlns", ATOM, out);
     push_attribute("type", ENTRY_TYPE, out);
@@ -106,7 +106,7 @@ fn push_linked_content(origin: &Origin<'_>, has_summary: bool, out: &mut String)
 
 /// Parts of an entry that matter to a timeline.
 #[derive(Debug, Default)]
-struct Parts {
+struct EntryParts {
     has_source: bool,
     has_summary: bool,
     /// Bytes of the content element.
@@ -120,8 +120,8 @@ struct Parts {
     author: Option<String>,
 }
 
-impl Parts {
-    fn of(text: &str) -> Result<Self, XmlError> {
+impl EntryParts {
+    fn of_text(text: &str) -> Result<Self, XmlError> {
         let mut tokens = Tokens::new(text)?;
         let mut parts = Self::default();
         // The first token is the entry itself.
@@ -130,13 +130,13 @@ impl Parts {
         }
         while let Some(token) = tokens.read()? {
             if let Token::Start(tag) = token {
-                parts.take(&tag, &mut tokens)?;
+                parts.take_element(&tag, &mut tokens)?;
             }
         }
         Ok(parts)
     }
 
-    fn take(&mut self, tag: &Tag<'_>, tokens: &mut Tokens<'_>) -> Result<(), XmlError> {
+    fn take_element(&mut self, tag: &Tag<'_>, tokens: &mut Tokens<'_>) -> Result<(), XmlError> {
         let is = |local| tag.is(ATOM, local);
         if is("id") {
             self.id = text_of(tokens)?;
@@ -169,7 +169,7 @@ impl Parts {
     }
 
     /// Returns the entry with a link instead of the content, or `None` if there is no content.
-    fn linked(&self, text: &str, origin: &Origin<'_>) -> Option<String> {
+    fn with_link(&self, text: &str, origin: &EntryOrigin<'_>) -> Option<String> {
         let content = self.content.clone()?;
         let mut out = String::from(text.get(..content.start)?);
         push_linked_content(origin, self.has_summary, &mut out);
@@ -178,7 +178,7 @@ impl Parts {
     }
 
     /// Returns the entry with the parts that every entry has, and with a link as the content.
-    fn reduced(&self, origin: &Origin<'_>) -> String {
+    fn reduce_to(&self, origin: &EntryOrigin<'_>) -> String {
         let mut out = String::from("<entry");
         push_attribute("xmlns", ATOM, &mut out);
         // Only an author may have a relative reference here.

@@ -4,15 +4,15 @@
 
 use std::ops::Range;
 
-use super::{Batch, Following, HeldFeed, Other, Terms};
+use super::{BroughtEntries, FollowState, HeldFeed, Other, Terms};
 use crate::{
     feed::{FeedPattern, Position},
     timestamp::Timestamp,
 };
 
-/// Everything that a [`Following`] is made of.
+/// Everything that a [`FollowState`] is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts<S> {
+pub struct FollowStateParts<S> {
     /// Choices of the timeline.
     pub terms: Terms<S>,
     /// Feeds that the timeline follows by their names, in the order of their keys.
@@ -49,9 +49,9 @@ pub struct PartOfRequest<S> {
     pub entries: Vec<(S, Position)>,
 }
 
-impl<S: Copy + Ord> Following<S> {
+impl<S: Copy + Ord> FollowState<S> {
     /// Returns the parts of this state.
-    pub fn parts(&self) -> Parts<S> {
+    pub fn parts(&self) -> FollowStateParts<S> {
         let feeds = self.feeds.iter().map(|held| {
             let other = held.other.as_deref().cloned().unwrap_or_default();
             PartOfFeed {
@@ -66,7 +66,7 @@ impl<S: Copy + Ord> Following<S> {
             first: batch.first,
             entries: batch.entries.clone(),
         });
-        Parts {
+        FollowStateParts {
             terms: self.terms,
             items: self.items.clone(),
             patterns: self.patterns.clone(),
@@ -76,7 +76,7 @@ impl<S: Copy + Ord> Following<S> {
     }
 
     /// Returns the state that has these parts.
-    pub fn of_parts(parts: Parts<S>) -> Self {
+    pub fn of_parts(parts: FollowStateParts<S>) -> Self {
         // `collect` would reuse the allocation of the parts, whose items are more than twice as
         // large, and never shrink that allocation.
         let mut feeds = Vec::with_capacity(parts.feeds.len());
@@ -89,7 +89,7 @@ impl<S: Copy + Ord> Following<S> {
                 other: (!is_plain).then(|| Box::new(Other { past, brought })),
             }
         }));
-        let batches = parts.batches.into_iter().map(|part| Batch {
+        let batches = parts.batches.into_iter().map(|part| BroughtEntries {
             instant: part.instant,
             first: part.first,
             entries: part.entries,

@@ -40,9 +40,9 @@ impl Feeds for World {
         matching.map(|(feed, _)| *feed).collect()
     }
 
-    fn feed(&self, feed: FeedKey) -> Option<Feed> {
+    fn feed(&self, feed: FeedKey) -> Option<FeedMoment> {
         let (name, is_closed, _) = self.feeds.get(&feed)?;
-        Some(Feed {
+        Some(FeedMoment {
             name: name.clone(),
             is_closed: *is_closed,
         })
@@ -76,12 +76,12 @@ impl Entries for World {
 struct Kept {
     without: Vec<FeedKey>,
     reached: BTreeMap<FeedKey, Position>,
-    list: Vec<Delivery>,
+    list: Vec<TimelineEntry>,
     apart: Vec<(FeedKey, Range<Position>)>,
 }
 
 impl Kept {
-    fn gather(&mut self, following: &Following, world: &World) {
+    fn gather(&mut self, following: &FollowState, world: &World) {
         for feed in world.feeds.keys() {
             let next = world.next(*feed);
             let reached = self.reached.insert(*feed, next).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Kept {
                     continue;
                 }
                 self.list
-                    .extend((range.start.0..range.end.0).map(|at| Delivery {
+                    .extend((range.start.0..range.end.0).map(|at| TimelineEntry {
                         place: Place::of_entry(world.instant(*feed, Position(at))),
                         feed: *feed,
                         at: Position(at),
@@ -102,12 +102,12 @@ impl Kept {
     }
 }
 
-impl Gathered<FeedKey> for Kept {
+impl GatheredEntries<FeedKey> for Kept {
     fn count(&self) -> u64 {
         count(self.list.iter())
     }
 
-    fn delivery(&self, index: u64) -> Delivery {
+    fn delivery(&self, index: u64) -> TimelineEntry {
         self.list[usize::try_from(index).unwrap()]
     }
 
@@ -129,7 +129,7 @@ impl Entries for WithKept<'_> {
         self.0.instant(feed, at)
     }
 
-    fn gathered(&self) -> Option<&dyn Gathered<FeedKey>> {
+    fn gathered(&self) -> Option<&dyn GatheredEntries<FeedKey>> {
         Some(self.1)
     }
 }
@@ -137,7 +137,7 @@ impl Entries for WithKept<'_> {
 /// The definition: a list to which entries are added as they come.
 #[derive(Clone, Default)]
 struct Naive {
-    items: Vec<Item>,
+    items: Vec<FollowItem>,
     entries: Vec<(FeedKey, Position)>,
 }
 
@@ -155,8 +155,8 @@ impl Naive {
             return is_had;
         }
         self.items.iter().any(|item| match item {
-            Item::Feed(one) => *one == feed,
-            Item::Pattern(pattern) => pattern.matches(&now.name),
+            FollowItem::Feed(one) => *one == feed,
+            FollowItem::Pattern(pattern) => pattern.matches(&now.name),
         })
     }
 
@@ -205,11 +205,11 @@ enum Step {
 const CLOSED: u128 = 3;
 const LATER: u128 = 4;
 
-fn all() -> Item {
-    Item::Pattern(FeedPattern::parse("x-*").unwrap())
+fn all() -> FollowItem {
+    FollowItem::Pattern(FeedPattern::parse("x-*").unwrap())
 }
 
-fn follow(item: Item, backfill: u32) -> Step {
+fn follow(item: FollowItem, backfill: u32) -> Step {
     Step::Change(FollowChange {
         follow: vec![item],
         backfill,
@@ -217,7 +217,7 @@ fn follow(item: Item, backfill: u32) -> Step {
     })
 }
 
-fn unfollow(item: Item) -> Step {
+fn unfollow(item: FollowItem) -> Step {
     Step::Change(FollowChange {
         unfollow: vec![item],
         ..FollowChange::default()
@@ -231,7 +231,7 @@ fn run(terms: Terms, steps: &[Step]) {
         world.create(key(feed), name, false);
     }
     world.create(key(CLOSED), "x-closed", true);
-    let mut following = Following::new(terms, &world);
+    let mut following = FollowState::new(terms, &world);
     let mut naive = Naive::default();
     // Every feed is gathered, and all but some.
     let mut kept = [vec![], vec![key(1), key(CLOSED)]].map(|without| Kept {
@@ -293,7 +293,7 @@ fn run(terms: Terms, steps: &[Step]) {
 }
 
 /// Compares every page with the list.
-fn compare(following: &Following, naive: &Naive, world: &impl Entries, steps: &[Step]) {
+fn compare(following: &FollowState, naive: &Naive, world: &impl Entries, steps: &[Step]) {
     let mut all = following.older(None, usize::MAX, world);
     let newest_first: Vec<_> = all.iter().map(|one| (one.feed, one.at)).collect();
     let mut expected = naive.entries.clone();
@@ -328,7 +328,7 @@ fn compare(following: &Following, naive: &Naive, world: &impl Entries, steps: &[
     assert_eq!(following.newer(None, 3, world), oldest);
 }
 
-fn count<'d>(deliveries: impl Iterator<Item = &'d Delivery>) -> u64 {
+fn count<'d>(deliveries: impl Iterator<Item = &'d TimelineEntry>) -> u64 {
     u64::try_from(deliveries.count()).unwrap()
 }
 
@@ -336,7 +336,7 @@ fn count<'d>(deliveries: impl Iterator<Item = &'d Delivery>) -> u64 {
 /// Method: all histories of six steps over two feeds, and of five with a closed feed, a later one and a pattern.
 #[test]
 fn every_small_history_gives_what_the_definition_gives() {
-    let (one, two) = (Item::Feed(key(1)), Item::Feed(key(2)));
+    let (one, two) = (FollowItem::Feed(key(1)), FollowItem::Feed(key(2)));
     let both = Step::Change(FollowChange {
         follow: vec![one.clone(), two.clone()],
         unfollow: vec![],
@@ -419,10 +419,10 @@ proptest! {
     }
 }
 
-fn any_item() -> impl Strategy<Value = Item> {
-    let feeds = (1_u128..=LATER).prop_map(|feed| Item::Feed(key(feed)));
+fn any_item() -> impl Strategy<Value = FollowItem> {
+    let feeds = (1_u128..=LATER).prop_map(|feed| FollowItem::Feed(key(feed)));
     let patterns = prop_oneof![Just("x-*"), Just("*"), Just("x-t*"), Just("x-l*")];
-    let pattern = |text| Item::Pattern(FeedPattern::parse(text).unwrap());
+    let pattern = |text| FollowItem::Pattern(FeedPattern::parse(text).unwrap());
     prop_oneof![feeds, patterns.prop_map(pattern)]
 }
 
@@ -456,11 +456,11 @@ fn requests_at_one_instant_share_the_indexes() {
         let instant = world.tick();
         world.feeds.get_mut(&key(feed)).unwrap().2.push(instant);
     }
-    let mut following = Following::new(Terms::default(), &world);
+    let mut following = FollowState::new(Terms::default(), &world);
     let instant = world.tick();
     for feed in [1, 2] {
         let change = FollowChange {
-            follow: vec![Item::Feed(key(feed))],
+            follow: vec![FollowItem::Feed(key(feed))],
             backfill: 5,
             ..FollowChange::default()
         };
@@ -490,9 +490,9 @@ fn one_request_brings_the_newest_entries_of_all_feeds() {
             world.feeds.get_mut(feed).unwrap().2.push(instant);
         }
     }
-    let mut following = Following::new(Terms::default(), &world);
+    let mut following = FollowState::new(Terms::default(), &world);
     let change = FollowChange {
-        follow: feeds.iter().copied().map(Item::Feed).collect(),
+        follow: feeds.iter().copied().map(FollowItem::Feed).collect(),
         unfollow: vec![],
         backfill: 1_000,
     };

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Condition, FeedNumber, Looked, Next, SourceNumber, Watch};
+use super::{Condition, FeedNumber, LookResult, NextAction, SourceNumber, Watch};
 use crate::{
     limits::PAUSE_SECONDS_MAX,
     sup::{Announcement, SupAddress},
@@ -33,7 +33,7 @@ pub(super) enum Why {
 }
 
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct FeedSchedule {
     pub(super) source: Option<SourceNumber>,
     /// The feed's SUP-ID in the SUP document; empty without one.
     pub(super) id: Box<str>,
@@ -46,7 +46,7 @@ pub(super) struct Feed {
     pub(super) vain: usize,
     /// Time up to which the feed was read: the start of the last look that bypassed caches.
     pub(super) seen_until: Option<Duration>,
-    turn: Turn,
+    turn: FeedTurn,
     why: Why,
     /// Failed looks in a row.
     failures: u32,
@@ -58,7 +58,7 @@ pub(super) struct Feed {
 
 /// Turn of a feed: resting, due at a time, or being looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum FeedTurn {
     /// No time is set: a ping brings the turn.
     Rests,
     /// At this time, or sooner by a ping.
@@ -72,7 +72,7 @@ enum Turn {
     },
 }
 
-impl Feed {
+impl FeedSchedule {
     pub(super) fn new(update: Option<&str>) -> Self {
         Self {
             source: None,
@@ -81,7 +81,7 @@ impl Feed {
             owed: false,
             vain: 0,
             seen_until: None,
-            turn: Turn::Rests,
+            turn: FeedTurn::Rests,
             why: Why::First,
             failures: 0,
             not_before: Duration::ZERO,
@@ -91,16 +91,16 @@ impl Feed {
 
     /// Whether the feed's next look is for safety only.
     pub(super) fn is_in_background(&self) -> bool {
-        let is_looking = matches!(self.turn, Turn::Looking { .. });
+        let is_looking = matches!(self.turn, FeedTurn::Looking { .. });
         self.why == Why::Background && !is_looking && !self.owed
     }
 }
 
 impl Watch {
-    pub(super) fn look(&mut self, number: FeedNumber, now: Duration) -> Next {
+    pub(super) fn look(&mut self, number: FeedNumber, now: Duration) -> NextAction {
         let feed = self.feed_mut(number);
         let fresh = feed.owed || feed.why != Why::Background;
-        feed.turn = Turn::Looking {
+        feed.turn = FeedTurn::Looking {
             since: now,
             fresh,
             // A cache may still serve a copy from before the ping.
@@ -111,26 +111,26 @@ impl Watch {
             Why::Ping => self.tally.pings += 1,
             Why::Background => self.tally.background += 1,
         }
-        Next::Look {
+        NextAction::Look {
             feed: number,
             fresh,
         }
     }
 
     /// Handles the result of a look at a feed.
-    pub fn looked(&mut self, number: FeedNumber, now: Duration, looked: Looked) {
+    pub fn looked(&mut self, number: FeedNumber, now: Duration, looked: LookResult) {
         let feed = self.feed_mut(number);
         // Only a look under way has a result.
-        let Turn::Looking {
+        let FeedTurn::Looking {
             since,
             fresh,
             called,
-        } = std::mem::replace(&mut feed.turn, Turn::Rests)
+        } = std::mem::replace(&mut feed.turn, FeedTurn::Rests)
         else {
             return;
         };
         match looked {
-            Looked::Failed {
+            LookResult::Failed {
                 news,
                 for_good,
                 retry_after,
@@ -139,9 +139,9 @@ impl Watch {
                     // The entries before the failure show that more may follow.
                     self.owe(number);
                 }
-                self.failed(number, now, called, for_good, retry_after);
+                self.note_look_failure(number, now, called, for_good, retry_after);
             }
-            Looked::Read { news, stale, sup } => {
+            LookResult::Read { news, stale, sup } => {
                 feed.failures = 0;
                 if fresh && !stale {
                     // The copy may be as old as a cache allows, so the safe time lies before the
@@ -149,14 +149,14 @@ impl Watch {
                     feed.seen_until = Some(since.saturating_sub(CACHED));
                 }
                 let came_late = match sup {
-                    Announcement::At(address) => self.join(number, address, now),
+                    Announcement::At(address) => self.join_source(number, address, now),
                     Announcement::Nowhere => {
-                        self.leave(number);
+                        self.leave_source(number);
                         false
                     }
                     Announcement::Untold => false,
                 };
-                if stale && self.feed(number).why == Why::First {
+                if stale && self.feed_numbered(number).why == Why::First {
                     // A stale copy may lack the announcement, so the first look must be repeated.
                     self.owe(number);
                 }
@@ -168,14 +168,14 @@ impl Watch {
                     self.owe(number);
                     self.call(number, now + CACHED, Why::Background);
                 } else {
-                    self.plan(number, now, news, stale);
+                    self.plan_look(number, now, news, stale);
                 }
             }
         }
     }
 
     /// Schedules the next look at a feed that was read.
-    fn plan(&mut self, number: FeedNumber, now: Duration, news: bool, stale: bool) {
+    fn plan_look(&mut self, number: FeedNumber, now: Duration, news: bool, stale: bool) {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
         let in_vain = feed.owed && (stale || (feed.why == Why::Ping && !news));
@@ -192,7 +192,7 @@ impl Watch {
             // must not coincide.
             let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
-            self.pay(number);
+            self.pay_look(number);
             if was_with_others {
                 self.rest_apart(number, now);
             } else {
@@ -201,7 +201,7 @@ impl Watch {
         }
     }
 
-    fn failed(
+    fn note_look_failure(
         &mut self,
         number: FeedNumber,
         now: Duration,
@@ -229,10 +229,10 @@ impl Watch {
         if for_good {
             // A dead feed's announcement is void.
             feed.why = Why::First;
-            self.leave(number);
-            self.pay(number);
+            self.leave_source(number);
+            self.pay_look(number);
             // Spreading keeps feeds of one dead server from returning together.
-            pause = interval + self.spread(interval);
+            pause = interval + self.spread_over(interval);
         }
         // The server's own wish extends the pause, and never shortens it.
         let at = now + pause.max(asked);
@@ -246,13 +246,13 @@ impl Watch {
         // A ping does not override a failure's pause.
         let at = at.max(feed.not_before);
         let is_sooner = match &mut feed.turn {
-            Turn::Looking { called, .. } => {
+            FeedTurn::Looking { called, .. } => {
                 // The look under way may have read an older state.
                 *called |= feed.owed;
                 return;
             }
-            Turn::Due(due) => at < *due,
-            Turn::Rests => true,
+            FeedTurn::Due(due) => at < *due,
+            FeedTurn::Rests => true,
         };
         // A ping stays a ping even where another turn is sooner.
         if why == Why::Ping || (is_sooner && feed.why != Why::Ping) {
@@ -265,10 +265,10 @@ impl Watch {
 
     /// Sets a feed's turn to the next look for safety.
     pub(super) fn rest(&mut self, number: FeedNumber, now: Duration) {
-        let usual = self.usual(number);
-        let pause = match self.feed(number).why {
+        let usual = self.usual_pause(number);
+        let pause = match self.feed_numbered(number).why {
             // Feeds that were first looked at together spread over the interval.
-            Why::First => usual.map(|usual| self.spread(usual)),
+            Why::First => usual.map(|usual| self.spread_over(usual)),
             Why::Ping | Why::Background => usual,
         };
         self.feed_mut(number).why = Why::Background;
@@ -284,8 +284,11 @@ impl Watch {
 
     /// Returns the pause of a feed without a ping; `None` if archives make looks for safety
     /// needless.
-    fn usual(&self, number: FeedNumber) -> Option<Duration> {
-        let source = self.feed(number).source.map(|source| self.source(source));
+    fn usual_pause(&self, number: FeedNumber) -> Option<Duration> {
+        let source = self
+            .feed_numbered(number)
+            .source
+            .map(|source| self.source_numbered(source));
         match source {
             Some(source) if source.condition != Condition::Broken => {
                 (!source.is_archived).then(|| self.pace.interval * SAFETY_NET)
@@ -295,9 +298,9 @@ impl Watch {
     }
 
     fn due_at(&mut self, number: FeedNumber, at: Option<Duration>) {
-        let turn = at.map_or(Turn::Rests, Turn::Due);
+        let turn = at.map_or(FeedTurn::Rests, FeedTurn::Due);
         let before = std::mem::replace(&mut self.feed_mut(number).turn, turn);
-        if let Turn::Due(before) = before {
+        if let FeedTurn::Due(before) = before {
             self.feed_turns.remove(&(before, number));
         }
         // At most one turn per feed stands in the queue.
@@ -308,16 +311,16 @@ impl Watch {
 
     /// Whether the look must request a whole document: only that can hold the announcement.
     pub fn wants_announcement(&self, number: FeedNumber) -> bool {
-        self.feed(number).why == Why::First
+        self.feed_numbered(number).why == Why::First
     }
 
     /// Applies the announcement of a feed that was read (rule SUP-C1). Returns whether the SUP
     /// document may have listed the feed before the feed joined.
-    fn join(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
-        let feed = self.feed(number);
+    fn join_source(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
+        let feed = self.feed_numbered(number);
         if let Some(source) = feed.source
             && feed.id == address.id
-            && self.source(source).announced == address.document
+            && self.source_numbered(source).announced == address.document
         {
             return false;
         }
@@ -325,7 +328,7 @@ impl Watch {
         let source = self.take_up(number, address, now);
         // The last update came from another document, or under another id.
         self.feed_mut(number).update = None;
-        let heard_at = self.source(source).heard_at;
+        let heard_at = self.source_numbered(source).heard_at;
         heard_at.is_some_and(|heard_at| seen_until.is_none_or(|seen| seen <= heard_at))
     }
 
@@ -342,7 +345,7 @@ impl Watch {
         }
         // Leaving comes last, so that a document announced under another id keeps at least one
         // feed.
-        self.leave(number);
+        self.leave_source(number);
         let feed = self.feed_mut(number);
         feed.source = Some(found);
         feed.id = id;
@@ -350,14 +353,14 @@ impl Watch {
         found
     }
 
-    fn leave(&mut self, number: FeedNumber) {
+    fn leave_source(&mut self, number: FeedNumber) {
         let feed = self.feed_mut(number);
         let Some(left) = feed.source.take() else {
             return;
         };
         let id = std::mem::take(&mut feed.id);
         self.source_mut(left).remove(&id, number);
-        if self.source(left).is_idle() {
+        if self.source_numbered(left).is_idle() {
             self.forget(left);
         }
         self.changed.insert(number);
@@ -370,7 +373,7 @@ impl Watch {
     }
 
     /// Marks a feed as no longer owed a look.
-    fn pay(&mut self, number: FeedNumber) {
+    fn pay_look(&mut self, number: FeedNumber) {
         self.feed_mut(number).owed = false;
         self.changed.insert(number);
     }

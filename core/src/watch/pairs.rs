@@ -7,7 +7,7 @@ use std::{collections::HashMap, hash::BuildHasher as _, time::Duration};
 use super::{
     FeedNumber, SourceNumber, Watch,
     feeds::{CACHED, LAG, Why},
-    sources::Source,
+    sources::SupSource,
 };
 use crate::{limits::SUP_PERIOD_SECONDS_MAX, sup::SupDocument, timestamp::Timestamp};
 
@@ -19,13 +19,13 @@ const SEEN_BESIDES: usize = 10_000;
 
 /// The pairs of one document, hashed.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(super) struct PairHashes {
     ours: Vec<u64>,
     /// Pairs of feeds that are not watched, up to a bound.
     others: HashMap<u64, Duration>,
 }
 
-impl Source {
+impl SupSource {
     /// Drops the pairs that no later document will list.
     fn forget_pairs(&mut self, document: &SupDocument) {
         // A cache may serve an old copy of the longest window for that long.
@@ -78,7 +78,7 @@ impl Watch {
         number: SourceNumber,
         now: Duration,
         document: &SupDocument,
-    ) -> Pairs {
+    ) -> PairHashes {
         // The hash has a key, so publishers cannot choose colliding pairs.
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
@@ -86,7 +86,7 @@ impl Watch {
         // An id gets one look, whatever the number of pairs.
         let mut news: HashMap<&str, &str> = HashMap::new();
         let mut before: HashMap<&str, (&str, Duration)> = HashMap::new();
-        let mut pairs = Pairs::default();
+        let mut pairs = PairHashes::default();
         for (id, update) in &document.updates {
             let pair = hashing.hash_one((&**id, &**update));
             let told_before = source.others.get(&pair).copied();
@@ -163,7 +163,7 @@ impl Watch {
 
     /// Remembers the stored update of a feed, so that the update causes no ping.
     pub(super) fn recognise(&mut self, number: FeedNumber) {
-        let feed = self.feed(number);
+        let feed = self.feed_numbered(number);
         if let (Some(source), Some(update)) = (feed.source, &feed.update) {
             let pair = self.hashing.hash_one((&*feed.id, &**update));
             // `Timestamp::MIN` lets the next document without this pair drop the pair.

@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 use url::Url;
 
 use super::{
-    Condition, FeedNumber, Heard, Next, SourceNumber, Watch,
+    Condition, FeedNumber, NextAction, SourceNumber, SupResult, Watch,
     feeds::{CACHED, Why},
 };
 use crate::{
@@ -26,7 +26,7 @@ const STILL_SLACK: Duration = Duration::from_secs(10);
 /// Time over which to spread the looks at feeds that were read before the first document was.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SupSource {
     /// URL of the document in the announcements of feeds.
     pub(super) announced: Url,
     /// URL of the window in use: the announced one, or a longer one that suits the pace.
@@ -38,7 +38,7 @@ pub(super) struct Source {
     pub(super) is_archived: bool,
     pub(super) period: Duration,
     due: Option<Duration>,
-    asking: Asking,
+    asking: SourceRequest,
     is_asked: bool,
     asked_at: Duration,
     /// End of the known updates; `None` until the first document.
@@ -62,7 +62,7 @@ pub(super) struct Source {
 
 /// The next request for a source.
 #[derive(Clone, Debug)]
-enum Asking {
+enum SourceRequest {
     Current,
     Archived(Chase),
     /// A longer window, which must reach from the known updates to `since`; then everything up to
@@ -92,7 +92,7 @@ struct Chase {
     longer: Option<Url>,
 }
 
-impl Source {
+impl SupSource {
     fn new(document: &Url, now: Duration) -> Self {
         Self {
             announced: document.clone(),
@@ -103,7 +103,7 @@ impl Source {
             is_archived: false,
             period: Duration::from_mins(1),
             due: None,
-            asking: Asking::Current,
+            asking: SourceRequest::Current,
             is_asked: false,
             asked_at: now,
             updated: None,
@@ -118,11 +118,11 @@ impl Source {
     }
 
     /// Returns the URL of the next request.
-    fn wanted(&self) -> Url {
+    fn next_url(&self) -> Url {
         match &self.asking {
-            Asking::Current => self.url.clone(),
-            Asking::Archived(chase) => chase.url.clone(),
-            Asking::Longer { url, .. } => url.clone(),
+            SourceRequest::Current => self.url.clone(),
+            SourceRequest::Archived(chase) => chase.url.clone(),
+            SourceRequest::Longer { url, .. } => url.clone(),
         }
     }
 
@@ -153,7 +153,7 @@ impl Source {
 
 /// Returns the time between two looks at a document of this period: a little less than the period
 /// (rule SUP-C3).
-fn every(period: Duration) -> Duration {
+fn look_interval(period: Duration) -> Duration {
     // The bound comes first: a publisher can announce any period, and the product must not
     // overflow.
     (period.min(2 * EVERY_MAX) * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
@@ -168,7 +168,7 @@ impl Watch {
         // A request in flight may hold the number of a forgotten document, so numbers are never
         // reused.
         self.sources_before += 1;
-        self.sources.insert(number, Source::new(document, now));
+        self.sources.insert(number, SupSource::new(document, now));
         self.by_url.insert(document.clone(), number);
         number
     }
@@ -183,33 +183,33 @@ impl Watch {
         }
     }
 
-    pub(super) fn hear(&mut self, number: SourceNumber, now: Duration) -> Next {
+    pub(super) fn hear(&mut self, number: SourceNumber, now: Duration) -> NextAction {
         self.tally.documents += 1;
         let source = self.source_mut(number);
         // A request in flight has no turn: `heard` sets the next one.
         source.due = None;
         source.is_asked = true;
         source.asked_at = now;
-        Next::Hear {
+        NextAction::Hear {
             source: number,
             document: source.announced.clone(),
-            url: source.wanted(),
+            url: source.next_url(),
             // A stale cache can be the reason for the failure.
             fresh: source.condition == Condition::Broken,
         }
     }
 
     /// Handles the result of a request for a SUP document.
-    pub fn heard(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
+    pub fn heard(&mut self, number: SourceNumber, now: Duration, heard: SupResult) {
         let Some(source) = self.sources.get_mut(&number) else {
             // The last feed that announced the document left while the request was in flight.
             return;
         };
         source.is_asked = false;
-        self.take(number, now, heard);
+        self.take_answer(number, now, heard);
         // Pings wait for the end of the walk: only then does `told` hold the newest update of each
         // feed.
-        if matches!(self.source(number).asking, Asking::Current) {
+        if matches!(self.source_numbered(number).asking, SourceRequest::Current) {
             self.ping(number, now);
         }
     }
@@ -234,61 +234,62 @@ impl Watch {
     /// ```
     pub fn overheard(&mut self, number: SourceNumber, now: Duration, document: SupDocument) {
         self.tally.documents += 1;
-        let is_free = self
-            .sources
-            .get(&number)
-            .is_some_and(|source| !source.is_asked && matches!(source.asking, Asking::Current));
+        let is_free = self.sources.get(&number).is_some_and(|source| {
+            !source.is_asked && matches!(source.asking, SourceRequest::Current)
+        });
         if is_free {
-            self.heard(number, now, Heard::Document(document));
+            self.heard(number, now, SupResult::Document(document));
         }
     }
 
-    fn take(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
+    fn take_answer(&mut self, number: SourceNumber, now: Duration, heard: SupResult) {
         let source = self.source_mut(number);
         // Each arm sets the next request; `Current` is the state after a walk.
-        let asked = std::mem::replace(&mut source.asking, Asking::Current);
+        let asked = std::mem::replace(&mut source.asking, SourceRequest::Current);
         match (asked, heard) {
-            (Asking::Current, Heard::Document(document)) => self.current(number, now, &document),
-            (Asking::Current, Heard::Same) => {
+            (SourceRequest::Current, SupResult::Document(document)) => {
+                self.take_current(number, now, &document);
+            }
+            (SourceRequest::Current, SupResult::Same) => {
                 source.failures = 0;
                 self.stands_still(number, now, None);
                 self.ask_later(number, now);
             }
-            (Asking::Current, Heard::Nothing { retry_after }) => {
-                self.unheard(number, now, retry_after);
+            (SourceRequest::Current, SupResult::Nothing { retry_after }) => {
+                self.note_source_failure(number, now, retry_after);
             }
-            (Asking::Archived(chase), Heard::Document(document)) => {
-                self.archived(number, now, &document, chase);
+            (SourceRequest::Archived(chase), SupResult::Document(document)) => {
+                self.take_archived(number, now, &document, chase);
             }
-            (Asking::Archived(chase), Heard::Nothing { retry_after }) => {
+            (SourceRequest::Archived(chase), SupResult::Nothing { retry_after }) => {
                 self.archive_unheard(number, now, chase, retry_after);
             }
             // The watch holds no copy of an archived document, so "unchanged" is no answer.
-            (Asking::Archived(chase), Heard::Same) => {
+            (SourceRequest::Archived(chase), SupResult::Same) => {
                 self.archive_unheard(number, now, chase, None);
             }
-            (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
+            (SourceRequest::Longer { since, until, .. }, SupResult::Document(document)) => {
                 let last = source.updated;
                 self.take_window(number, now, &document);
                 // The window must overlap the known updates on one side and the newest document on
                 // the other.
                 let is_late = last.is_some_and(|last| document.since > last);
                 if is_late || document.updated < since {
-                    self.sweep(number, now);
+                    self.sweep_feeds(number, now);
                 }
-                self.know(number, now, until.max(document.updated));
+                self.know_until(number, now, until.max(document.updated));
                 self.ask_later(number, now);
             }
-            (Asking::Longer { until, .. }, _) => {
-                self.sweep(number, now);
-                self.know(number, now, until);
+            (SourceRequest::Longer { until, .. }, _) => {
+                self.sweep_feeds(number, now);
+                self.know_until(number, now, until);
                 self.ask_later(number, now);
             }
         }
     }
 
     /// Handles the newest document.
-    fn current(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
+    fn take_current(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
         if self.turns_to_another_window(number, now, document) {
             return;
         }
@@ -304,7 +305,7 @@ impl Watch {
         // `updated` waits until a gap is closed; `glimpsed` moves with each document.
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
         if relies_otherwise && source.condition == Condition::Working {
-            self.relax(number, now);
+            self.relax_feeds(number, now);
         }
         // The pairs count in any case, even where a gap hides others.
         self.take_window(number, now, document);
@@ -317,9 +318,9 @@ impl Watch {
                 );
                 self.ask_later(number, now);
             }
-            Some(last) if document.since > last => self.gap(number, now, document, last),
+            Some(last) if document.since > last => self.begin_gap(number, now, document, last),
             Some(_) => {
-                self.know(number, now, document.updated);
+                self.know_until(number, now, document.updated);
                 self.ask_later(number, now);
             }
             None => {
@@ -327,7 +328,7 @@ impl Watch {
                 if document.prev_archive.is_some() || !document.is_archived {
                     self.look_at_what_is_older(number, now, document);
                 }
-                self.know(number, now, document.updated);
+                self.know_until(number, now, document.updated);
                 self.ask_later(number, now);
             }
         }
@@ -342,7 +343,7 @@ impl Watch {
         document: &SupDocument,
     ) -> bool {
         let wanted = self.pace.sup_interval;
-        let suits = |seconds: u64| every(Duration::from_secs(seconds)) >= wanted;
+        let suits = |seconds: u64| look_interval(Duration::from_secs(seconds)) >= wanted;
         let source = self.source_mut(number);
         // Another window than the announced one is in use already, or has failed.
         if suits(document.period) || source.url != source.announced || source.has_no_other {
@@ -365,7 +366,7 @@ impl Watch {
     }
 
     /// Starts to close a gap (rule SUP-C5).
-    fn gap(
+    fn begin_gap(
         &mut self,
         number: SourceNumber,
         now: Duration,
@@ -375,7 +376,7 @@ impl Watch {
         let until = document.updated;
         if document.is_archived && document.prev_archive.is_none() {
             // No document precedes this one, so there is nothing to miss.
-            self.know(number, now, until);
+            self.know_until(number, now, until);
             return self.ask_later(number, now);
         }
         self.tally.gaps += 1;
@@ -390,7 +391,7 @@ impl Watch {
         let previous = document.prev_archive.as_deref();
         match previous.and_then(|previous| Url::parse(previous).ok()) {
             Some(url) => {
-                source.asking = Asking::Archived(Chase {
+                source.asking = SourceRequest::Archived(Chase {
                     url,
                     until,
                     since: document.since,
@@ -407,7 +408,7 @@ impl Watch {
     }
 
     /// Handles an archived document, and walks on to the one before if need be.
-    fn archived(
+    fn take_archived(
         &mut self,
         number: SourceNumber,
         now: Duration,
@@ -421,10 +422,10 @@ impl Watch {
             // A document between the two is missing.
             return self.another_way(number, now, newest, until, chase.longer);
         }
-        let last = self.source(number).updated;
+        let last = self.source_numbered(number).updated;
         let reaches = last.is_none_or(|last| document.since <= last);
         if reaches || (document.is_archived && document.prev_archive.is_none()) {
-            self.know(number, now, chase.until);
+            self.know_until(number, now, chase.until);
             return self.ask_later(number, now);
         }
         let previous = document.prev_archive.as_deref();
@@ -433,7 +434,7 @@ impl Watch {
         let leads = document.since < chase.since && chase.walked < SUP_WALK_MAX;
         match previous.filter(|_| leads) {
             Some(url) => {
-                self.source_mut(number).asking = Asking::Archived(Chase {
+                self.source_mut(number).asking = SourceRequest::Archived(Chase {
                     url,
                     since: document.since,
                     walked: chase.walked + 1,
@@ -463,7 +464,7 @@ impl Watch {
             } = chase;
             return self.another_way(number, now, newest, until, longer);
         }
-        self.source_mut(number).asking = Asking::Archived(Chase { tries, ..chase });
+        self.source_mut(number).asking = SourceRequest::Archived(Chase { tries, ..chase });
         let most = Duration::from_secs(BACK_OFF_SECONDS_MAX);
         // Pings wait for the walk, so `Retry-After` counts up to a minute only.
         let asked = retry_after.unwrap_or_default().min(most);
@@ -481,22 +482,22 @@ impl Watch {
         longer: Option<Url>,
     ) {
         if let Some(url) = longer {
-            self.source_mut(number).asking = Asking::Longer { url, since, until };
+            self.source_mut(number).asking = SourceRequest::Longer { url, since, until };
             return self.ask_at(number, now);
         }
-        self.sweep(number, now);
-        self.know(number, now, until);
+        self.sweep_feeds(number, now);
+        self.know_until(number, now, until);
         self.ask_later(number, now);
     }
 
     /// Sets the end of the known updates to `until`.
-    fn know(&mut self, number: SourceNumber, now: Duration, until: Timestamp) {
+    fn know_until(&mut self, number: SourceNumber, now: Duration, until: Timestamp) {
         let source = self.source_mut(number);
         source.updated = Some(until);
         source.moved_at = now;
         let had = std::mem::replace(&mut source.condition, Condition::Working);
         if had != Condition::Working {
-            self.relax(number, now);
+            self.relax_feeds(number, now);
         }
     }
 
@@ -509,19 +510,24 @@ impl Watch {
         if now < source.moved_at + 2 * source.period.max(self.pace.sup_interval) + STILL_SLACK {
             return;
         }
-        match revived.and(self.source(number).glimpsed) {
+        match revived.and(self.source_numbered(number).glimpsed) {
             Some(ends) => {
                 // The publisher's clock was set back. Updates listed under the old clock can be
                 // missing.
-                self.sweep(number, now);
-                self.know(number, now, ends);
+                self.sweep_feeds(number, now);
+                self.know_until(number, now, ends);
             }
             None => self.break_off(number, now),
         }
     }
 
     /// Handles a failed request for the document (rule SUP-C8).
-    fn unheard(&mut self, number: SourceNumber, now: Duration, retry_after: Option<Duration>) {
+    fn note_source_failure(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        retry_after: Option<Duration>,
+    ) {
         let source = self.source_mut(number);
         // 6 doublings exceed the longest pause already, and bound the shift.
         let pause = Duration::from_secs(1 << source.failures.min(6));
@@ -539,7 +545,7 @@ impl Watch {
         let asked = retry_after.unwrap_or_default();
         let pause = pause.max(asked.min(Duration::from_secs(PAUSE_SECONDS_MAX)));
         // Watchers that lost the same server must not return all at once.
-        let jitter = self.spread(pause / 4);
+        let jitter = self.spread_over(pause / 4);
         self.ask_at(number, now + pause + jitter);
     }
 
@@ -549,24 +555,24 @@ impl Watch {
         let had = std::mem::replace(&mut source.condition, Condition::Broken);
         // Feeds already wait at the usual interval while the document is broken.
         if had != Condition::Broken {
-            for feed in self.source(number).all_feeds() {
-                let pause = self.spread(self.pace.interval);
+            for feed in self.source_numbered(number).all_feeds() {
+                let pause = self.spread_over(self.pace.interval);
                 self.call(feed, now + pause, Why::Background);
             }
         }
     }
 
     /// Rests all feeds that are not owed a look.
-    fn relax(&mut self, number: SourceNumber, now: Duration) {
-        for feed in self.source(number).all_feeds() {
-            if self.feed(feed).is_in_background() {
+    fn relax_feeds(&mut self, number: SourceNumber, now: Duration) {
+        for feed in self.source_numbered(number).all_feeds() {
+            if self.feed_numbered(feed).is_in_background() {
                 self.rest_apart(feed, now);
             }
         }
     }
 
     /// Schedules a look at every feed, because updates may have been missed.
-    fn sweep(&mut self, number: SourceNumber, now: Duration) {
+    fn sweep_feeds(&mut self, number: SourceNumber, now: Duration) {
         self.tally.sweeps += 1;
         let over = self.pace.interval;
         self.look_at_all(number, now, over, |_| true);
@@ -580,7 +586,7 @@ impl Watch {
         now: Duration,
         document: &SupDocument,
     ) {
-        let source = self.source(number);
+        let source = self.source_numbered(number);
         // The window begins before the request, unless the request took longer than the window
         // lasts.
         let window = document.updated.micros().abs_diff(document.since.micros());
@@ -605,19 +611,19 @@ impl Watch {
         over: Duration,
         is_wanted: impl Fn(Option<Duration>) -> bool,
     ) {
-        for feed in self.source(number).all_feeds() {
-            if is_wanted(self.feed(feed).seen_until) {
+        for feed in self.source_numbered(number).all_feeds() {
+            if is_wanted(self.feed_numbered(feed).seen_until) {
                 self.owe(feed);
-                let pause = self.spread(over);
+                let pause = self.spread_over(over);
                 self.call(feed, now + pause, Why::Background);
             }
         }
     }
 
     fn ask_later(&mut self, number: SourceNumber, now: Duration) {
-        let source = self.source(number);
+        let source = self.source_numbered(number);
         let wanted = self.pace.sup_interval;
-        let every = every(source.period);
+        let every = look_interval(source.period);
         // A pace beyond the overlap of two windows would cause a gap at each look.
         let overlaps = source.is_archived || wanted <= source.period * 4 / 5;
         let pause = if wanted > Duration::ZERO && overlaps {

@@ -23,7 +23,7 @@ fn address(id: &str) -> SupAddress {
 }
 
 /// A document from second `since` to `until`, with more members.
-fn document(since: u32, until: u32, pairs: &[(&str, &str)], more: &str) -> Heard {
+fn document(since: u32, until: u32, pairs: &[(&str, &str)], more: &str) -> SupResult {
     let time = |second: u32| {
         format!(
             "2026-01-01T{:02}:{:02}:{:02}Z",
@@ -42,7 +42,7 @@ fn document(since: u32, until: u32, pairs: &[(&str, &str)], more: &str) -> Heard
         time(until),
         time(since)
     );
-    Heard::Document(SupDocument::read(text.as_bytes()).unwrap())
+    SupResult::Document(SupDocument::read(text.as_bytes()).unwrap())
 }
 
 const ARCHIVED: &str = ",\"prev_archive\":\"sup/7.json\"";
@@ -71,15 +71,15 @@ fn read(watch: &mut Watch, feed: FeedNumber, now: Duration, news: bool, id: &str
     watch.looked(feed, now, seen(news, sup));
 }
 
-fn seen(news: bool, sup: Announcement) -> Looked {
+fn seen(news: bool, sup: Announcement) -> LookResult {
     let stale = false;
-    Looked::Read { news, stale, sup }
+    LookResult::Read { news, stale, sup }
 }
 
-const NOTHING: Heard = Heard::Nothing { retry_after: None };
+const NOTHING: SupResult = SupResult::Nothing { retry_after: None };
 
-fn failed(for_good: bool) -> Looked {
-    Looked::Failed {
+fn failed(for_good: bool) -> LookResult {
+    LookResult::Failed {
         news: false,
         for_good,
         retry_after: None,
@@ -98,11 +98,11 @@ fn is_told(watch: &Watch, feed: FeedNumber) -> bool {
 
 /// Expects that a document is asked for, and gives it. Returns where it was asked for.
 #[track_caller]
-fn hear(watch: &mut Watch, now: Duration, heard: Heard) -> String {
+fn hear(watch: &mut Watch, now: Duration, heard: SupResult) -> String {
     match watch.next(now) {
-        Next::Hear { source, url, .. } => {
+        NextAction::Hear { source, url, .. } => {
             let heard = match heard {
-                Heard::Document(document) => Heard::Document(document.resolved(&url)),
+                SupResult::Document(document) => SupResult::Document(document.resolved(&url)),
                 other => other,
             };
             watch.heard(source, now, heard);
@@ -117,14 +117,14 @@ fn live(
     watch: &mut Watch,
     from: Duration,
     until: Duration,
-    mut answer: impl FnMut(&mut Watch, Next, Duration),
+    mut answer: impl FnMut(&mut Watch, NextAction, Duration),
 ) {
     let mut now = from;
     while now < until {
         now += S;
         loop {
             match watch.next(now) {
-                Next::Wait(_) | Next::Nothing => break,
+                NextAction::Wait(_) | NextAction::Nothing => break,
                 next => answer(watch, next, now),
             }
         }
@@ -132,21 +132,21 @@ fn live(
 }
 
 /// Answers as a feed and a document do that go well: it begins at second 0 and ends now.
-fn all_is_well(watch: &mut Watch, next: &Next, now: Duration, more: &str) {
+fn all_is_well(watch: &mut Watch, next: &NextAction, now: Duration, more: &str) {
     match next {
-        Next::Look { feed, .. } => read(watch, *feed, now, false, "a"),
-        Next::Hear { source, .. } => {
+        NextAction::Look { feed, .. } => read(watch, *feed, now, false, "a"),
+        NextAction::Hear { source, .. } => {
             let second = 1_000 + u32::try_from(now.as_secs()).unwrap();
             watch.heard(*source, now, document(0, second, &[], more));
         }
-        Next::Wait(_) | Next::Nothing => {}
+        NextAction::Wait(_) | NextAction::Nothing => {}
     }
 }
 
 /// Returns the feeds that are looked at now, or as soon as no cache has what was before.
 fn looks(watch: &mut Watch, now: Duration) -> Vec<u32> {
     let mut looks = vec![];
-    while let Next::Look { feed, .. } = watch.next_feed(now + CACHED) {
+    while let NextAction::Look { feed, .. } = watch.next_feed(now + CACHED) {
         looks.push(feed.0);
     }
     looks.sort_unstable();

@@ -88,7 +88,7 @@ struct Binding<'a> {
 
 /// The declarations in scope at one place of a document.
 #[derive(Debug, Default)]
-pub(super) struct Scope<'a> {
+pub(super) struct NamespaceScope<'a> {
     bindings: Vec<Binding<'a>>,
     /// Index of the innermost declaration of the default namespace.
     default: Option<usize>,
@@ -97,7 +97,7 @@ pub(super) struct Scope<'a> {
     numbers: HashMap<Namespace<'a>, u32>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> NamespaceScope<'a> {
     /// Number of the names that are in no namespace.
     pub(super) const NO_NAMESPACE: u32 = 0;
     /// Number of the namespace that the prefix `xml` is bound to.

@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::HashSet, ops::Range};
 
 use super::{
     XmlError,
-    namespace::{Namespace, Scope},
+    namespace::{Namespace, NamespaceScope},
     text::{attribute_value, is_nc_name},
 };
 use crate::limits::ATTRIBUTES_MAX;
@@ -95,7 +95,7 @@ impl<'a> Tag<'a> {
     }
 
     /// Finds the namespaces of the element and of all attributes, and attributes given twice.
-    pub(super) fn resolve(&mut self, scope: &Scope<'a>) -> Result<(), XmlError> {
+    pub(super) fn resolve(&mut self, scope: &NamespaceScope<'a>) -> Result<(), XmlError> {
         let unbound = |prefix: &str, offset| {
             XmlError::new(format!("prefix {prefix} is not declared"), offset)
         };
@@ -114,14 +114,14 @@ impl<'a> Tag<'a> {
             } else {
                 let (prefix, local) = split_name(attribute.name, attribute.offset)?;
                 let number = if prefix.is_empty() {
-                    Scope::NO_NAMESPACE
+                    NamespaceScope::NO_NAMESPACE
                 } else {
                     let found = scope.lookup(prefix);
                     found.ok_or_else(|| unbound(prefix, attribute.offset))?.1
                 };
                 (Some(number), local)
             };
-            if !seen.insert(expanded) {
+            if !seen.insert_name(expanded) {
                 let detail = format!("attribute {} is given twice", attribute.name);
                 return Err(XmlError::new(detail, attribute.offset));
             }
@@ -168,7 +168,7 @@ impl<'a> AttributeSet<'a> {
     const FEW: usize = 8;
 
     /// Returns whether the attribute was not met before.
-    fn insert(&mut self, attribute: ExpandedName<'a>) -> bool {
+    fn insert_name(&mut self, attribute: ExpandedName<'a>) -> bool {
         // Comparing a few is faster than hashing them.
         if self.many.is_empty() && self.few.len() < Self::FEW {
             let is_new = !self.few.contains(&attribute);

@@ -126,12 +126,12 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
 /// A carriage return is written as a reference, because parsers turn a literal one into a line
 /// feed.
 pub fn escape_text(text: &str, out: &mut String) {
-    escape(text, out, |byte| matches!(byte, b'&' | b'<' | b'>' | b'\r'));
+    escape_into(text, out, |byte| matches!(byte, b'&' | b'<' | b'>' | b'\r'));
 }
 
 /// Appends `text` as the value of an attribute in double quotes.
 pub fn escape_attribute(text: &str, out: &mut String) {
-    escape(text, out, |byte| {
+    escape_into(text, out, |byte| {
         matches!(byte, b'&' | b'<' | b'"' | b'\r' | b'\n' | b'\t')
     });
 }
@@ -148,7 +148,7 @@ pub fn escaped_len(text: &str) -> usize {
     bytes.sum()
 }
 
-fn escape(text: &str, out: &mut String, is_special: impl Fn(u8) -> bool) {
+fn escape_into(text: &str, out: &mut String, is_special: impl Fn(u8) -> bool) {
     let mut rest = text;
     // All special characters are of one byte, which is part of no other character.
     while let Some(at) = rest.bytes().position(&is_special) {

@@ -26,9 +26,9 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
         match config.connect(NoTls).await {
             Ok((client, connection)) => {
                 tokio::select! {
-                    // The client's statements move only while `hear` polls the connection.
-                    () = look(&client) => {}
-                    () = hear(connection, &changes) => {}
+                    // The client's statements move only while `pass_on` polls the connection.
+                    () = listen_on(&client) => {}
+                    () = pass_on(connection, &changes) => {}
                 }
             }
             // Workers poll, and report the error.
@@ -40,7 +40,7 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
 }
 
 /// Passes notifications on until the connection ends.
-async fn hear(
+async fn pass_on(
     mut connection: Connection<tokio_postgres::Socket, NoTlsStream>,
     changes: &watch::Sender<()>,
 ) {
@@ -52,7 +52,7 @@ async fn hear(
 }
 
 /// Begins to listen, and warns of old transactions, until the connection ends.
-async fn look(client: &Client) {
+async fn listen_on(client: &Client) {
     if client
         .batch_execute("LISTEN simplefeed_jobs")
         .await

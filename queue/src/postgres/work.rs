@@ -12,11 +12,11 @@ use super::{LOOKS_MAX, POLL, listener, statements};
 use crate::{
     instant::{from_micros, later},
     job::{
-        Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled,
-        Token, Want,
+        Due, Existing, Extension, Finish, Job, Lease, LeaseToken, Namespace, NewJob,
+        ScheduleOutcome, Successor, TokenStanding, Want,
     },
     limits::CALL_JOBS_MAX,
-    queue::Taken,
+    queue::TakeOutcome,
     quota::Bucket,
 };
 
@@ -45,7 +45,7 @@ pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
 
 /// Returns the namespaces, keys and numbers of tokens, as columns of a statement.
 pub(super) fn token_columns<'t>(
-    tokens: impl Iterator<Item = &'t Token>,
+    tokens: impl Iterator<Item = &'t LeaseToken>,
 ) -> (Vec<&'t str>, Vec<&'t str>, Vec<i64>) {
     let (mut namespaces, mut keys, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
     for token in tokens {
@@ -58,9 +58,9 @@ pub(super) fn token_columns<'t>(
 
 /// Jobs that a statement changed, by namespace, key and token, and whether each is dead now.
 #[derive(Default)]
-pub(super) struct Changed(HashMap<(String, String, i64), bool>);
+pub(super) struct JobChanges(HashMap<(String, String, i64), bool>);
 
-impl Changed {
+impl JobChanges {
     /// Adds rows that have these columns in this order.
     pub(super) fn add(&mut self, rows: Vec<Row>) {
         for row in rows {
@@ -70,14 +70,15 @@ impl Changed {
     }
 
     /// Returns whether a job was changed, and is dead. A token counts once in a call.
-    pub(super) fn take(&mut self, token: &Token) -> Option<bool> {
+    pub(super) fn take(&mut self, token: &LeaseToken) -> Option<bool> {
         let name = token.namespace.as_str().to_owned();
         self.0.remove(&(name, token.key.clone(), token.number))
     }
 
     /// Returns whether a job was changed.
-    pub(super) fn held(&mut self, token: &Token) -> Held {
-        self.take(token).map_or(Held::Lost, |_| Held::Yes)
+    pub(super) fn held(&mut self, token: &LeaseToken) -> TokenStanding {
+        self.take(token)
+            .map_or(TokenStanding::Lost, |_| TokenStanding::Yes)
     }
 }
 
@@ -100,7 +101,7 @@ pub(super) fn without_repeats<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Ve
 }
 
 /// Returns the first item of each token: later items of the call find the token void.
-pub(super) fn first_of_each<T>(all: &[T], token: impl Fn(&T) -> &Token) -> Vec<&T> {
+pub(super) fn first_of_each<T>(all: &[T], token: impl Fn(&T) -> &LeaseToken) -> Vec<&T> {
     let first = without_repeats(all.iter().map(token)).into_iter().next();
     let first = first.unwrap_or_default().into_iter();
     first.filter_map(|index| all.get(index)).collect()
@@ -112,7 +113,7 @@ pub(super) async fn schedule_once(
     now: Option<DateTime<Utc>>,
     jobs: &[&NewJob],
     existing: Existing,
-) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
+) -> Result<Vec<ScheduleOutcome>, tokio_postgres::Error> {
     let namespaces: Vec<&str> = jobs.iter().map(|job| job.namespace.as_str()).collect();
     let keys: Vec<&str> = jobs.iter().map(|job| job.key.as_str()).collect();
     let payloads: Vec<&[u8]> = jobs.iter().map(|job| job.payload.as_slice()).collect();
@@ -128,12 +129,12 @@ pub(super) async fn schedule_once(
             &[&now, &namespaces, &keys, &payloads, &at, &after],
         )
         .await?;
-    let mut states: HashMap<(String, String), Scheduled> = HashMap::with_capacity(jobs.len());
+    let mut states: HashMap<(String, String), ScheduleOutcome> = HashMap::with_capacity(jobs.len());
     for row in rows {
         let scheduled = if row.get(2) {
-            Scheduled::Added
+            ScheduleOutcome::Added
         } else {
-            Scheduled::Moved
+            ScheduleOutcome::Moved
         };
         states.insert((row.get(0), row.get(1)), scheduled);
     }
@@ -145,9 +146,9 @@ pub(super) async fn schedule_once(
             .await?
         {
             let state = match (row.get(2), row.get(3)) {
-                (true, _) => Scheduled::Dead,
-                (false, true) => Scheduled::Leased,
-                (false, false) => Scheduled::Kept,
+                (true, _) => ScheduleOutcome::Dead,
+                (false, true) => ScheduleOutcome::Leased,
+                (false, false) => ScheduleOutcome::Kept,
             };
             // The statement also returns the jobs that the first one has just added or moved.
             states.entry((row.get(0), row.get(1))).or_insert(state);
@@ -157,7 +158,7 @@ pub(super) async fn schedule_once(
         // A job that was there at the first statement and is gone at the second was kept until the
         // job ended.
         let key = (job.namespace.as_str().to_owned(), job.key.clone());
-        states.get(&key).copied().unwrap_or(Scheduled::Kept)
+        states.get(&key).copied().unwrap_or(ScheduleOutcome::Kept)
     };
     Ok(jobs.iter().map(state_of).collect())
 }
@@ -168,8 +169,8 @@ pub(super) async fn schedule_in(
     now: Option<DateTime<Utc>>,
     jobs: &[NewJob],
     existing: Existing,
-) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
-    let mut scheduled = vec![Scheduled::Kept; jobs.len()];
+) -> Result<Vec<ScheduleOutcome>, tokio_postgres::Error> {
+    let mut scheduled = vec![ScheduleOutcome::Kept; jobs.len()];
     let keys = jobs.iter().map(|job| (&job.namespace, &job.key));
     // `ON CONFLICT DO UPDATE` refuses to change a row twice.
     for part in without_repeats(keys) {
@@ -198,9 +199,9 @@ pub(super) async fn extend_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     extensions: &[Extension],
-) -> Result<Vec<Held>, tokio_postgres::Error> {
+) -> Result<Vec<TokenStanding>, tokio_postgres::Error> {
     let statement = transaction.prepare_cached(statements::EXTEND).await?;
-    let mut answers = vec![Held::Lost; extensions.len()];
+    let mut answers = vec![TokenStanding::Lost; extensions.len()];
     // Of two rows for one job in a statement, PostgreSQL applies any; the contract says both, in
     // order.
     for part in without_repeats(extensions.iter().map(|one| &one.token)) {
@@ -211,7 +212,7 @@ pub(super) async fn extend_in(
         let rows = transaction
             .query(&statement, &[&now, &names, &keys, &tokens, &leases, &notes])
             .await?;
-        let mut changed = Changed::default();
+        let mut changed = JobChanges::default();
         changed.add(rows);
         for (index, extension) in part.iter().zip(of_part()) {
             if let Some(answer) = answers.get_mut(*index) {
@@ -224,7 +225,10 @@ pub(super) async fn extend_in(
 
 /// Returns whether finishes are one statement, which is a transaction by itself.
 pub(super) fn is_one_statement(finishes: &[Finish]) -> bool {
-    let done = finishes.iter().filter(|one| one.next == Next::Done).count();
+    let done = finishes
+        .iter()
+        .filter(|one| one.next == Successor::Done)
+        .count();
     let is_one_kind = done == 0 || done == finishes.len();
     is_one_kind && finishes.iter().all(|one| one.also.is_empty())
 }
@@ -234,12 +238,12 @@ pub(super) async fn finish_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     finishes: &[Finish],
-) -> Result<Vec<Held>, tokio_postgres::Error> {
-    let is_done = |finish: &&Finish| finish.next == Next::Done;
+) -> Result<Vec<TokenStanding>, tokio_postgres::Error> {
+    let is_done = |finish: &&Finish| finish.next == Successor::Done;
     let (done, again): (Vec<&Finish>, Vec<&Finish>) = first_of_each(finishes, |one| &one.token)
         .into_iter()
         .partition(is_done);
-    let mut changed = Changed::default();
+    let mut changed = JobChanges::default();
     // Each token occurs once in both lists, so their order does not matter.
     if !done.is_empty() {
         let statement = transaction.prepare_cached(statements::FINISH).await?;
@@ -256,7 +260,7 @@ pub(super) async fn finish_in(
         let (namespaces, keys, tokens) = token_columns(again.iter().map(|one| &one.token));
         let (mut payloads, mut dues) = (Vec::new(), Vec::new());
         for finish in &again {
-            if let Next::Again { due, payload } = &finish.next {
+            if let Successor::Again { due, payload } = &finish.next {
                 payloads.push(payload.as_deref());
                 dues.push(*due);
             }
@@ -275,7 +279,7 @@ pub(super) async fn finish_in(
     for finish in finishes {
         // The first finish of a token takes the change, so that a second one is lost.
         let answer = changed.held(&finish.token);
-        if answer == Held::Yes {
+        if answer == TokenStanding::Yes {
             also.extend(finish.also.iter().cloned());
         }
         answers.push(answer);
@@ -369,7 +373,7 @@ pub(super) async fn with_bucket<T>(
 pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Lease) {
     let key: String = row.get(0);
     let failures: i32 = row.get(4);
-    let token = Token {
+    let token = LeaseToken {
         namespace: namespace.clone(),
         key: key.clone(),
         number: row.get(5),
@@ -394,7 +398,7 @@ pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Leas
 
 /// Leases a batch of jobs that are due since `from` or later, oldest first, with their due times.
 /// Empty, if there is no batch.
-async fn lease(
+async fn lease_due(
     client: &Client,
     now: Option<DateTime<Utc>>,
     namespace: &Namespace,
@@ -428,14 +432,14 @@ pub(super) async fn take_behind(
         buffer: Duration::MAX,
         ..want
     };
-    let leases = lease(client, now, namespace, want, from).await?;
-    Ok(begun(leases))
+    let leases = lease_due(client, now, namespace, want, from).await?;
+    Ok(begin_batch(leases))
 }
 
 /// A batch, and the first due time of its jobs.
 pub(super) type LeasedBatch = (DateTime<Utc>, Vec<Lease>);
 
-fn begun(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<LeasedBatch> {
+fn begin_batch(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<LeasedBatch> {
     let first = leases.first()?.0;
     Some((first, leases.into_iter().map(|(_, lease)| lease).collect()))
 }
@@ -446,13 +450,13 @@ pub(super) async fn take(
     now: Option<DateTime<Utc>>,
     namespace: &Namespace,
     want: Want,
-) -> Result<Result<LeasedBatch, Taken>, tokio_postgres::Error> {
+) -> Result<Result<LeasedBatch, TakeOutcome>, tokio_postgres::Error> {
     let (name, max) = (namespace.as_str(), long(want.max));
     let looking = client.prepare_cached(statements::LOOK).await?;
     let mut looks = 0;
     loop {
-        let leases = lease(client, now, namespace, want, DateTime::UNIX_EPOCH).await?;
-        if let Some(begun) = begun(leases) {
+        let leases = lease_due(client, now, namespace, want, DateTime::UNIX_EPOCH).await?;
+        if let Some(begun) = begin_batch(leases) {
             return Ok(Ok(begun));
         }
         let row = client.query_one(&looking, &[&now, &name, &max]).await?;
@@ -467,7 +471,7 @@ pub(super) async fn take(
         // Another worker was faster, or leased at the same time and passed this worker's rows by.
         let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
         if !is_ready || looks == LOOKS_MAX {
-            return Ok(Err(Taken::Wait { now: at, next }));
+            return Ok(Err(TakeOutcome::Wait { now: at, next }));
         }
     }
 }

@@ -11,8 +11,8 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     instant::later,
-    job::{Extension, Namespace, Token},
-    queue::Taken,
+    job::{Extension, LeaseToken, Namespace},
+    queue::TakeOutcome,
 };
 
 /// Bits of a token's number that count the tokens of one opening of the file.
@@ -20,16 +20,16 @@ const TOKENS_OF_OPENING: u32 = 40;
 
 /// Lease of one job, until an instant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leased {
+pub(super) struct JobLease {
     /// Number of the lease's token.
     number: i64,
     /// Place of the leased job in the file.
-    pub(super) place: Place,
+    pub(super) place: DuePlace,
     until: DateTime<Utc>,
 }
 
 /// Place of a job in the order of due times: due time and number of the job.
-pub(super) type Place = (i64, u64);
+pub(super) type DuePlace = (i64, u64);
 
 /// Leases of all namespaces.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(super) struct Leases {
 /// Leases of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct OfNamespace {
-    held: HashMap<u64, Leased>,
+    held: HashMap<u64, JobLease>,
     /// Numbers of tokens, and of their jobs.
     tokens: HashMap<i64, u64>,
     /// Ends of leases, and how many end then.
@@ -50,43 +50,43 @@ pub(super) struct OfNamespace {
     /// places.
     changing: HashSet<u64>,
     /// Every job before this place is leased or changing, so that a look need not pass them.
-    from: Place,
+    from: DuePlace,
     /// First job that became free since the last look began, which may not have seen the job.
-    freed: Option<Place>,
+    freed: Option<DuePlace>,
 }
 
 impl OfNamespace {
     /// Makes jobs with expired leases available again.
-    fn expire(&mut self, now: DateTime<Utc>) {
+    fn expire_leases(&mut self, now: DateTime<Utc>) {
         // Most calls find no expired lease, and need not read all leases below.
         if self.first_end().is_none_or(|end| end > now) {
             return;
         }
         // A token is void from the deadline on, so an end at `now` is over.
         self.ends = self.ends.split_off(&later(now, Duration::from_micros(1)));
-        // An iterator over `held` must end before `offer` may change the rest of `self`.
+        // An iterator over `held` must end before `offer_job` may change the rest of `self`.
         let expired = self.held.extract_if(|_, leased| leased.until <= now);
         for (_, leased) in expired.collect::<Vec<_>>() {
             self.tokens.remove(&leased.number);
-            self.offer(leased.place);
+            self.offer_job(leased.place);
         }
     }
 
     /// Ends at most `max` leases that last beyond an instant. Returns how many.
     pub(super) fn shorten(&mut self, end: DateTime<Utc>, max: usize) -> usize {
-        let is_long = |(_, leased): &(&u64, &Leased)| leased.until > end;
+        let is_long = |(_, leased): &(&u64, &JobLease)| leased.until > end;
         let long = self.held.iter().filter(is_long).take(max);
         // The ends of the leases change `held`, which is being read here.
-        let long: Vec<Place> = long.map(|(_, leased)| leased.place).collect();
+        let long: Vec<DuePlace> = long.map(|(_, leased)| leased.place).collect();
         for place in &long {
             self.end(place.1);
-            self.offer(*place);
+            self.offer_job(*place);
         }
         long.len()
     }
 
     /// Notes that a job may be leased.
-    fn offer(&mut self, place: Place) {
+    fn offer_job(&mut self, place: DuePlace) {
         // A look under way does not read this place again, so the next look must start here at the
         // latest.
         self.from = self.from.min(place);
@@ -111,34 +111,34 @@ impl OfNamespace {
 
     /// Begins a look at the jobs, which is the only look under way. Returns the place where the
     /// look starts.
-    pub(super) fn begin_look(&mut self) -> Place {
+    pub(super) fn begin_look(&mut self) -> DuePlace {
         self.freed = None;
         self.from
     }
 
     /// Notes that the look found no free job up to this place.
-    fn pass(&mut self, place: Place) {
+    fn pass_to(&mut self, place: DuePlace) {
         // A job that became free during the look may stand before the place.
         self.from = self.freed.map_or(place, |freed| freed.min(place));
     }
 
     /// Returns the lease that a token names.
-    pub(super) fn of_token(&self, token: &Token) -> Option<Leased> {
+    pub(super) fn of_token(&self, token: &LeaseToken) -> Option<JobLease> {
         let job = self.tokens.get(&token.number)?;
         self.held.get(job).copied()
     }
 
     /// Leases the first free job.
-    pub(super) fn lease(&mut self, number: i64, place: Place, until: DateTime<Utc>) {
-        self.hold(Leased {
+    pub(super) fn lease(&mut self, number: i64, place: DuePlace, until: DateTime<Utc>) {
+        self.hold_first(JobLease {
             number,
             place,
             until,
         });
-        self.pass(place);
+        self.pass_to(place);
     }
 
-    fn hold(&mut self, leased: Leased) {
+    fn hold_first(&mut self, leased: JobLease) {
         let (_, job) = leased.place;
         // An extension replaces a lease, whose old deadline would stay in `ends`.
         self.end(job);
@@ -195,15 +195,15 @@ impl Leases {
     /// Returns the leases of a namespace that have not expired.
     pub(super) fn of(&mut self, namespace: &Namespace, now: DateTime<Utc>) -> &mut OfNamespace {
         let leases = self.of.entry(namespace.clone()).or_default();
-        leases.expire(now);
+        leases.expire_leases(now);
         leases
     }
 
     /// Ends the lease that a token names, because the transaction under way changes its job.
     /// Returns the job's place.
-    pub(super) fn give_up(&mut self, token: &Token, now: DateTime<Utc>) -> Option<Place> {
+    pub(super) fn give_up(&mut self, token: &LeaseToken, now: DateTime<Utc>) -> Option<DuePlace> {
         let of = self.of(&token.namespace, now);
-        let Leased { place, .. } = of.of_token(token)?;
+        let JobLease { place, .. } = of.of_token(token)?;
         of.end(place.1);
         // The committed file still shows the job as waiting, and nothing else keeps a look from the
         // job.
@@ -213,20 +213,20 @@ impl Leases {
 
     /// Notes that the transaction under way is committed, and the first place of moved jobs in each
     /// namespace.
-    pub(super) fn show(&mut self, moved: Vec<(Namespace, Place)>) {
+    pub(super) fn show(&mut self, moved: Vec<(Namespace, DuePlace)>) {
         // One thread commits, so all changing jobs are those of this transaction.
         self.of.values_mut().for_each(|of| of.changing.clear());
         for (namespace, place) in moved {
-            self.of.entry(namespace).or_default().offer(place);
+            self.of.entry(namespace).or_default().offer_job(place);
         }
     }
 
     /// Returns the extended lease, if the token is valid.
-    pub(super) fn extend(&mut self, extension: &Extension, now: DateTime<Utc>) -> Option<Leased> {
+    pub(super) fn extend(&mut self, extension: &Extension, now: DateTime<Utc>) -> Option<JobLease> {
         let Extension { token, lease, .. } = extension;
         let leases = self.of(&token.namespace, now);
         let leased = leases.of_token(token)?;
-        leases.hold(Leased {
+        leases.hold_first(JobLease {
             until: later(now, *lease),
             ..leased
         });
@@ -234,8 +234,8 @@ impl Leases {
     }
 
     /// Ends leases whose worker has gone before the answer.
-    pub(super) fn give_back(&mut self, taken: Taken) {
-        let Taken::Leased(leases) = taken else {
+    pub(super) fn give_back(&mut self, taken: TakeOutcome) {
+        let TakeOutcome::Leased(leases) = taken else {
             return;
         };
         for lease in leases {
@@ -244,7 +244,7 @@ impl Leases {
                 && let Some(leased) = of.of_token(&lease.token)
             {
                 of.end(leased.place.1);
-                of.offer(leased.place);
+                of.offer_job(leased.place);
             }
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         leases.lease(1, (10, 1), at(60));
         leases.lease(2, (20, 2), at(99));
         assert_eq!(leases.begin_look(), (20, 2));
-        leases.expire(at(60));
+        leases.expire_leases(at(60));
         leases.lease(3, (30, 3), at(99));
         assert_eq!(leases.begin_look(), (10, 1));
         leases.lease(4, (10, 1), at(99));

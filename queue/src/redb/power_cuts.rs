@@ -14,11 +14,11 @@ use crate::{
     clock::Manual,
     error::QueueError,
     job::{
-        Due, Existing, Extension, Failure, Finish, Job, Lease, Namespace, NewJob, Next, Stats,
-        Token, Want,
+        Due, Existing, Extension, Finish, Job, JobFailure, Lease, LeaseToken, Namespace, NewJob,
+        Stats, Successor, Want,
     },
     model::Model,
-    queue::{Queue, Taken},
+    queue::{Queue, TakeOutcome},
 };
 
 /// Bytes that a disk writes as a whole.
@@ -45,26 +45,26 @@ impl Dice {
 
 /// A change that was not synced yet.
 #[derive(Debug)]
-enum Change {
+enum UnsyncedChange {
     Length(usize),
     Write(usize, Vec<u8>),
 }
 
 #[derive(Debug, Default)]
-struct Disk {
+struct CutDisk {
     /// Bytes that a power cut leaves for sure.
     durable: Vec<u8>,
     /// Bytes as the program sees them.
     bytes: Vec<u8>,
-    pending: Vec<Change>,
+    pending: Vec<UnsyncedChange>,
     /// Operations until the power is cut.
     left: u64,
 }
 
-fn apply(bytes: &mut Vec<u8>, change: &Change) {
+fn apply(bytes: &mut Vec<u8>, change: &UnsyncedChange) {
     match change {
-        Change::Length(length) => bytes.resize(*length, 0),
-        Change::Write(at, written) => {
+        UnsyncedChange::Length(length) => bytes.resize(*length, 0),
+        UnsyncedChange::Write(at, written) => {
             let end = at + written.len();
             if bytes.len() < end {
                 bytes.resize(end, 0);
@@ -74,7 +74,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
     }
 }
 
-impl Disk {
+impl CutDisk {
     fn of(bytes: Vec<u8>, left: u64) -> SharedDisk {
         SharedDisk(Arc::new(Mutex::new(Self {
             durable: bytes.clone(),
@@ -92,7 +92,7 @@ impl Disk {
         Ok(())
     }
 
-    fn change(&mut self, change: Change) -> io::Result<()> {
+    fn change(&mut self, change: UnsyncedChange) -> io::Result<()> {
         self.operate()?;
         apply(&mut self.bytes, &change);
         self.pending.push(change);
@@ -108,11 +108,11 @@ impl Disk {
         for change in &self.pending {
             match (change, dice.below(3)) {
                 (change, 0) => apply(&mut bytes, change),
-                (Change::Write(at, written), 1) => {
+                (UnsyncedChange::Write(at, written), 1) => {
                     for (number, sector) in written.chunks(SECTOR).enumerate() {
                         if dice.below(2) == 0 {
                             let at = at + number * SECTOR;
-                            apply(&mut bytes, &Change::Write(at, sector.to_vec()));
+                            apply(&mut bytes, &UnsyncedChange::Write(at, sector.to_vec()));
                         }
                     }
                 }
@@ -125,7 +125,7 @@ impl Disk {
 
 /// A disk that a file of redb and the test share.
 #[derive(Clone, Debug)]
-struct SharedDisk(Arc<Mutex<Disk>>);
+struct SharedDisk(Arc<Mutex<CutDisk>>);
 
 impl StorageBackend for SharedDisk {
     fn len(&self) -> Result<u64, io::Error> {
@@ -142,13 +142,13 @@ impl StorageBackend for SharedDisk {
 
     fn set_len(&self, length: u64) -> Result<(), io::Error> {
         let length = usize::try_from(length).unwrap();
-        self.0.lock().change(Change::Length(length))
+        self.0.lock().change(UnsyncedChange::Length(length))
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
         let mut disk = self.0.lock();
         disk.operate()?;
-        let Disk {
+        let CutDisk {
             durable, pending, ..
         } = &mut *disk;
         for change in pending.drain(..) {
@@ -159,7 +159,9 @@ impl StorageBackend for SharedDisk {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         let at = usize::try_from(offset).unwrap();
-        self.0.lock().change(Change::Write(at, data.to_vec()))
+        self.0
+            .lock()
+            .change(UnsyncedChange::Write(at, data.to_vec()))
     }
 }
 
@@ -169,8 +171,9 @@ fn things() -> Namespace {
 
 fn open(disk: &SharedDisk, clock: &Manual) -> Result<Redb, QueueError> {
     let database = redb::Builder::new().create_with_backend(disk.clone());
-    let database = database.map_err(|why| super::failed(Arc::new(why.into())))?;
-    Redb::of(database, clock.clone().into(), None).map_err(|why| super::failed(Arc::new(why)))
+    let database = database.map_err(|why| super::failed_error(Arc::new(why.into())))?;
+    Redb::work_on(database, clock.clone().into(), None)
+        .map_err(|why| super::failed_error(Arc::new(why)))
 }
 
 /// Everything in a queue: jobs in the order of their due times, and the dead.
@@ -187,10 +190,10 @@ const ALL: Want = Want {
     lease: LEASE,
 };
 
-fn jobs_of(taken: Taken) -> Vec<Job> {
+fn jobs_of(taken: TakeOutcome) -> Vec<Job> {
     match taken {
-        Taken::Leased(leases) => leases.into_iter().map(|lease| lease.job).collect(),
-        Taken::Wait { .. } => Vec::new(),
+        TakeOutcome::Leased(leases) => leases.into_iter().map(|lease| lease.job).collect(),
+        TakeOutcome::Wait { .. } => Vec::new(),
     }
 }
 
@@ -211,14 +214,14 @@ async fn contents_of_queue(queue: &Redb) -> Contents {
 /// A call of a worker or a starter.
 enum Call {
     Schedule(Vec<NewJob>),
-    Note(Token, Token),
-    Finish(Token, Token, Next),
-    Fail(Token, Token, u32),
+    Note(LeaseToken, LeaseToken),
+    Finish(LeaseToken, LeaseToken, Successor),
+    Fail(LeaseToken, LeaseToken, u32),
     Retry(String),
     Remove(String),
 }
 
-fn call(dice: &mut Dice, tokens: &mut Vec<(Token, Token)>) -> Call {
+fn call(dice: &mut Dice, tokens: &mut Vec<(LeaseToken, LeaseToken)>) -> Call {
     let key = dice.below(6).to_string();
     // No two are equal: those may be leased in any order.
     let due = Due::After(Duration::from_micros(dice.below(5_000_000)));
@@ -237,9 +240,9 @@ fn call(dice: &mut Dice, tokens: &mut Vec<(Token, Token)>) -> Call {
             let (ours, theirs) = tokens.swap_remove(index);
             let payload = Some(vec![u8::try_from(dice.below(200)).unwrap(); 40]);
             let next = if dice.below(3) == 0 {
-                Next::Done
+                Successor::Done
             } else {
-                Next::Again { due, payload }
+                Successor::Again { due, payload }
             };
             Call::Finish(ours, theirs, next)
         }
@@ -278,7 +281,7 @@ async fn make(
             queue.finish(vec![Finish::new(ours, next)]).await.map(drop)
         }
         Call::Fail(ours, theirs, attempts) => {
-            let failure = |token| Failure {
+            let failure = |token| JobFailure {
                 token,
                 retry: Due::After(Duration::from_millis(1_500)),
                 attempts,
@@ -299,11 +302,15 @@ async fn make(
 }
 
 /// Leases all due jobs, in the queue and in the model.
-async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token, Token)> {
-    let Ok(Taken::Leased(ours)) = queue.take(&things(), ALL).await else {
+async fn take(
+    queue: &Redb,
+    model: &mut Model,
+    now: DateTime<Utc>,
+) -> Vec<(LeaseToken, LeaseToken)> {
+    let Ok(TakeOutcome::Leased(ours)) = queue.take(&things(), ALL).await else {
         return Vec::new();
     };
-    let Taken::Leased(theirs) = model.take(now, &things(), ALL).unwrap() else {
+    let TakeOutcome::Leased(theirs) = model.take(now, &things(), ALL).unwrap() else {
         panic!("the model leases nothing");
     };
     let pair = |ours: Lease| {
@@ -350,13 +357,13 @@ async fn what_was_answered_survives_a_power_cut() {
         let mut bytes = Vec::new();
         for _ in 0..4 {
             let operations = 20 + dice.below(800);
-            let disk = Disk::of(bytes, operations);
+            let disk = CutDisk::of(bytes, operations);
             let (before, after) = run(&mut dice, &disk, &clock, model).await;
             bytes = disk.0.lock().cut(&mut dice);
             // No lease outlives its process.
             clock.advance(2 * LEASE);
             let now = clock.now();
-            let check = open(&Disk::of(bytes.clone(), u64::MAX), &clock).unwrap();
+            let check = open(&CutDisk::of(bytes.clone(), u64::MAX), &clock).unwrap();
             let found = contents_of_queue(&check).await;
             let (was, is) = (
                 contents_of_model(before.clone(), now),
@@ -378,7 +385,7 @@ async fn what_was_answered_survives_a_power_cut() {
 #[tokio::test]
 async fn a_queue_whose_file_failed_says_why() {
     let clock = Manual::new(DateTime::from_timestamp(1_767_225_600, 0).unwrap());
-    let queue = open(&Disk::of(Vec::new(), 200), &clock).unwrap();
+    let queue = open(&CutDisk::of(Vec::new(), 200), &clock).unwrap();
     let job = |key: u32| NewJob::new(&things(), key.to_string(), Due::At(clock.now()));
     let mut key = 0;
     let failed = loop {

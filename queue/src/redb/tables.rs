@@ -18,19 +18,19 @@ use redb::{
 
 use super::{
     StorageError,
-    leases::{Leases, OfNamespace, Place},
+    leases::{DuePlace, Leases, OfNamespace},
 };
 use crate::{
     error::QueueError,
     instant::{from_micros, later},
     job::{
-        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
-        NewJob, Next, Scheduled, Stats, Token, Want,
+        Dead, Due, Existing, Extension, FailureOutcome, Finish, Job, JobFailure, Lease, LeaseToken,
+        Namespace, NewJob, ScheduleOutcome, Stats, Successor, TokenStanding, Want,
     },
     limits::CALL_JOBS_MAX,
     limits::Limit,
-    queue::Taken,
-    quota::{Bucket, Report, Reserved},
+    queue::TakeOutcome,
+    quota::{Bucket, QuotaReport, Reservation},
 };
 
 /// Version of the layout, and number of openings.
@@ -42,12 +42,12 @@ const KEYS: TableDefinition<'_, (&str, &str), u64> = TableDefinition::new("keys"
 /// Number to the due time of a job that waits or is leased; `None` for a dead job.
 const PLACES: TableDefinition<'_, u64, Option<i64>> = TableDefinition::new("places");
 /// Key, slot, failures, payload and note.
-type Row<'r> = (&'r str, i64, u32, &'r [u8], &'r [u8]);
+type JobRow<'r> = (&'r str, i64, u32, &'r [u8], &'r [u8]);
 /// Namespace, due time and number to the rest of a job that waits or is leased.
 type WaitingKey<'k> = (&'k str, i64, u64);
-const WAITING: TableDefinition<'_, WaitingKey<'_>, Row<'_>> = TableDefinition::new("waiting");
+const WAITING: TableDefinition<'_, WaitingKey<'_>, JobRow<'_>> = TableDefinition::new("waiting");
 /// Namespace and key to the rest of a dead job, and its reason.
-const DEAD: TableDefinition<'_, (&str, &str), (Row<'_>, &str)> = TableDefinition::new("dead");
+const DEAD: TableDefinition<'_, (&str, &str), (JobRow<'_>, &str)> = TableDefinition::new("dead");
 /// Namespace to two counts: jobs that wait or are leased, and dead jobs.
 const COUNTS: TableDefinition<'_, &str, (u64, u64)> = TableDefinition::new("counts");
 /// Credential to the state of the credential's quota.
@@ -93,12 +93,12 @@ pub(super) fn prepare(database: &Database) -> Result<i64, StorageError> {
 }
 
 /// Adds to one of a namespace's counts.
-fn add(count: &mut u64, change: i64) {
+fn add_to_count(count: &mut u64, change: i64) {
     *count = count.saturating_add_signed(change);
 }
 
 /// Returns a job of a row.
-fn job_of((key, slot, failures, payload, note): Row<'_>) -> Job {
+fn job_of((key, slot, failures, payload, note): JobRow<'_>) -> Job {
     let (key, payload, note) = (key.to_owned(), payload.to_vec(), note.to_vec());
     Job {
         key,
@@ -110,7 +110,7 @@ fn job_of((key, slot, failures, payload, note): Row<'_>) -> Job {
 }
 
 /// Returns the row of a job.
-fn row_of(job: &Job) -> Row<'_> {
+fn row_of(job: &Job) -> JobRow<'_> {
     (
         &job.key,
         job.slot.timestamp_micros(),
@@ -128,15 +128,15 @@ struct NamespaceChange {
     /// Change of the number of dead jobs.
     dead: i64,
     /// First place to which the transaction moved a job of the namespace.
-    first: Option<Place>,
+    first: Option<DuePlace>,
 }
 
 /// The tables in a transaction that changes them.
-pub(super) struct Writing<'t, 'l> {
+pub(super) struct TablesWriter<'t, 'l> {
     keys: Table<'t, (&'static str, &'static str), u64>,
     places: Table<'t, u64, Option<i64>>,
-    waiting: Table<'t, WaitingKey<'static>, Row<'static>>,
-    dead: Table<'t, (&'static str, &'static str), (Row<'static>, &'static str)>,
+    waiting: Table<'t, WaitingKey<'static>, JobRow<'static>>,
+    dead: Table<'t, (&'static str, &'static str), (JobRow<'static>, &'static str)>,
     counts: Table<'t, &'static str, (u64, u64)>,
     buckets: Table<'t, &'static str, (i64, i64, u32, i64)>,
     changed: HashMap<Namespace, NamespaceChange>,
@@ -144,7 +144,7 @@ pub(super) struct Writing<'t, 'l> {
     now: DateTime<Utc>,
 }
 
-impl<'t, 'l> Writing<'t, 'l> {
+impl<'t, 'l> TablesWriter<'t, 'l> {
     pub(super) fn new(
         transaction: &'t WriteTransaction,
         leases: &'l Mutex<Leases>,
@@ -165,15 +165,15 @@ impl<'t, 'l> Writing<'t, 'l> {
 
     /// Writes the changed counts. Returns the first place to which jobs of each namespace were
     /// moved.
-    pub(super) fn end(mut self) -> Result<Vec<(Namespace, Place)>, StorageError> {
+    pub(super) fn end(mut self) -> Result<Vec<(Namespace, DuePlace)>, StorageError> {
         let mut moved = Vec::with_capacity(self.changed.len());
         // Once for each commit: each change of a count would write the same row again.
         for (namespace, changed) in self.changed {
             if changed.waiting != 0 || changed.dead != 0 {
                 let counts = self.counts.get(namespace.as_str())?;
                 let mut counts = counts.map(|counts| counts.value()).unwrap_or_default();
-                add(&mut counts.0, changed.waiting);
-                add(&mut counts.1, changed.dead);
+                add_to_count(&mut counts.0, changed.waiting);
+                add_to_count(&mut counts.1, changed.dead);
                 self.counts.insert(namespace.as_str(), counts)?;
             }
             moved.extend(changed.first.map(|place| (namespace, place)));
@@ -181,34 +181,34 @@ impl<'t, 'l> Writing<'t, 'l> {
         Ok(moved)
     }
 
-    fn leases(&self, namespace: &Namespace) -> MappedMutexGuard<'l, OfNamespace> {
+    fn lock_leases(&self, namespace: &Namespace) -> MappedMutexGuard<'l, OfNamespace> {
         MutexGuard::map(self.leases.lock(), |leases| leases.of(namespace, self.now))
     }
 
-    fn changed(&mut self, namespace: &Namespace) -> &mut NamespaceChange {
+    fn namespace_change(&mut self, namespace: &Namespace) -> &mut NamespaceChange {
         self.changed.entry(namespace.clone()).or_default()
     }
 
-    fn count(&mut self, namespace: &Namespace, waiting: i64, dead: i64) {
-        let changed = self.changed(namespace);
+    fn change_counts(&mut self, namespace: &Namespace, waiting: i64, dead: i64) {
+        let changed = self.namespace_change(namespace);
         changed.waiting += waiting;
         changed.dead += dead;
     }
 
     /// Notes that a job is free at a place after the commit.
-    fn moved(&mut self, namespace: &Namespace, place: Place) {
-        let first = &mut self.changed(namespace).first;
+    fn note_free(&mut self, namespace: &Namespace, place: DuePlace) {
+        let first = &mut self.namespace_change(namespace).first;
         *first = Some(first.map_or(place, |first| first.min(place)));
     }
 
     /// Returns the number of a job, if there is one.
-    fn number(&self, namespace: &Namespace, key: &str) -> Result<Option<u64>, StorageError> {
+    fn job_number(&self, namespace: &Namespace, key: &str) -> Result<Option<u64>, StorageError> {
         let number = self.keys.get((namespace.as_str(), key))?;
         Ok(number.map(|number| number.value()))
     }
 
     /// Numbers a new job.
-    fn add(&mut self, namespace: &Namespace, key: &str) -> Result<u64, StorageError> {
+    fn add_job(&mut self, namespace: &Namespace, key: &str) -> Result<u64, StorageError> {
         // The table has all jobs of all namespaces, the dead too. The number of a removed job may
         // come again: no token and no place names that job any more.
         let last = self.places.last()?.map(|(number, _)| number.value());
@@ -218,7 +218,11 @@ impl<'t, 'l> Writing<'t, 'l> {
     }
 
     /// Takes a job out of the order of due times.
-    fn pull(&mut self, namespace: &Namespace, (due, number): Place) -> Result<Job, StorageError> {
+    fn pull_job(
+        &mut self,
+        namespace: &Namespace,
+        (due, number): DuePlace,
+    ) -> Result<Job, StorageError> {
         let row = self.waiting.remove((namespace.as_str(), due, number))?;
         // Each place has a row unless the file is damaged. The error closes the queue.
         let row = row.ok_or_else(|| {
@@ -229,16 +233,16 @@ impl<'t, 'l> Writing<'t, 'l> {
     }
 
     /// Puts a job into the order of due times. Workers may lease the job after the commit.
-    fn wait(
+    fn put_waiting(
         &mut self,
         namespace: &Namespace,
-        (due, number): Place,
+        (due, number): DuePlace,
         job: &Job,
     ) -> Result<(), StorageError> {
         self.waiting
             .insert((namespace.as_str(), due, number), row_of(job))?;
         self.places.insert(number, Some(due))?;
-        self.moved(namespace, (due, number));
+        self.note_free(namespace, (due, number));
         Ok(())
     }
 
@@ -246,33 +250,33 @@ impl<'t, 'l> Writing<'t, 'l> {
         &mut self,
         new: &NewJob,
         existing: Existing,
-    ) -> Result<Scheduled, StorageError> {
+    ) -> Result<ScheduleOutcome, StorageError> {
         let (namespace, key) = (&new.namespace, new.key.as_str());
-        let (number, scheduled) = match self.number(namespace, key)? {
+        let (number, scheduled) = match self.job_number(namespace, key)? {
             None => {
-                self.count(namespace, 1, 0);
-                (self.add(namespace, key)?, Scheduled::Added)
+                self.change_counts(namespace, 1, 0);
+                (self.add_job(namespace, key)?, ScheduleOutcome::Added)
             }
             Some(number) => {
                 let place = self.places.get(number)?.and_then(|place| place.value());
                 // A dead job has no place, and stays dead until a retry by hand.
                 let Some(due) = place else {
-                    return Ok(Scheduled::Dead);
+                    return Ok(ScheduleOutcome::Dead);
                 };
-                let mut leases = self.leases(namespace);
+                let mut leases = self.lock_leases(namespace);
                 // The lock is held until the job counts as changing: a look between the two could
                 // lease the job.
                 if leases.is_leased(number) {
-                    return Ok(Scheduled::Leased);
+                    return Ok(ScheduleOutcome::Leased);
                 }
                 if existing == Existing::Keep {
-                    return Ok(Scheduled::Kept);
+                    return Ok(ScheduleOutcome::Kept);
                 }
                 leases.change(number);
-                // Looks wait for this lock, and `pull` reads the disk.
+                // Looks wait for this lock, and `pull_job` reads the disk.
                 drop(leases);
-                self.pull(namespace, (due, number))?;
-                (number, Scheduled::Moved)
+                self.pull_job(namespace, (due, number))?;
+                (number, ScheduleOutcome::Moved)
             }
         };
         let due = new.due.at(self.now);
@@ -283,36 +287,39 @@ impl<'t, 'l> Writing<'t, 'l> {
             slot: due,
             failures: 0,
         };
-        self.wait(namespace, (due.timestamp_micros(), number), &job)?;
+        self.put_waiting(namespace, (due.timestamp_micros(), number), &job)?;
         Ok(scheduled)
     }
 
     /// Extends a lease, and stores the note of the extension.
-    pub(super) fn extend(&mut self, extension: &Extension) -> Result<Held, StorageError> {
+    pub(super) fn extend(&mut self, extension: &Extension) -> Result<TokenStanding, StorageError> {
         let Extension { token, note, .. } = extension;
         let Some(leased) = self.leases.lock().extend(extension, self.now) else {
-            return Ok(Held::Lost);
+            return Ok(TokenStanding::Lost);
         };
         if let Some(note) = note {
             // The lease may end before the commit. A look that then reads the committed file would
             // lease the job without the note, so the job counts as changing.
-            self.leases(&token.namespace).change(leased.place.1);
+            self.lock_leases(&token.namespace).change(leased.place.1);
             // A look may pass by the changing job. After the commit, the next look must start here
             // at the latest.
-            self.moved(&token.namespace, leased.place);
+            self.note_free(&token.namespace, leased.place);
             let job = Job {
                 note: note.clone(),
-                ..self.pull(&token.namespace, leased.place)?
+                ..self.pull_job(&token.namespace, leased.place)?
             };
             let (due, number) = leased.place;
             // The due time stays, so `places` needs no change.
             let place = (token.namespace.as_str(), due, number);
             self.waiting.insert(place, row_of(&job))?;
         }
-        Ok(Held::Yes)
+        Ok(TokenStanding::Yes)
     }
 
-    pub(super) fn finish(&mut self, finishes: &[Finish]) -> Result<Vec<Held>, StorageError> {
+    pub(super) fn finish(
+        &mut self,
+        finishes: &[Finish],
+    ) -> Result<Vec<TokenStanding>, StorageError> {
         let places: Vec<_> = {
             let mut leases = self.leases.lock();
             let give_up = |finish: &Finish| leases.give_up(&finish.token, self.now);
@@ -328,10 +335,10 @@ impl<'t, 'l> Writing<'t, 'l> {
         let mut held = Vec::with_capacity(finishes.len());
         for (finish, place) in finishes.iter().zip(places) {
             if place.is_none() {
-                held.push(Held::Lost);
+                held.push(TokenStanding::Lost);
                 continue;
             }
-            held.push(Held::Yes);
+            held.push(TokenStanding::Yes);
             for new in &finish.also {
                 // A key with a job is no error: that job stays.
                 self.schedule(new, Existing::Keep)?;
@@ -341,18 +348,18 @@ impl<'t, 'l> Writing<'t, 'l> {
     }
 
     /// Finishes a job whose lease is given up, without the jobs in `also`.
-    fn finish_one(&mut self, finish: &Finish, place: Place) -> Result<(), StorageError> {
+    fn finish_one(&mut self, finish: &Finish, place: DuePlace) -> Result<(), StorageError> {
         let Finish { token, next, .. } = finish;
-        let job = self.pull(&token.namespace, place)?;
+        let job = self.pull_job(&token.namespace, place)?;
         let (_, number) = place;
         match next {
-            Next::Done => {
+            Successor::Done => {
                 self.keys
                     .remove((token.namespace.as_str(), token.key.as_str()))?;
                 self.places.remove(number)?;
-                self.count(&token.namespace, -1, 0);
+                self.change_counts(&token.namespace, -1, 0);
             }
-            Next::Again { due, payload } => {
+            Successor::Again { due, payload } => {
                 let slot = due.at(self.now);
                 let payload = payload.clone().unwrap_or(job.payload);
                 let job = Job {
@@ -362,31 +369,31 @@ impl<'t, 'l> Writing<'t, 'l> {
                     slot,
                     failures: 0,
                 };
-                self.wait(&token.namespace, (slot.timestamp_micros(), number), &job)?;
+                self.put_waiting(&token.namespace, (slot.timestamp_micros(), number), &job)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn fail(&mut self, failure: &Failure) -> Result<Failed, StorageError> {
+    pub(super) fn fail(&mut self, failure: &JobFailure) -> Result<FailureOutcome, StorageError> {
         let token = &failure.token;
         let Some(place) = self.leases.lock().give_up(token, self.now) else {
-            return Ok(Failed::Lost);
+            return Ok(FailureOutcome::Lost);
         };
-        let mut job = self.pull(&token.namespace, place)?;
+        let mut job = self.pull_job(&token.namespace, place)?;
         let (_, number) = place;
         job.failures = job.failures.saturating_add(1);
         if job.failures < failure.attempts {
             let due = failure.retry.at(self.now).timestamp_micros();
-            self.wait(&token.namespace, (due, number), &job)?;
-            return Ok(Failed::Waits);
+            self.put_waiting(&token.namespace, (due, number), &job)?;
+            return Ok(FailureOutcome::Waits);
         }
         let place = (token.namespace.as_str(), token.key.as_str());
         self.dead
             .insert(place, (row_of(&job), failure.reason().as_str()))?;
         self.places.insert(number, None)?;
-        self.count(&token.namespace, -1, 1);
-        Ok(Failed::Dead)
+        self.change_counts(&token.namespace, -1, 1);
+        Ok(FailureOutcome::Dead)
     }
 
     pub(super) fn retry(
@@ -402,9 +409,9 @@ impl<'t, 'l> Writing<'t, 'l> {
             let job = row.map(|row| job_of(row.value().0));
             // No lease to note: the committed file has a dead job outside the order that looks
             // read.
-            if let (Some(job), Some(number)) = (job, self.number(namespace, key)?) {
-                self.wait(namespace, (due, number), &Job { failures: 0, ..job })?;
-                self.count(namespace, 1, -1);
+            if let (Some(job), Some(number)) = (job, self.job_number(namespace, key)?) {
+                self.put_waiting(namespace, (due, number), &Job { failures: 0, ..job })?;
+                self.change_counts(namespace, 1, -1);
                 retried += 1;
             }
         }
@@ -419,10 +426,10 @@ impl<'t, 'l> Writing<'t, 'l> {
     ) -> Result<usize, StorageError> {
         let end = later(self.now, lease);
         // The leases first: their jobs become free, and may be due too late as well.
-        let ended = self.leases(namespace).shorten(end, CALL_JOBS_MAX);
+        let ended = self.lock_leases(namespace).shorten(end, CALL_JOBS_MAX);
         let (name, now) = (namespace.as_str(), later(self.now, Duration::ZERO));
         let end = later(self.now, due).timestamp_micros();
-        let mut far: Vec<Place> = Vec::new();
+        let mut far: Vec<DuePlace> = Vec::new();
         let beyond = (name, end.saturating_add(1), 0)..=(name, i64::MAX, u64::MAX);
         // From the far end, as in the other keepers: a call that reaches its bound leaves the jobs
         // that are due soonest.
@@ -432,7 +439,7 @@ impl<'t, 'l> Writing<'t, 'l> {
             }
             let place = row?.0;
             let (_, due, number) = place.value();
-            let mut leases = self.leases(namespace);
+            let mut leases = self.lock_leases(namespace);
             if leases.is_free(number) {
                 leases.change(number);
                 far.push((due, number));
@@ -440,8 +447,8 @@ impl<'t, 'l> Writing<'t, 'l> {
         }
         // In a loop of its own, since the range above borrows the table.
         for place in &far {
-            let job = self.pull(namespace, *place)?;
-            self.wait(namespace, (now.timestamp_micros(), place.1), &job)?;
+            let job = self.pull_job(namespace, *place)?;
+            self.put_waiting(namespace, (now.timestamp_micros(), place.1), &job)?;
         }
         Ok(ended + far.len())
     }
@@ -459,17 +466,17 @@ impl<'t, 'l> Writing<'t, 'l> {
             };
             let due = self.places.remove(number)?;
             if let Some(due) = due.and_then(|due| due.value()) {
-                let mut leases = self.leases(namespace);
+                let mut leases = self.lock_leases(namespace);
                 // The token of a removed job is void, and a look must not lease the job before the
                 // commit.
                 leases.end(number);
                 leases.change(number);
                 drop(leases);
-                self.pull(namespace, (due, number))?;
-                self.count(namespace, -1, 0);
+                self.pull_job(namespace, (due, number))?;
+                self.change_counts(namespace, -1, 0);
             } else {
                 self.dead.remove((namespace.as_str(), key.as_str()))?;
-                self.count(namespace, 0, -1);
+                self.change_counts(namespace, 0, -1);
             }
             removed += 1;
         }
@@ -477,7 +484,7 @@ impl<'t, 'l> Writing<'t, 'l> {
     }
 
     /// Returns the bucket of a credential.
-    fn bucket(&self, credential: &str) -> Result<Bucket, StorageError> {
+    fn bucket_of(&self, credential: &str) -> Result<Bucket, StorageError> {
         let bucket = self.buckets.get(credential)?.map(|bucket| bucket.value());
         let (spread, paused, remaining, reset) = bucket.unwrap_or_default();
         Ok(Bucket {
@@ -488,7 +495,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         })
     }
 
-    fn store(&mut self, credential: &str, bucket: Bucket) -> Result<(), StorageError> {
+    fn store_bucket(&mut self, credential: &str, bucket: Bucket) -> Result<(), StorageError> {
         let Bucket {
             spread,
             paused,
@@ -505,25 +512,29 @@ impl<'t, 'l> Writing<'t, 'l> {
         credential: &str,
         requests: u32,
         limit: Limit,
-    ) -> Result<Result<Reserved, QueueError>, StorageError> {
-        let mut bucket = self.bucket(credential)?;
+    ) -> Result<Result<Reservation, QueueError>, StorageError> {
+        let mut bucket = self.bucket_of(credential)?;
         let reserved = bucket.reserve(self.now, requests, limit);
         // After a refusal the bucket is as before, or the next call forgets the same part again.
-        if let Ok(Reserved::Now) = reserved {
-            self.store(credential, bucket)?;
+        if let Ok(Reservation::Now) = reserved {
+            self.store_bucket(credential, bucket)?;
         }
         Ok(reserved)
     }
 
-    pub(super) fn report(&mut self, credential: &str, report: Report) -> Result<(), StorageError> {
-        let mut bucket = self.bucket(credential)?;
+    pub(super) fn report(
+        &mut self,
+        credential: &str,
+        report: QuotaReport,
+    ) -> Result<(), StorageError> {
+        let mut bucket = self.bucket_of(credential)?;
         bucket.report(self.now, report);
-        self.store(credential, bucket)
+        self.store_bucket(credential, bucket)
     }
 }
 
 /// The tables as they are committed, and the leases.
-pub(super) struct Reading<'s> {
+pub(super) struct TablesReader<'s> {
     pub(super) database: &'s Database,
     pub(super) leases: &'s Mutex<Leases>,
     /// See [`OpenFile::still`](super::OpenFile::still).
@@ -531,9 +542,13 @@ pub(super) struct Reading<'s> {
     pub(super) now: DateTime<Utc>,
 }
 
-impl Reading<'_> {
+impl TablesReader<'_> {
     /// Leases a batch. Jobs that the transaction under way changes are passed by.
-    pub(super) fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, StorageError> {
+    pub(super) fn take(
+        &self,
+        namespace: &Namespace,
+        want: Want,
+    ) -> Result<TakeOutcome, StorageError> {
         let _still = self.still.lock();
         let waiting = self.database.begin_read()?.open_table(WAITING)?;
         let (due, number) = self.leases.lock().of(namespace, self.now).begin_look();
@@ -552,17 +567,17 @@ impl Reading<'_> {
             // meanwhile. The lock is held from here until the batch is leased.
             first.retain(|(place, _)| of.is_free(place.value().2));
             if is_end || first.len() == want.max {
-                break lease(leases, namespace, want, self.now, &first);
+                break lease_free(leases, namespace, want, self.now, &first);
             }
         };
         let now = self.now;
         let numbers = match leased {
             Ok(numbers) => numbers,
-            Err(next) => return Ok(Taken::Wait { now, next }),
+            Err(next) => return Ok(TakeOutcome::Wait { now, next }),
         };
         let lease = |((_, row), number): (&DueRow, i64)| {
             let job = job_of(row.value());
-            let token = Token {
+            let token = LeaseToken {
                 namespace: namespace.clone(),
                 key: job.key.clone(),
                 number,
@@ -574,7 +589,7 @@ impl Reading<'_> {
                 until: later(now, want.lease),
             }
         };
-        Ok(Taken::Leased(
+        Ok(TakeOutcome::Leased(
             first.iter().zip(numbers).map(lease).collect(),
         ))
     }
@@ -658,12 +673,12 @@ impl Reading<'_> {
 /// A row of the order of due times.
 type DueRow = (
     AccessGuard<'static, WaitingKey<'static>>,
-    AccessGuard<'static, Row<'static>>,
+    AccessGuard<'static, JobRow<'static>>,
 );
 
 /// Leases a batch of the first free jobs, which may be due or not. Returns the numbers of the
 /// tokens, or the time at which a batch may be ready.
-fn lease(
+fn lease_free(
     leases: &mut Leases,
     namespace: &Namespace,
     want: Want,

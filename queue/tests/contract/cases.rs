@@ -4,8 +4,9 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use simplefeed_queue::{
-    Due, Existing, Extension, Failed, Failure, Finish, Held, Lease, Limit, Manual, Namespace,
-    NewJob, Next, Queue, QueueError, Report, Reserved, Scheduled, Stats, Taken, Want, limits,
+    Due, Existing, Extension, FailureOutcome, Finish, JobFailure, Lease, Limit, Manual, Namespace,
+    NewJob, Queue, QueueError, QuotaReport, Reservation, ScheduleOutcome, Stats, Successor,
+    TakeOutcome, TokenStanding, Want, limits,
 };
 
 use crate::{at, beginning};
@@ -26,15 +27,15 @@ fn thing(key: &str, seconds: i64) -> NewJob {
     NewJob::new(&things(), key, Due::At(at(seconds)))
 }
 
-async fn schedule(queue: &impl Queue, jobs: Vec<NewJob>) -> Vec<Scheduled> {
+async fn schedule(queue: &impl Queue, jobs: Vec<NewJob>) -> Vec<ScheduleOutcome> {
     queue.schedule(jobs, Existing::Keep).await.unwrap()
 }
 
 /// Leases what there is, without waiting.
 async fn leased(queue: &impl Queue, want: Want) -> Vec<Lease> {
     match queue.take(&things(), want).await.unwrap() {
-        Taken::Leased(leases) => leases,
-        Taken::Wait { .. } => Vec::new(),
+        TakeOutcome::Leased(leases) => leases,
+        TakeOutcome::Wait { .. } => Vec::new(),
     }
 }
 
@@ -48,13 +49,17 @@ fn keys(leases: &[Lease]) -> Vec<&str> {
     leases.iter().map(|lease| lease.job.key.as_str()).collect()
 }
 
-async fn finish(queue: &impl Queue, lease: &Lease, next: Next) -> Held {
+async fn finish(queue: &impl Queue, lease: &Lease, next: Successor) -> TokenStanding {
     let finish = Finish::new(lease.token.clone(), next);
     queue.finish(vec![finish]).await.unwrap()[0]
 }
 
-async fn fail(queue: &impl Queue, lease: &Lease, attempts: u32) -> Failed {
-    let failure = Failure {
+async fn complete(queue: &impl Queue, lease: &Lease) -> TokenStanding {
+    finish(queue, lease, Successor::Done).await
+}
+
+async fn fail(queue: &impl Queue, lease: &Lease, attempts: u32) -> FailureOutcome {
+    let failure = JobFailure {
         token: lease.token.clone(),
         retry: Due::After(5 * SECOND),
         attempts,
@@ -66,16 +71,16 @@ async fn fail(queue: &impl Queue, lease: &Lease, attempts: u32) -> Failed {
 pub(crate) async fn a_job_is_leased_once_it_is_due(queue: impl Queue, clock: Manual) {
     assert_eq!(
         queue.take(&things(), ONE).await.unwrap(),
-        Taken::Wait {
+        TakeOutcome::Wait {
             now: beginning(),
             next: None
         }
     );
     let job = thing("a", 10).payload("what a is");
-    assert_eq!(schedule(&queue, vec![job]).await, [Scheduled::Added]);
+    assert_eq!(schedule(&queue, vec![job]).await, [ScheduleOutcome::Added]);
     assert_eq!(
         queue.take(&things(), ONE).await.unwrap(),
-        Taken::Wait {
+        TakeOutcome::Wait {
             now: beginning(),
             next: Some(at(10))
         }
@@ -91,7 +96,7 @@ pub(crate) async fn a_job_is_leased_once_it_is_due(queue: impl Queue, clock: Man
     assert_eq!((lease.leased, lease.until), (at(10), at(70)));
     // It is leased once.
     assert_eq!(leased(&queue, ONE).await, []);
-    assert_eq!(finish(&queue, &lease, Next::Done).await, Held::Yes);
+    assert_eq!(complete(&queue, &lease).await, TokenStanding::Yes);
     clock.set(at(1_000));
     assert_eq!(leased(&queue, ONE).await, []);
 }
@@ -118,12 +123,12 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
     clock.set(future);
     let leases = leased(&queue, Want { max: 3, ..ONE }).await;
     assert_eq!(keys(&leases), ["leased", "again", "dead"]);
-    let again = Next::Again {
+    let again = Successor::Again {
         due: Due::After(10 * SECOND),
         payload: Some(b"second".to_vec()),
     };
-    assert_eq!(finish(&queue, &leases[1], again).await, Held::Yes);
-    assert_eq!(fail(&queue, &leases[2], 1).await, Failed::Dead);
+    assert_eq!(finish(&queue, &leases[1], again).await, TokenStanding::Yes);
+    assert_eq!(fail(&queue, &leases[2], 1).await, FailureOutcome::Dead);
     clock.set(now);
     let counted = Stats {
         waiting: 4,
@@ -159,14 +164,14 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
             _ => at(0),
         };
         assert_eq!(lease.job.slot, slot, "{}", lease.job.key);
-        assert!(finish(&queue, lease, Next::Done).await == Held::Yes);
+        assert!(complete(&queue, lease).await == TokenStanding::Yes);
     }
-    assert_eq!(finish(&queue, &held, Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &held).await, TokenStanding::Lost);
     // A lease of now goes on.
     clock.set(at(50));
     let soon = one(&queue).await;
     assert_eq!(bring().await, 0);
-    assert_eq!(finish(&queue, &soon, Next::Done).await, Held::Yes);
+    assert_eq!(complete(&queue, &soon).await, TokenStanding::Yes);
     let waits = queue.stats(&things()).await.unwrap();
     assert_eq!((waits.waiting, waits.due), (1, 0));
 }
@@ -175,14 +180,14 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
 pub(crate) async fn a_repeated_schedule_resets_nothing(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 10).payload("first")]).await;
     let again = || vec![thing("a", 0).payload("second")];
-    assert_eq!(schedule(&queue, again()).await, [Scheduled::Kept]);
+    assert_eq!(schedule(&queue, again()).await, [ScheduleOutcome::Kept]);
     assert_eq!(leased(&queue, ONE).await, []);
     clock.set(at(10));
     let lease = one(&queue).await;
     assert_eq!(lease.job.payload, b"first");
-    assert_eq!(schedule(&queue, again()).await, [Scheduled::Leased]);
-    assert_eq!(fail(&queue, &lease, 1).await, Failed::Dead);
-    assert_eq!(schedule(&queue, again()).await, [Scheduled::Dead]);
+    assert_eq!(schedule(&queue, again()).await, [ScheduleOutcome::Leased]);
+    assert_eq!(fail(&queue, &lease, 1).await, FailureOutcome::Dead);
+    assert_eq!(schedule(&queue, again()).await, [ScheduleOutcome::Dead]);
     clock.set(at(1_000));
     assert_eq!(leased(&queue, ONE).await, []);
 }
@@ -193,12 +198,12 @@ pub(crate) async fn a_move_changes_what_waits_and_nothing_else(queue: impl Queue
     let moved = || vec![thing("a", 30).payload("second"), thing("b", 31)];
     assert_eq!(
         queue.schedule(moved(), Existing::Move).await.unwrap(),
-        [Scheduled::Leased, Scheduled::Added]
+        [ScheduleOutcome::Leased, ScheduleOutcome::Added]
     );
-    assert_eq!(fail(&queue, &lease, 9).await, Failed::Waits);
+    assert_eq!(fail(&queue, &lease, 9).await, FailureOutcome::Waits);
     assert_eq!(
         queue.schedule(moved(), Existing::Move).await.unwrap(),
-        [Scheduled::Moved, Scheduled::Moved]
+        [ScheduleOutcome::Moved, ScheduleOutcome::Moved]
     );
     clock.set(at(29));
     assert_eq!(leased(&queue, ONE).await, []);
@@ -209,10 +214,10 @@ pub(crate) async fn a_move_changes_what_waits_and_nothing_else(queue: impl Queue
         (&b"second"[..], at(30))
     );
     assert_eq!(lease.job.failures, 0);
-    assert_eq!(fail(&queue, &lease, 1).await, Failed::Dead);
+    assert_eq!(fail(&queue, &lease, 1).await, FailureOutcome::Dead);
     assert_eq!(
         queue.schedule(moved(), Existing::Move).await.unwrap()[0],
-        Scheduled::Dead
+        ScheduleOutcome::Dead
     );
     // A lease that has expired is none.
     clock.set(at(31));
@@ -220,9 +225,9 @@ pub(crate) async fn a_move_changes_what_waits_and_nothing_else(queue: impl Queue
     clock.set(lease.until);
     assert_eq!(
         queue.schedule(moved(), Existing::Move).await.unwrap()[1],
-        Scheduled::Moved
+        ScheduleOutcome::Moved
     );
-    assert_eq!(finish(&queue, &lease, Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &lease).await, TokenStanding::Lost);
 }
 
 /// TU-D14, I2: the ids of a batch are distinct.
@@ -236,20 +241,28 @@ pub(crate) async fn equal_keys_in_one_call_are_one_job(queue: impl Queue, _: Man
     };
     assert_eq!(
         schedule(&queue, jobs()).await,
-        [Scheduled::Added, Scheduled::Added, Scheduled::Kept]
+        [
+            ScheduleOutcome::Added,
+            ScheduleOutcome::Added,
+            ScheduleOutcome::Kept
+        ]
     );
     assert_eq!(
         queue.schedule(jobs(), Existing::Move).await.unwrap(),
-        [Scheduled::Moved, Scheduled::Moved, Scheduled::Moved]
+        [
+            ScheduleOutcome::Moved,
+            ScheduleOutcome::Moved,
+            ScheduleOutcome::Moved
+        ]
     );
     let leases = leased(&queue, Want { max: 10, ..ONE }).await;
     assert_eq!(keys(&leases), ["a", "b"]);
     assert_eq!(leases[0].job.payload, b"2");
     // A token counts once.
-    let twice = || Finish::new(leases[0].token.clone(), Next::Done);
+    let twice = || Finish::new(leases[0].token.clone(), Successor::Done);
     assert_eq!(
         queue.finish(vec![twice(), twice()]).await.unwrap(),
-        [Held::Yes, Held::Lost]
+        [TokenStanding::Yes, TokenStanding::Lost]
     );
 }
 
@@ -263,7 +276,7 @@ pub(crate) async fn a_batch_is_full_or_its_oldest_job_has_waited(queue: impl Que
     schedule(&queue, vec![thing("a", 0), thing("b", 4)]).await;
     assert_eq!(
         queue.take(&things(), want).await.unwrap(),
-        Taken::Wait {
+        TakeOutcome::Wait {
             now: at(0),
             next: Some(at(10))
         }
@@ -272,7 +285,7 @@ pub(crate) async fn a_batch_is_full_or_its_oldest_job_has_waited(queue: impl Que
     // The third one by due time makes it full.
     assert_eq!(
         queue.take(&things(), want).await.unwrap(),
-        Taken::Wait {
+        TakeOutcome::Wait {
             now: at(0),
             next: Some(at(5))
         }
@@ -310,10 +323,13 @@ pub(crate) async fn a_lease_expires_and_its_token_is_void(queue: impl Queue, clo
         ..expired.clone()
     };
     for extension in [expired, noted] {
-        assert_eq!(queue.extend(vec![extension]).await.unwrap(), [Held::Lost]);
+        assert_eq!(
+            queue.extend(vec![extension]).await.unwrap(),
+            [TokenStanding::Lost]
+        );
     }
-    assert_eq!(finish(&queue, &first, Next::Done).await, Held::Lost);
-    assert_eq!(fail(&queue, &first, 1).await, Failed::Lost);
+    assert_eq!(complete(&queue, &first).await, TokenStanding::Lost);
+    assert_eq!(fail(&queue, &first, 1).await, FailureOutcome::Lost);
     // It has waited since its due time, so it waits for no buffer.
     let second = leased(
         &queue,
@@ -327,9 +343,9 @@ pub(crate) async fn a_lease_expires_and_its_token_is_void(queue: impl Queue, clo
     assert_eq!(keys(&second), ["a"]);
     assert_eq!((second[0].job.slot, second[0].job.failures), (at(0), 0));
     assert_eq!(second[0].job.note, b"");
-    assert_eq!(finish(&queue, &first, Next::Done).await, Held::Lost);
-    assert_eq!(finish(&queue, &second[0], Next::Done).await, Held::Yes);
-    assert_eq!(finish(&queue, &second[0], Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &first).await, TokenStanding::Lost);
+    assert_eq!(complete(&queue, &second[0]).await, TokenStanding::Yes);
+    assert_eq!(complete(&queue, &second[0]).await, TokenStanding::Lost);
 }
 
 pub(crate) async fn a_lease_is_extended_and_a_note_outlives_it(queue: impl Queue, clock: Manual) {
@@ -346,13 +362,13 @@ pub(crate) async fn a_lease_is_extended_and_a_note_outlives_it(queue: impl Queue
             .extend(vec![extension(60, Some("digest"))])
             .await
             .unwrap(),
-        [Held::Yes]
+        [TokenStanding::Yes]
     );
     clock.set(at(118));
     assert_eq!(leased(&queue, ONE).await, []);
     assert_eq!(
         queue.extend(vec![extension(2, None)]).await.unwrap(),
-        [Held::Yes]
+        [TokenStanding::Yes]
     );
     clock.set(at(119));
     assert_eq!(leased(&queue, ONE).await, []);
@@ -360,7 +376,7 @@ pub(crate) async fn a_lease_is_extended_and_a_note_outlives_it(queue: impl Queue
     let lease = one(&queue).await;
     assert_eq!(lease.job.note, b"digest");
     // A failure keeps it, too; and a lease can be made shorter.
-    assert_eq!(fail(&queue, &lease, 9).await, Failed::Waits);
+    assert_eq!(fail(&queue, &lease, 9).await, FailureOutcome::Waits);
     clock.set(at(125));
     let lease = one(&queue).await;
     assert_eq!(lease.job.note, b"digest");
@@ -369,7 +385,10 @@ pub(crate) async fn a_lease_is_extended_and_a_note_outlives_it(queue: impl Queue
         lease: SECOND,
         note: Some(Vec::new()),
     };
-    assert_eq!(queue.extend(vec![shorter]).await.unwrap(), [Held::Yes]);
+    assert_eq!(
+        queue.extend(vec![shorter]).await.unwrap(),
+        [TokenStanding::Yes]
+    );
     clock.set(at(126));
     assert_eq!(one(&queue).await.job.note, b"");
 }
@@ -387,23 +406,26 @@ pub(crate) async fn equal_tokens_in_one_call_count_in_order(queue: impl Queue, c
     };
     let extensions = vec![extension(90, Some("note")), extension(5, None)];
     let held = queue.extend(extensions).await.unwrap();
-    assert_eq!(held, [Held::Yes, Held::Yes]);
-    let again = Next::Again {
+    assert_eq!(held, [TokenStanding::Yes, TokenStanding::Yes]);
+    let again = Successor::Again {
         due: Due::At(at(100)),
         payload: None,
     };
-    let finish = |next: &Next| Finish::new(leases[1].token.clone(), next.clone());
-    let finishes = vec![finish(&again), finish(&Next::Done), finish(&again)];
+    let finish = |next: &Successor| Finish::new(leases[1].token.clone(), next.clone());
+    let finishes = vec![finish(&again), finish(&Successor::Done), finish(&again)];
     let held = queue.finish(finishes).await.unwrap();
-    assert_eq!(held, [Held::Yes, Held::Lost, Held::Lost]);
-    let failure = |attempts| Failure {
+    assert_eq!(
+        held,
+        [TokenStanding::Yes, TokenStanding::Lost, TokenStanding::Lost]
+    );
+    let failure = |attempts| JobFailure {
         token: leases[2].token.clone(),
         retry: Due::At(at(100)),
         attempts,
         reason: format!("{attempts}"),
     };
     let failed = queue.fail(vec![failure(9), failure(1)]).await.unwrap();
-    assert_eq!(failed, [Failed::Waits, Failed::Lost]);
+    assert_eq!(failed, [FailureOutcome::Waits, FailureOutcome::Lost]);
     clock.advance(10 * SECOND);
     let expired = one(&queue).await;
     assert_eq!(expired.job.key, "a");
@@ -415,7 +437,7 @@ pub(crate) async fn equal_tokens_in_one_call_count_in_order(queue: impl Queue, c
 pub(crate) async fn again_is_a_new_slot(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 0).payload("first")]).await;
     let lease = one(&queue).await;
-    assert_eq!(fail(&queue, &lease, 9).await, Failed::Waits);
+    assert_eq!(fail(&queue, &lease, 9).await, FailureOutcome::Waits);
     clock.set(at(5));
     let lease = one(&queue).await;
     assert_eq!((lease.job.slot, lease.job.failures), (at(0), 1));
@@ -424,12 +446,15 @@ pub(crate) async fn again_is_a_new_slot(queue: impl Queue, clock: Manual) {
         lease: SECOND,
         note: Some(b"n".to_vec()),
     };
-    assert_eq!(queue.extend(vec![note]).await.unwrap(), [Held::Yes]);
-    let next = Next::Again {
+    assert_eq!(
+        queue.extend(vec![note]).await.unwrap(),
+        [TokenStanding::Yes]
+    );
+    let next = Successor::Again {
         due: Due::After(2 * SECOND),
         payload: None,
     };
-    assert_eq!(finish(&queue, &lease, next).await, Held::Yes);
+    assert_eq!(finish(&queue, &lease, next).await, TokenStanding::Yes);
     assert_eq!(leased(&queue, ONE).await, []);
     clock.set(at(7));
     let lease = one(&queue).await;
@@ -438,11 +463,11 @@ pub(crate) async fn again_is_a_new_slot(queue: impl Queue, clock: Manual) {
         (lease.job.payload.as_slice(), lease.job.note.as_slice()),
         (&b"first"[..], &b""[..])
     );
-    let next = Next::Again {
+    let next = Successor::Again {
         due: Due::At(at(8)),
         payload: Some(b"second".to_vec()),
     };
-    assert_eq!(finish(&queue, &lease, next).await, Held::Yes);
+    assert_eq!(finish(&queue, &lease, next).await, TokenStanding::Yes);
     clock.set(at(8));
     assert_eq!(one(&queue).await.job.payload, b"second");
 }
@@ -459,15 +484,15 @@ pub(crate) async fn failures_keep_the_slot_until_the_job_is_dead(queue: impl Que
         assert_eq!(
             failed,
             if failures == 2 {
-                Failed::Dead
+                FailureOutcome::Dead
             } else {
-                Failed::Waits
+                FailureOutcome::Waits
             }
         );
         if failures == 0 {
             let other = one(&queue).await;
             assert_eq!(other.job.key, "b");
-            assert_eq!(finish(&queue, &other, Next::Done).await, Held::Yes);
+            assert_eq!(complete(&queue, &other).await, TokenStanding::Yes);
         }
         clock.advance(4 * SECOND);
         assert_eq!(leased(&queue, ONE).await, []);
@@ -476,7 +501,7 @@ pub(crate) async fn failures_keep_the_slot_until_the_job_is_dead(queue: impl Que
     assert_eq!(leased(&queue, ONE).await, []);
     schedule(&queue, vec![thing("c", 0)]).await;
     let lease = one(&queue).await;
-    assert_eq!(fail(&queue, &lease, 0).await, Failed::Dead);
+    assert_eq!(fail(&queue, &lease, 0).await, FailureOutcome::Dead);
     let dead = queue.dead(&things(), None, 10).await.unwrap();
     assert_eq!(
         dead.iter()
@@ -518,7 +543,7 @@ pub(crate) async fn what_comes_with_a_finish_needs_its_token(queue: impl Queue, 
         NewJob::new(&others, "x", Due::At(at(0))),
         thing("bookmark", 0),
     ];
-    let next = Next::Again {
+    let next = Successor::Again {
         due: Due::At(at(0)),
         payload: Some(b"2".to_vec()),
     };
@@ -528,7 +553,10 @@ pub(crate) async fn what_comes_with_a_finish_needs_its_token(queue: impl Queue, 
         also: also.clone(),
     };
     clock.set(at(60));
-    assert_eq!(queue.finish(vec![finish()]).await.unwrap(), [Held::Lost]);
+    assert_eq!(
+        queue.finish(vec![finish()]).await.unwrap(),
+        [TokenStanding::Lost]
+    );
     assert_eq!(queue.stats(&others).await.unwrap(), Stats::default());
     let lease = one(&queue).await;
     assert_eq!(lease.job.payload, b"1");
@@ -536,7 +564,10 @@ pub(crate) async fn what_comes_with_a_finish_needs_its_token(queue: impl Queue, 
         token: lease.token,
         ..finish()
     };
-    assert_eq!(queue.finish(vec![finish]).await.unwrap(), [Held::Yes]);
+    assert_eq!(
+        queue.finish(vec![finish]).await.unwrap(),
+        [TokenStanding::Yes]
+    );
     assert_eq!(queue.stats(&others).await.unwrap().due, 1);
     assert_eq!(one(&queue).await.job.payload, b"2");
 }
@@ -549,17 +580,20 @@ pub(crate) async fn namespaces_do_not_mix(queue: impl Queue, _: Manual) {
     }
     assert_eq!(leased(&queue, ONE).await, []);
     for name in &names {
-        let Taken::Leased(leases) = queue.take(name, ONE).await.unwrap() else {
+        let TakeOutcome::Leased(leases) = queue.take(name, ONE).await.unwrap() else {
             panic!("nothing in {name}");
         };
         assert_eq!(leases.len(), 1);
-        let failure = Failure {
+        let failure = JobFailure {
             token: leases[0].token.clone(),
             retry: Due::At(at(0)),
             attempts: 1,
             reason: name.to_string(),
         };
-        assert_eq!(queue.fail(vec![failure]).await.unwrap(), [Failed::Dead]);
+        assert_eq!(
+            queue.fail(vec![failure]).await.unwrap(),
+            [FailureOutcome::Dead]
+        );
     }
     for name in &names {
         let dead = queue.dead(name, None, 10).await.unwrap();
@@ -573,25 +607,25 @@ pub(crate) async fn a_removed_job_is_gone(queue: impl Queue, clock: Manual) {
     let jobs = [("a", -4), ("b", -3), ("c", -2), ("d", -1)];
     schedule(&queue, jobs.map(|(key, due)| thing(key, due)).to_vec()).await;
     let (a, b) = (one(&queue).await, one(&queue).await);
-    assert_eq!(fail(&queue, &a, 1).await, Failed::Dead);
+    assert_eq!(fail(&queue, &a, 1).await, FailureOutcome::Dead);
     let keys_of = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
     let removed = queue
         .remove(&things(), keys_of(&["a", "b", "c", "none"]))
         .await
         .unwrap();
     assert_eq!(removed, 3);
-    assert_eq!(finish(&queue, &b, Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &b).await, TokenStanding::Lost);
     assert_eq!(
         schedule(&queue, vec![thing("b", 0)]).await,
-        [Scheduled::Added]
+        [ScheduleOutcome::Added]
     );
     // The token of the job that was removed is not one of the job that has its key now.
-    assert_eq!(finish(&queue, &b, Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &b).await, TokenStanding::Lost);
     assert_eq!(
         keys(&leased(&queue, Want { max: 9, ..ONE }).await),
         ["d", "b"]
     );
-    assert_eq!(finish(&queue, &b, Next::Done).await, Held::Lost);
+    assert_eq!(complete(&queue, &b).await, TokenStanding::Lost);
     clock.set(at(100));
     assert_eq!(
         keys(&leased(&queue, Want { max: 9, ..ONE }).await),
@@ -611,8 +645,8 @@ pub(crate) async fn a_quota_is_shared(queue: impl Queue, clock: Manual) {
     while clock.now() < began + 10 * limit.window {
         let one = if made % 2 == 0 { &queue } else { &other };
         match one.reserve("key", 1, limit).await.unwrap() {
-            Reserved::Now => made += 1,
-            Reserved::After(wait) => {
+            Reservation::Now => made += 1,
+            Reservation::After(wait) => {
                 assert!(wait > Duration::ZERO);
                 clock.advance(wait);
             }
@@ -621,28 +655,28 @@ pub(crate) async fn a_quota_is_shared(queue: impl Queue, clock: Manual) {
     assert!((180..=220).contains(&made), "{made}");
     assert_eq!(
         queue.reserve("another", 2, limit).await.unwrap(),
-        Reserved::Now
+        Reservation::Now
     );
-    let pause = Report {
+    let pause = QuotaReport {
         pause: Some(30 * SECOND),
         remaining: None,
     };
     queue.report("another", pause).await.unwrap();
     let refused = queue.reserve("another", 1, limit).await.unwrap();
-    assert_eq!(refused, Reserved::After(30 * SECOND));
+    assert_eq!(refused, Reservation::After(30 * SECOND));
     clock.advance(30 * SECOND);
-    let remaining = Report {
+    let remaining = QuotaReport {
         pause: None,
         remaining: Some((1, 900 * SECOND)),
     };
     queue.report("another", remaining).await.unwrap();
     assert_eq!(
         queue.reserve("another", 1, limit).await.unwrap(),
-        Reserved::Now
+        Reservation::Now
     );
     clock.advance(10 * SECOND);
     let refused = queue.reserve("another", 1, limit).await.unwrap();
-    assert_eq!(refused, Reserved::After(890 * SECOND));
+    assert_eq!(refused, Reservation::After(890 * SECOND));
     let never = queue.reserve("key", 3, limit).await.unwrap_err();
     assert!(
         matches!(never, QueueError::Quota { requests: 3, .. }),
@@ -697,7 +731,7 @@ pub(crate) async fn what_is_out_of_bounds_changes_nothing(queue: impl Queue, _: 
     let long = "k".repeat(limits::KEY_BYTES_MAX);
     let large = vec![0; limits::PAYLOAD_BYTES_MAX];
     let fine = thing(&long, 0).payload(large.clone());
-    assert_eq!(schedule(&queue, vec![fine]).await, [Scheduled::Added]);
+    assert_eq!(schedule(&queue, vec![fine]).await, [ScheduleOutcome::Added]);
     for bad in [
         thing("", 0),
         thing("a\0b", 0),
@@ -737,7 +771,7 @@ pub(crate) async fn what_is_out_of_bounds_changes_nothing(queue: impl Queue, _: 
         NewJob::new(&things(), "far", far),
         NewJob::new(&things(), "early", early),
     ];
-    assert_eq!(schedule(&queue, jobs).await, [Scheduled::Added; 2]);
+    assert_eq!(schedule(&queue, jobs).await, [ScheduleOutcome::Added; 2]);
     let lease = one(&queue).await;
     assert_eq!(
         (lease.job.key.as_str(), lease.job.slot),
@@ -819,12 +853,12 @@ pub(crate) async fn workers_never_share_a_job(queue: impl Queue, _: Manual) {
                         let round = lease.job.payload.len();
                         done.push((lease.job.key, round));
                         let payload = Some(vec![0; round + 1]);
-                        let again = Next::Again {
+                        let again = Successor::Again {
                             due: Due::At(at(0)),
                             payload,
                         };
                         let next = if round + 1 == ROUNDS {
-                            Next::Done
+                            Successor::Done
                         } else {
                             again
                         };
@@ -832,7 +866,7 @@ pub(crate) async fn workers_never_share_a_job(queue: impl Queue, _: Manual) {
                     };
                     let finishes: Vec<_> = leases.into_iter().map(finish).collect();
                     for held in queue.finish(finishes).await.unwrap() {
-                        assert_eq!(held, Held::Yes);
+                        assert_eq!(held, TokenStanding::Yes);
                     }
                 }
             })
@@ -868,7 +902,7 @@ async fn work(queue: impl Queue, rounds: usize, held: Arc<Mutex<HashSet<String>>
         }
         let again = |lease: &Lease| {
             let due = Due::At(at(-i64::try_from(round % 3).unwrap()));
-            Finish::new(lease.token.clone(), Next::Again { due, payload: None })
+            Finish::new(lease.token.clone(), Successor::Again { due, payload: None })
         };
         let finishes = leases.iter().map(again).collect();
         queue.finish(finishes).await.unwrap();

@@ -5,8 +5,8 @@ use std::{ops::Range, path::Path, time::Duration};
 use chrono::{DateTime, Utc};
 use proptest::{prelude::*, test_runner::TestRunner};
 use simplefeed_queue::{
-    Due, Existing, Extension, Failure, Finish, Lease, Limit, Manual, Namespace, NewJob, Next,
-    Queue, QueueError, Report, Taken, Token, Want, model::Model, redb::Redb,
+    Due, Existing, Extension, Finish, JobFailure, Lease, LeaseToken, Limit, Manual, Namespace,
+    NewJob, Queue, QueueError, QuotaReport, Successor, TakeOutcome, Want, model::Model, redb::Redb,
 };
 
 use crate::{beginning, postgres::Server};
@@ -85,7 +85,7 @@ struct Pair<Q> {
     clock: Manual,
     names: [Namespace; 2],
     /// Tokens of the model and of the keeper, with the jobs' keys.
-    tokens: Vec<(Token, Token)>,
+    tokens: Vec<(LeaseToken, LeaseToken)>,
     /// Microseconds that no due time has yet.
     fraction: u64,
 }
@@ -114,7 +114,7 @@ impl<Q: Queue> Pair<Q> {
     }
 
     /// Returns the tokens that an index chooses: newer ones for smaller indexes.
-    fn tokens(&self, index: usize) -> Option<(Token, Token)> {
+    fn tokens(&self, index: usize) -> Option<(LeaseToken, LeaseToken)> {
         self.tokens.iter().rev().nth(index).cloned()
     }
 
@@ -132,7 +132,7 @@ impl<Q: Queue> Pair<Q> {
         let theirs = self.model.take(self.clock.now(), name, want).unwrap();
         let ours = self.queue.take(name, want).await.unwrap();
         match (theirs, ours) {
-            (Taken::Leased(theirs), Taken::Leased(ours)) => {
+            (TakeOutcome::Leased(theirs), TakeOutcome::Leased(ours)) => {
                 let jobs = |leases: &[Lease]| {
                     let one = |lease: &Lease| (lease.job.clone(), lease.leased, lease.until);
                     let mut jobs: Vec<_> = leases.iter().map(one).collect();
@@ -148,7 +148,7 @@ impl<Q: Queue> Pair<Q> {
                     self.tokens.push((lease.token, same.token.clone()));
                 }
             }
-            (Taken::Wait { next: theirs, .. }, Taken::Wait { next: ours, now }) => {
+            (TakeOutcome::Wait { next: theirs, .. }, TakeOutcome::Wait { next: ours, now }) => {
                 assert_eq!(now, self.now());
                 // A keeper may look too early, but never too late.
                 let is_never = |next: Option<DateTime<Utc>>| next.is_none();
@@ -165,7 +165,7 @@ impl<Q: Queue> Pair<Q> {
             let Some((their, our)) = self.tokens(index) else {
                 continue;
             };
-            let next = next.map_or(Next::Done, |(due, payload)| Next::Again {
+            let next = next.map_or(Successor::Done, |(due, payload)| Successor::Again {
                 due: Due::After(self.span(due)),
                 payload: payload.map(|byte| vec![byte; 3]),
             });
@@ -219,7 +219,7 @@ impl<Q: Queue> Pair<Q> {
                 continue;
             };
             let span = self.span(retry);
-            let failure = |token| Failure {
+            let failure = |token| JobFailure {
                 token,
                 retry: Due::After(span),
                 attempts,
@@ -302,7 +302,7 @@ impl<Q: Queue> Pair<Q> {
                 assert_eq!(ours, theirs);
             }
             Step::Report { pause, remaining } => {
-                let report = Report {
+                let report = QuotaReport {
                     pause: pause.map(seconds),
                     remaining: remaining.map(|(count, reset)| (count, seconds(reset))),
                 };

@@ -3,7 +3,7 @@
 use std::{process::Child, time::Duration};
 
 use simplefeed_queue::{
-    Due, Existing, Manual, Namespace, NewJob, Queue as _, Taken, Want, postgres::Postgres,
+    Due, Existing, Manual, Namespace, NewJob, Queue as _, TakeOutcome, Want, postgres::Postgres,
 };
 use tempfile::TempDir;
 
@@ -118,8 +118,8 @@ async fn postgres_passes_no_job_for_long() {
         lease: Duration::from_mins(1),
     };
     let take = async || match ours.take(&name, want).await.unwrap() {
-        Taken::Leased(leases) => leases[0].job.key.clone(),
-        Taken::Wait { .. } => panic!("no job"),
+        TakeOutcome::Leased(leases) => leases[0].job.key.clone(),
+        TakeOutcome::Wait { .. } => panic!("no job"),
     };
     let jobs = ["a", "b", "c", "d"].map(|key| job(key, -10));
     ours.schedule(jobs.to_vec(), Existing::Keep).await.unwrap();

@@ -86,10 +86,10 @@ impl Day {
 
     /// Returns whether the day is over.
     pub fn has_passed(self) -> bool {
-        self < Self::today()
+        self < Self::of_today()
     }
 
-    fn today() -> Self {
+    fn of_today() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seconds = i64::try_from(since.unwrap_or_default().as_secs());
         Self(seconds.unwrap_or(i64::MAX).div_euclid(DAY_SECONDS))
@@ -105,9 +105,9 @@ impl fmt::Display for Day {
 
 /// Tokens that a server accepts: the grants of each, by the digest of the token.
 #[derive(Clone, Debug, Default)]
-pub struct Tokens(HashMap<Digest, Vec<Grant>>);
+pub struct TokenGrants(HashMap<Digest, Vec<Grant>>);
 
-impl Tokens {
+impl TokenGrants {
     /// Reads a file of tokens.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Tokens {
             if !is_grant(line) {
                 continue;
             }
-            match grant(line.trim()) {
+            match parse_grant(line.trim()) {
                 Ok((secret, grant)) => grants.entry(secret).or_default().push(grant),
                 // The loop goes on, so that one error names all wrong lines.
                 Err(problem) => problems.push(format!("line {}: {problem}", number + 1)),
@@ -138,8 +138,8 @@ impl Tokens {
     }
 
     /// Returns the grants of a token that count today, or `None` if there are none.
-    fn caller(&self, token: &str) -> Option<Caller<'_>> {
-        let today = Day::today();
+    fn find_caller(&self, token: &str) -> Option<Caller<'_>> {
+        let today = Day::of_today();
         // The key is the digest, since the time of a lookup tells something about its key. A sender
         // cannot choose a token by its digest.
         let grants = self.0.get(&Digest::of(token.as_bytes()))?;
@@ -166,7 +166,7 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     // A power cut tears one added line, and no line comes behind that one. Where a grant does, the
     // damage has another cause.
     let mut lines = rest.split(|byte| *byte == b'\n').skip(1);
-    if lines.any(|line| str::from_utf8(line).is_ok_and(|line| grant(line.trim()).is_ok())) {
+    if lines.any(|line| str::from_utf8(line).is_ok_and(|line| parse_grant(line.trim()).is_ok())) {
         return Err(error);
     }
     let mut text = str::from_utf8(text)?.to_owned();
@@ -185,7 +185,7 @@ pub fn whole_lines(text: &str) -> &str {
     // Each bound of a slice stands beside an ASCII character, so that no character is split.
     let text = &text[..kept.unwrap_or(text.len())];
     let last = &text[begin..];
-    if !text.ends_with('\n') && is_grant(last) && grant(last.trim()).is_err() {
+    if !text.ends_with('\n') && is_grant(last) && parse_grant(last.trim()).is_err() {
         return &text[..begin];
     }
     text
@@ -210,7 +210,7 @@ pub fn is_holder(name: &str) -> bool {
     !name.trim().is_empty() && !name.trim_start().starts_with('#') && name.chars().all(possible)
 }
 
-fn grant(line: &str) -> Result<(Digest, Grant), &'static str> {
+fn parse_grant(line: &str) -> Result<(Digest, Grant), &'static str> {
     // The errors are fixed texts: none quotes the line, which may hold a token by mistake.
     let fields: Vec<&str> = line.split(':').collect();
     let ([name, secret, right, feeds] | [name, secret, right, feeds, _]) = fields[..] else {
@@ -237,13 +237,13 @@ fn grant(line: &str) -> Result<(Digest, Grant), &'static str> {
 struct Caller<'t>(Vec<&'t Grant>);
 
 impl Caller<'_> {
-    fn may(&self, right: Right, feed: &FeedName) -> bool {
+    fn may_do(&self, right: Right, feed: &FeedName) -> bool {
         let mut grants = self.0.iter();
         grants.any(|grant| grant.right >= right && grant.feeds.matches(feed))
     }
 
     /// Returns the rights of the token, for its holder.
-    fn rights(&self) -> String {
+    fn rights_text(&self) -> String {
         let name = self.0.first().map_or("", |grant| &grant.name);
         let rights = self.0.iter().map(|grant| match grant.right {
             Right::Read => format!("read {}", grant.feeds),
@@ -273,14 +273,14 @@ pub enum Access {
     Readers,
     /// A request may do as much as the grants of its token allow, and without a token read public
     /// feeds.
-    Holders(Tokens),
+    Holders(TokenGrants),
     /// As `Holders`, but none may publish.
-    ReadingHolders(Tokens),
+    ReadingHolders(TokenGrants),
 }
 
 /// Reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum Denial {
     /// The request has no token, and needs one.
     NoToken,
     /// The token is none of ours, or is none any more.
@@ -300,17 +300,17 @@ impl Access {
     /// # Errors
     ///
     /// Returns the reason for the refusal.
-    pub fn check(&self, headers: &HeaderMap, right: Right, feed: &FeedName) -> Result<(), Denied> {
+    pub fn check(&self, headers: &HeaderMap, right: Right, feed: &FeedName) -> Result<(), Denial> {
         let tokens = match self {
             Self::Anyone => return Ok(()),
-            Self::Readers => return Err(Denied::NotHere),
+            Self::Readers => return Err(Denial::NotHere),
             // The listener decides before the token does: no token publishes here.
-            Self::ReadingHolders(_) if right > Right::Read => return Err(Denied::NotHere),
+            Self::ReadingHolders(_) if right > Right::Read => return Err(Denial::NotHere),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
-        let token = token_of(headers).ok_or(Denied::NoToken)?;
-        let caller = tokens.caller(token).ok_or(Denied::WrongToken)?;
-        if caller.may(right, feed) {
+        let token = token_of(headers).ok_or(Denial::NoToken)?;
+        let caller = tokens.find_caller(token).ok_or(Denial::WrongToken)?;
+        if caller.may_do(right, feed) {
             return Ok(());
         }
         let lacking = match right {
@@ -318,8 +318,8 @@ impl Access {
             Right::Publish => format!("publish to {feed}"),
             Right::Admin => format!("administer {feed}"),
         };
-        Err(Denied::NotEntitled {
-            detail: format!("{}, not {lacking}", caller.rights()),
+        Err(Denial::NotEntitled {
+            detail: format!("{}, not {lacking}", caller.rights_text()),
         })
     }
 
@@ -328,14 +328,17 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// [`Denied::WrongToken`].
-    pub fn knows_caller(&self, headers: &HeaderMap) -> Result<(), Denied> {
+    /// [`Denial::WrongToken`].
+    pub fn knows_caller(&self, headers: &HeaderMap) -> Result<(), Denial> {
         let (Self::Holders(tokens) | Self::ReadingHolders(tokens), Some(token)) =
             (self, token_of(headers))
         else {
             return Ok(());
         };
-        tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
+        tokens
+            .find_caller(token)
+            .map(drop)
+            .ok_or(Denial::WrongToken)
     }
 
     /// Returns whether rights depend on tokens.
@@ -349,21 +352,21 @@ impl Access {
     /// # Errors
     ///
     /// Returns the reason for the refusal.
-    pub fn administers_all(&self, headers: &HeaderMap) -> Result<(), Denied> {
+    pub fn administers_all(&self, headers: &HeaderMap) -> Result<(), Denial> {
         let tokens = match self {
             Self::Anyone => return Ok(()),
-            Self::Readers => return Err(Denied::NotHere),
+            Self::Readers => return Err(Denial::NotHere),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
-        let token = token_of(headers).ok_or(Denied::NoToken)?;
-        let caller = tokens.caller(token).ok_or(Denied::WrongToken)?;
+        let token = token_of(headers).ok_or(Denial::NoToken)?;
+        let caller = tokens.find_caller(token).ok_or(Denial::WrongToken)?;
         let all = FeedPattern::all();
         let mut grants = caller.0.iter();
         if grants.any(|grant| grant.right >= Right::Admin && grant.feeds.covers(&all)) {
             return Ok(());
         }
-        Err(Denied::NotEntitled {
-            detail: format!("{}, not administer all feeds", caller.rights()),
+        Err(Denial::NotEntitled {
+            detail: format!("{}, not administer all feeds", caller.rights_text()),
         })
     }
 
@@ -387,7 +390,7 @@ impl Access {
         };
         // A wrong token shows as little as none. `knows_caller` refuses a wrong one where that
         // matters.
-        let caller = token_of(headers).and_then(|token| tokens.caller(token));
+        let caller = token_of(headers).and_then(|token| tokens.find_caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
         Sight::of(grants.iter().map(|grant| grant.feeds.clone()).collect())
     }
@@ -448,7 +451,7 @@ mod tests {
     #[test]
     fn a_right_is_for_the_feeds_of_its_pattern_and_includes_lesser_ones() {
         let text = line("t", "publish", "orders") + "# more\n\n" + &line("t", "read", "shop-*");
-        let access = Access::Holders(Tokens::parse(&text).unwrap());
+        let access = Access::Holders(TokenGrants::parse(&text).unwrap());
         let check = |right, name| access.check(&bearing("Bearer t"), right, &feed(name));
         assert_eq!(check(Right::Publish, "orders"), Ok(()));
         assert_eq!(check(Right::Read, "orders"), Ok(()));
@@ -460,7 +463,7 @@ mod tests {
             (Right::Read, "order"),
             (Right::Read, "shop"),
         ] {
-            let Err(Denied::NotEntitled { detail }) = check(right, name) else {
+            let Err(Denial::NotEntitled { detail }) = check(right, name) else {
                 panic!("{right} {name}");
             };
             let rights = "token \"n\" may publish to orders, read shop-*, not ";
@@ -473,30 +476,30 @@ mod tests {
 
     #[test]
     fn only_one_bearer_token_of_ours_counts() {
-        let access = Access::Holders(Tokens::parse(&line("t", "admin", "*")).unwrap());
+        let access = Access::Holders(TokenGrants::parse(&line("t", "admin", "*")).unwrap());
         let check = |headers: &HeaderMap| access.check(headers, Right::Read, &feed("a"));
         assert_eq!(check(&bearing("bearer  t")), Ok(()));
-        assert_eq!(check(&HeaderMap::new()), Err(Denied::NoToken));
+        assert_eq!(check(&HeaderMap::new()), Err(Denial::NoToken));
         for wrong in ["Bearer T", "Bearer tt", "Bearer t t", "Bearer "] {
-            assert_eq!(check(&bearing(wrong)), Err(Denied::WrongToken), "{wrong}");
+            assert_eq!(check(&bearing(wrong)), Err(Denial::WrongToken), "{wrong}");
         }
         for none in ["Basic t", "t", "Bearer"] {
-            assert_eq!(check(&bearing(none)), Err(Denied::NoToken), "{none}");
+            assert_eq!(check(&bearing(none)), Err(Denial::NoToken), "{none}");
         }
         let mut twice = bearing("Bearer t");
         twice.append(AUTHORIZATION, HeaderValue::from_static("Bearer t"));
-        assert_eq!(check(&twice), Err(Denied::NoToken));
+        assert_eq!(check(&twice), Err(Denial::NoToken));
     }
 
     #[test]
     fn a_listener_for_readers_takes_nothing_from_anybody() {
-        let tokens = Tokens::parse(&line("t", "admin", "*")).unwrap();
+        let tokens = TokenGrants::parse(&line("t", "admin", "*")).unwrap();
         let bearer = bearing("Bearer t");
         let reading = Access::ReadingHolders(tokens);
         assert!(reading.sight(&bearer).shows(&feed("a")));
         for access in [reading, Access::Readers] {
             let denied = access.check(&bearer, Right::Publish, &feed("a"));
-            assert_eq!(denied, Err(Denied::NotHere));
+            assert_eq!(denied, Err(Denial::NotHere));
         }
         assert!(Access::Readers.sight(&bearer).is_none());
         assert_eq!(Access::Readers.knows_caller(&bearer), Ok(()));
@@ -512,7 +515,7 @@ mod tests {
             line("t", "read", "A"),
             line("t", "read", "")
         );
-        let problems = Tokens::parse(&text).unwrap_err().join("\n");
+        let problems = TokenGrants::parse(&text).unwrap_err().join("\n");
         for number in 2..=6 {
             assert!(problems.contains(&format!("line {number}: ")), "{problems}");
         }
@@ -537,7 +540,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(token.len(), TOKEN_PREFIX.len() + 64);
-        let access = Access::Holders(Tokens::parse(&text).unwrap());
+        let access = Access::Holders(TokenGrants::parse(&text).unwrap());
         let bearer = bearing(&format!("Bearer {token}"));
         assert_eq!(access.check(&bearer, Right::Publish, &feed("ab")), Ok(()));
         let (other, _) =
@@ -549,15 +552,15 @@ mod tests {
     fn a_token_counts_up_to_its_last_day() {
         let granted = |until: &str| {
             let text = line("t", "read", "a").trim_end().to_owned() + until;
-            let access = Access::Holders(Tokens::parse(&text).unwrap());
+            let access = Access::Holders(TokenGrants::parse(&text).unwrap());
             access.check(&bearing("Bearer t"), Right::Read, &feed("a"))
         };
-        let today = Day::today();
+        let today = Day::of_today();
         assert_eq!(Day::parse(&today.to_string()), Some(today));
         assert_eq!(granted(&format!(":{today}")), Ok(()));
         assert_eq!(
             granted(&format!(":{}", Day(today.0 - 1))),
-            Err(Denied::WrongToken)
+            Err(Denial::WrongToken)
         );
         for wrong in ["2027-13-01", "2027-1-1", "", "tomorrow"] {
             assert_eq!(Day::parse(wrong), None, "{wrong}");

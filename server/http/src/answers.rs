@@ -21,7 +21,7 @@ use super::{
     problem::{Accepts, ENTRY_TYPES, PROBLEM_TYPE, Problem},
     reply::{FOR_EVERY_SITE, NO_STORE, NOSNIFF, Reply},
 };
-use crate::access::Denied;
+use crate::access::Denial;
 
 /// Body of an answer: bytes in memory, or a stream of them.
 pub type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
@@ -90,16 +90,16 @@ pub fn options(allow: &str) -> Answer {
 }
 
 /// Returns the refusal of a request that lacks the right to something (RFC 6750, 3).
-pub fn denied_answer(denied: Denied) -> Answer {
+pub fn denied_answer(denied: Denial) -> Answer {
     let challenge = match denied {
         // Without a token there is no error code (RFC 6750, 3.1).
-        Denied::NoToken => Some("Bearer realm=\"simplefeed\""),
-        Denied::WrongToken => Some("Bearer realm=\"simplefeed\", error=\"invalid_token\""),
-        Denied::NotEntitled { .. } => {
+        Denial::NoToken => Some("Bearer realm=\"simplefeed\""),
+        Denial::WrongToken => Some("Bearer realm=\"simplefeed\", error=\"invalid_token\""),
+        Denial::NotEntitled { .. } => {
             Some("Bearer realm=\"simplefeed\", error=\"insufficient_scope\"")
         }
         // No challenge, because no token helps at this listener.
-        Denied::NotHere => None,
+        Denial::NotHere => None,
     };
     let mut answer = problem_answer(&Problem::from(denied));
     let challenge = challenge.map(HeaderValue::from_static);

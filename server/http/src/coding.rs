@@ -15,7 +15,7 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
     let (mut gzip, mut identity, mut any) = (None, None, None);
     for line in headers.get_all(ACCEPT_ENCODING) {
         for item in line.to_str().unwrap_or_default().split(',') {
-            let (name, weight) = parse(item);
+            let (name, weight) = parse_item(item);
             let is = |coding: &str| name.eq_ignore_ascii_case(coding);
             // `x-gzip` is the older name of the same coding (RFC 9110, 8.4.1.3).
             let slot = if is("gzip") || is("x-gzip") {
@@ -43,7 +43,7 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
 }
 
 /// Returns a coding and its weight in thousandths. A weight that cannot be read counts as none.
-fn parse(item: &str) -> (&str, u16) {
+fn parse_item(item: &str) -> (&str, u16) {
     let mut parts = item.split(';');
     let name = parts.next().unwrap_or_default().trim();
     let weight = parts.find_map(|part| {

@@ -37,7 +37,7 @@ impl Cookie {
         if headers.contains_key(AUTHORIZATION) {
             return;
         }
-        if let Some(token) = self.token(headers)
+        if let Some(token) = self.cookie_token(headers)
             && let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}"))
         {
             headers.insert(AUTHORIZATION, bearer);
@@ -45,7 +45,7 @@ impl Cookie {
     }
 
     /// Returns the token in the cookie of a request; `None` if there are several.
-    fn token<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+    fn cookie_token<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let lines = headers.get_all(COOKIE).iter();
         let pairs = lines.filter_map(|line| line.to_str().ok());
         let pairs = pairs.flat_map(|line| line.split(';')).map(str::trim);
@@ -110,7 +110,7 @@ mod tests {
             (vec!["simplefeed=a".into()], None),
             (vec![], None),
         ] {
-            assert_eq!(cookie.token(&request(&lines)), found, "{lines:?}");
+            assert_eq!(cookie.cookie_token(&request(&lines)), found, "{lines:?}");
         }
         let mut headers = request(&[format!("{name}=mine")]);
         cookie.sign_in(&mut headers);

@@ -15,7 +15,7 @@ use hyper::{
     http::uri::PathAndQuery,
 };
 use simplefeed_core::{
-    feed::{FeedName, FeedPattern, Numbered},
+    feed::{EpochNumber, FeedName, FeedPattern},
     limits::BODY_BYTES_MAX,
 };
 use simplefeed_resource::{Resource, Visibility};
@@ -25,19 +25,19 @@ use super::{
     answers::Answer,
     problem::Problem,
     ready::ReadyAnswers,
-    request::{Room, read_body},
+    request::{BodyRoom, read_body},
 };
 use crate::{
-    Ending, Rules,
+    AccessRules, ConnectionEnd,
     access::{Access, Right},
     limits::Limits,
 };
 
 /// Future that a handler returns.
-pub type Answering<'r> = Pin<Box<dyn Future<Output = Result<Outcome, Problem>> + Send + 'r>>;
+pub type OutcomeFuture<'r> = Pin<Box<dyn Future<Output = Result<Outcome, Problem>> + Send + 'r>>;
 
 /// Handler of one method of an endpoint. `S` is what all handlers share.
-pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> Answering<'r>;
+pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> OutcomeFuture<'r>;
 
 /// Row of the table: a path, and the methods for that path.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub enum Needs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     feed: Option<FeedName>,
-    number: Option<Numbered>,
+    number: Option<EpochNumber>,
     item: Option<FeedPattern>,
 }
 
@@ -119,7 +119,7 @@ impl Params {
     }
 
     /// Returns the number that the path names, if there is one.
-    pub fn number(&self) -> Option<Numbered> {
+    pub fn number(&self) -> Option<EpochNumber> {
         self.number
     }
 }
@@ -136,13 +136,13 @@ pub struct Exchange<'r> {
     /// Access rules of the listener that held when the request came.
     pub access: &'r Access,
     /// Rules of the listener, for a handler that waits: others may hold by then.
-    pub rules: &'r Arc<Rules>,
+    pub rules: &'r Arc<AccessRules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
     /// Answers that are ready, for a handler that waits.
     pub ready: &'r ReadyAnswers,
     /// End of the connection. A handler that waits, or streams, ends when that end is near.
-    pub ending: &'r Ending,
+    pub ending: &'r ConnectionEnd,
 }
 
 impl Exchange<'_> {
@@ -158,7 +158,7 @@ pub struct RequestBody<'r> {
     pub(super) incoming: &'r mut Incoming,
     pub(super) limits: &'r Limits,
     pub(super) rooms: &'r Arc<Semaphore>,
-    pub(super) ending: &'r Ending,
+    pub(super) ending: &'r ConnectionEnd,
 }
 
 impl RequestBody<'_> {
@@ -168,7 +168,7 @@ impl RequestBody<'_> {
     ///
     /// A problem for a body that is too large, too slow or broken, or if too many others are being
     /// read.
-    pub async fn read(self) -> Result<(Bytes, Room), Problem> {
+    pub async fn read(self) -> Result<(Bytes, BodyRoom), Problem> {
         self.read_at_most(BODY_BYTES_MAX).await
     }
 
@@ -178,7 +178,7 @@ impl RequestBody<'_> {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, Room), Problem> {
+    pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, BodyRoom), Problem> {
         let body = read_body(self.incoming, bytes, self.limits, self.rooms).await?;
         // The request is complete now: the peer may close its half of the connection, and still
         // gets the answer.
@@ -191,16 +191,16 @@ impl RequestBody<'_> {
 #[derive(Debug)]
 pub enum Outcome {
     /// A representation. The pipeline chooses the coding and decides the conditions of the request.
-    Shown(Box<Shown>),
+    Shown(Box<Representation>),
     /// A representation, in answer to a wait: no cache may keep the answer.
-    Waited(Box<Shown>),
+    Waited(Box<Representation>),
     /// A complete answer, to which the pipeline applies no coding and no condition.
     Answer(Answer),
 }
 
 /// Representation, with terms for caches.
 #[derive(Debug)]
-pub struct Shown {
+pub struct Representation {
     /// Resource to be sent.
     pub resource: Resource,
     /// Readers that may see the resource.
@@ -236,7 +236,7 @@ impl<S> Endpoint<S> {
             } else if name == "item" {
                 params.item = Some(FeedPattern::parse(value)?);
             } else {
-                let number = Numbered::parse(value)?;
+                let number = EpochNumber::parse(value)?;
                 // Positions begin with 0. Documents, and other things with numbers, begin with 1.
                 let least = u64::from(name != "position");
                 params.number = Some(number).filter(|number| number.number >= least);

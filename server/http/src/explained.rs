@@ -24,7 +24,7 @@ const ANSWER_BYTES_MAX: usize = 200;
 
 /// A connection whose empty refusals are problem documents.
 #[derive(Debug)]
-pub(super) struct Explained<S> {
+pub(super) struct ExplainingStream<S> {
     stream: S,
     head_bytes_max: usize,
     /// An answer in place of hyper's, and the number of bytes that are written.
@@ -45,7 +45,7 @@ struct Rest {
 const REST_BYTES_MAX: usize = 1024 * 1024;
 const REST_TIME: Duration = Duration::from_secs(2);
 
-impl<S> Explained<S> {
+impl<S> ExplainingStream<S> {
     /// Wraps a stream. `head_bytes_max` stands in the explanation.
     pub(super) fn new(stream: S, head_bytes_max: usize) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl<S> Explained<S> {
         }
     }
 
-    fn explanation(&self, written: &[u8]) -> Option<Vec<u8>> {
+    fn explanation_of(&self, written: &[u8]) -> Option<Vec<u8>> {
         if written.len() > ANSWER_BYTES_MAX {
             return None;
         }
@@ -90,7 +90,7 @@ impl<S> Explained<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Explained<S> {
+impl<S: AsyncWrite + Unpin> ExplainingStream<S> {
     /// Writes the answer in place of hyper's `length` bytes.
     fn poll_instead(
         &mut self,
@@ -117,7 +117,7 @@ impl<S: AsyncWrite + Unpin> Explained<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Explained<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ExplainingStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -127,7 +127,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Explained<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ExplainingStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
     ) -> Poll<io::Result<usize>> {
         // A write that is under way goes on: hyper offers the same bytes again.
         if self.instead.is_none() {
-            self.instead = self.explanation(bytes).map(|answer| (answer, 0));
+            self.instead = self.explanation_of(bytes).map(|answer| (answer, 0));
         }
         if self.instead.is_some() {
             return self.poll_instead(context, bytes.len());
@@ -192,10 +192,11 @@ mod tests {
     /// Answers that hyper gives by itself are replaced; all others are not touched.
     #[test]
     fn only_an_empty_refusal_is_explained() {
-        let stream = Explained::new((), 16_384);
+        let stream = ExplainingStream::new((), 16_384);
         let empty = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\
                      content-length: 0\r\ndate: Mon, 23 Nov 2026 00:00:00 GMT\r\n\r\n";
-        let explained = String::from_utf8(stream.explanation(empty.as_bytes()).unwrap()).unwrap();
+        let explained =
+            String::from_utf8(stream.explanation_of(empty.as_bytes()).unwrap()).unwrap();
         let (head, body) = explained.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"));
         assert!(
@@ -209,7 +210,7 @@ mod tests {
             empty.to_owned() + "x",
             empty.replace("date", &"d".repeat(200)),
         ] {
-            assert_eq!(stream.explanation(other.as_bytes()), None, "{other}");
+            assert_eq!(stream.explanation_of(other.as_bytes()), None, "{other}");
         }
     }
 }

@@ -14,22 +14,22 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::progress::Progress;
+use super::progress::ConnectionProgress;
 
 /// A connection whose peer may close the sending half.
 #[derive(Debug)]
-pub(super) struct HalfClosed<S> {
+pub(super) struct HalfCloseStream<S> {
     stream: S,
-    progress: Progress,
+    progress: ConnectionProgress,
     /// Whether the last read met the end of the requests.
     has_ended: bool,
     /// Whether that end is hidden, so that hyper has to be woken later.
     is_hidden: bool,
 }
 
-impl<S> HalfClosed<S> {
+impl<S> HalfCloseStream<S> {
     /// Wraps a stream. `progress` notes whether an answer is owed.
-    pub(super) fn new(stream: S, progress: Progress) -> Self {
+    pub(super) fn new(stream: S, progress: ConnectionProgress) -> Self {
         Self {
             stream,
             progress,
@@ -39,7 +39,7 @@ impl<S> HalfClosed<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HalfCloseStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HalfCloseStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -134,21 +134,21 @@ mod tests {
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
         let mut context = Context::from_waker(&waker);
-        let mut is_shown = |stream: &mut HalfClosed<tokio::io::DuplexStream>| {
+        let mut is_shown = |stream: &mut HalfCloseStream<tokio::io::DuplexStream>| {
             let mut space = [0; 10];
             let mut buffer = ReadBuf::new(&mut space);
             let read = Pin::new(stream).poll_read(&mut context, &mut buffer);
             read.is_ready()
         };
         let mut flush_context = Context::from_waker(&waker);
-        let mut flush = |stream: &mut HalfClosed<tokio::io::DuplexStream>| {
+        let mut flush = |stream: &mut HalfCloseStream<tokio::io::DuplexStream>| {
             assert!(Pin::new(stream).poll_flush(&mut flush_context).is_ready());
         };
         let ended = || {
             let (client, server) = tokio::io::duplex(10);
             drop(client);
-            let progress = Progress::new();
-            (HalfClosed::new(server, progress.clone()), progress)
+            let progress = ConnectionProgress::new();
+            (HalfCloseStream::new(server, progress.clone()), progress)
         };
         let woken = || wakes.0.swap(0, Ordering::SeqCst);
 

@@ -39,13 +39,13 @@ const COPIES_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bodies with a copy.
 #[derive(Default)]
 pub struct KernelCopies {
-    copies: RwLock<Copies>,
+    copies: RwLock<CopyIndex>,
     /// Most copies, where the system allows few open files.
     most: OnceLock<usize>,
 }
 
 #[derive(Default)]
-struct Copies {
+struct CopyIndex {
     /// By the address of the first byte of the body.
     by_address: BTreeMap<usize, Arc<KernelCopy>>,
     bytes: usize,
@@ -90,7 +90,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-impl Copies {
+impl CopyIndex {
     fn has_place_for(&self, body: &Bytes, most: usize) -> bool {
         self.by_address.len() < most
             && self.bytes + body.len() <= COPIES_BYTES_MAX
@@ -102,7 +102,9 @@ impl KernelCopies {
     /// Copies a body. Returns `None` if the body is short, has a copy, or finds no place for one;
     /// such a body is sent all the same.
     pub fn copy(self: &Arc<Self>, body: &Bytes) -> Option<Registration> {
-        if body.len() < BODY_BYTES_MIN || !self.copies.read().has_place_for(body, self.most()) {
+        if body.len() < BODY_BYTES_MIN
+            || !self.copies.read().has_place_for(body, self.most_copies())
+        {
             return None;
         }
         // The lock is not held here: writing a file takes long, and all connections wait for the
@@ -119,7 +121,7 @@ impl KernelCopies {
 
     /// Returns the most copies: an eighth of the open files that the system allows, so that others
     /// find room.
-    fn most(&self) -> usize {
+    fn most_copies(&self) -> usize {
         *self.most.get_or_init(|| {
             let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
             COPIES_MAX.min(usize::try_from(files / 8).unwrap_or(usize::MAX))
@@ -130,7 +132,7 @@ impl KernelCopies {
         let address = copy.body.as_ptr().addr();
         let mut copies = self.copies.write();
         // Another connection may have been quicker.
-        if !copies.has_place_for(&copy.body, self.most()) {
+        if !copies.has_place_for(&copy.body, self.most_copies()) {
             return None;
         }
         copies.bytes += copy.body.len();
@@ -140,7 +142,7 @@ impl KernelCopies {
     }
 
     /// Returns the copy that has these bytes, and the place of the bytes in that copy.
-    fn find(&self, bytes: &[u8]) -> Option<(Arc<KernelCopy>, usize)> {
+    fn find_copy(&self, bytes: &[u8]) -> Option<(Arc<KernelCopy>, usize)> {
         if bytes.len() < BODY_BYTES_MIN {
             return None;
         }
@@ -213,7 +215,7 @@ impl AsyncWrite for Sending {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Some((copy, place)) = self.copies.find(bytes)
+        if let Some((copy, place)) = self.copies.find_copy(bytes)
             && let Ok(sent @ 1..) = ready!(self.poll_send(context, &[], &copy, place, bytes.len()))
         {
             return Poll::Ready(Ok(sent));
@@ -229,7 +231,7 @@ impl AsyncWrite for Sending {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let found = slices.iter().enumerate().find_map(|(index, slice)| {
-            let (copy, place) = self.copies.find(slice)?;
+            let (copy, place) = self.copies.find_copy(slice)?;
             Some((index, slice.len(), copy, place))
         });
         if let Some((index, length, copy, place)) = found
@@ -347,7 +349,7 @@ mod tests {
     fn only_the_bytes_of_a_body_have_its_copy() {
         let copies = Arc::new(KernelCopies::default());
         let first = body(10_000);
-        let place_of = |bytes: &[u8]| copies.find(bytes).map(|(_, place)| place);
+        let place_of = |bytes: &[u8]| copies.find_copy(bytes).map(|(_, place)| place);
         let held = copies.copy(&first).unwrap();
         assert!(copies.copy(&first).is_none(), "a second copy");
         assert_eq!(place_of(&first), Some(0));
@@ -375,7 +377,7 @@ mod tests {
         let copies = Arc::new(KernelCopies::default());
         let body = body(10_000);
         let _held = copies.copy(&body).unwrap();
-        let (copy, _) = copies.find(&body).unwrap();
+        let (copy, _) = copies.find_copy(&body).unwrap();
         let file = std::fs::File::from(copy.file.try_clone().unwrap());
         for refused in [
             std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0),

@@ -17,7 +17,7 @@ use std::{
     io,
     os::fd::AsFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -56,16 +56,19 @@ pub mod answers;
 pub mod endpoint;
 pub mod limits;
 pub mod traffic;
+pub mod router;
+mod gate;
+pub mod sending;
 pub mod pipeline;
 mod progress;
 
 use answers::Answer;
-use explained::Explained;
-use half_closed::HalfClosed;
+use explained::ExplainingStream;
+use half_closed::HalfCloseStream;
 use kernel_copies::{KernelCopies, Sending};
 use limits::Limits;
 use open::OpenConnections;
-use progress::Progress;
+use progress::ConnectionProgress;
 use traffic::Traffic;
 
 use crate::access::Access;
@@ -129,7 +132,7 @@ impl Connection {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Connection> {
+    async fn accept_next(&self) -> io::Result<Connection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -163,9 +166,9 @@ impl Listener {
 
 /// Access rules of a listener, which SIGHUP may replace at any time.
 #[derive(Debug)]
-pub struct Rules(RwLock<Arc<Access>>);
+pub struct AccessRules(RwLock<Arc<Access>>);
 
-impl Rules {
+impl AccessRules {
     /// Returns a holder of the rules, which hold until others replace them.
     pub fn new(access: Access) -> Self {
         Self(RwLock::new(Arc::new(access)))
@@ -184,23 +187,23 @@ impl Rules {
 
 /// End of a connection, which handlers watch and may bring about.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub struct ConnectionEnd {
     /// Becomes true when the connection is to end: because of age, or because the server stops.
     pub is_near: watch::Receiver<bool>,
     /// Signal that cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
-    progress: Progress,
+    progress: ConnectionProgress,
 }
 
-impl Ending {
+impl ConnectionEnd {
     /// Returns the sender that makes a connection end soon, and the end for the handlers.
-    fn begun() -> (watch::Sender<bool>, Self) {
+    fn begin_pair() -> (watch::Sender<bool>, Self) {
         // Handlers learn of the end early, so that a stream can end with its last chunk.
         let (end, is_near) = watch::channel(false);
         let ending = Self {
             is_near,
             cut: Arc::default(),
-            progress: Progress::new(),
+            progress: ConnectionProgress::new(),
         };
         (end, ending)
     }
@@ -228,7 +231,7 @@ pub trait Answers: Clone + Send + Sync + 'static {
     fn answer(
         &self,
         request: Request<Incoming>,
-        ending: &Ending,
+        ending: &ConnectionEnd,
     ) -> impl Future<Output = Answer> + Send;
 
     /// Returns the counters of connections and answers.
@@ -263,7 +266,7 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
     let mut told: Option<(Instant, Option<i32>)> = None;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept_next() => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
         let connection = match accepted {
@@ -323,7 +326,7 @@ async fn answer_all<A: Answers>(
     } = service;
     answers.traffic().opened();
     match connection.register(&copies) {
-        Ok(stream) => converse(stream, limits, stopping, &open, &answers).await,
+        Ok(stream) => serve_connection(stream, limits, stopping, &open, &answers).await,
         Err(error) => warn!(%error, "a connection cannot be served"),
     }
     answers.traffic().closed();
@@ -351,19 +354,17 @@ fn make_room(
 
 /// Answers the requests of one connection, until the connection ends, is too old or gives way to
 /// another one, or the server is to stop.
-async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
+async fn serve_connection<S: AsyncRead + AsyncWrite, A: Answers>(
     stream: S,
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
     open: &Arc<OpenConnections>,
     answers: &A,
 ) {
-    let (end, ending) = Ending::begun();
+    let (end, ending) = ConnectionEnd::begin_pair();
     let (cut, progress) = (Arc::clone(&ending.cut), ending.progress.clone());
     let _entered = open.enter(progress.clone(), Arc::clone(&cut));
-    let mut stream = TimeoutStream::new(stream);
-    // hyper has no timeout for a peer that takes no bytes of an answer.
-    stream.set_write_timeout(Some(limits.stall));
+    let stream = bounded_stream(stream, limits.stall, progress);
     let ending = &ending;
     // Borrowed: copies of what all connections share would make the processors wait for each other
     // at each request.
@@ -374,31 +375,25 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
         }
         // Boxed: else every idle connection would keep room for this future, and every ready answer
         // would move that room.
-        let answer = completed(answers, request, ending).map(Ok);
+        let answer = complete_answer(answers, request, ending).map(Ok);
         future::Either::Right(answer.boxed())
     });
     let connection = http1::Builder::new()
         // `late` below bounds the time for a head.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(
-            TokioIo::new(HalfClosed::new(
-                Explained::new(Box::pin(stream), HEAD_BYTES_MAX),
-                progress,
-            )),
-            answering,
-        );
+        .serve_connection(TokioIo::new(stream), answering);
     let mut connection = pin!(connection);
     // One bound holds for both: an idle connection, and a connection whose head comes slowly.
     let late = ending.progress.head_is_late(limits.idle);
-    let late = late.map(|()| Turn::IsOver("an idle connection ends"));
+    let late = late.map(|()| ConnectionTurn::IsOver("an idle connection ends"));
     let ends = async {
         tokio::select! {
-            () = tokio::time::sleep(limits.age) => Turn::Ends,
-            _ = stopping.wait_for(|stopping| *stopping) => Turn::Ends,
+            () = tokio::time::sleep(limits.age) => ConnectionTurn::Ends,
+            _ = stopping.wait_for(|stopping| *stopping) => ConnectionTurn::Ends,
         }
     };
-    let is_cut = || cut.notified().map(|()| Turn::IsCut).boxed();
+    let is_cut = || cut.notified().map(|()| ConnectionTurn::IsCut).boxed();
     // The set polls a turn only when the turn is woken, and not with each request.
     let mut turns: FuturesUnordered<_> =
         [late.boxed(), ends.boxed(), is_cut()].into_iter().collect();
@@ -410,23 +405,24 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
             Some(turn) = turns.next() => turn,
         };
         match turn {
-            Turn::Ends => {
+            ConnectionTurn::Ends => {
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
                 // A peer that is slow to take the last answer loses that answer, so that the end
                 // has a bound.
-                let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver(TOO_SLOW));
+                let last =
+                    tokio::time::sleep(limits.body).map(|()| ConnectionTurn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
-            Turn::IsCut if ending.progress.is_wanted_again() => {
+            ConnectionTurn::IsCut if ending.progress.is_wanted_again() => {
                 // This connection has work again, so the next idle one gives way to the newcomer.
                 open.end_idlest();
                 turns.push(is_cut());
             }
-            Turn::IsCut => {
+            ConnectionTurn::IsCut => {
                 return debug!("a connection is cut: it was idle, or its peer is too slow");
             }
-            Turn::IsOver(why) => return debug!("{why}"),
+            ConnectionTurn::IsOver(why) => return debug!("{why}"),
         }
     };
     if let Err(error) = ended {
@@ -434,37 +430,56 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     }
 }
 
+/// Returns a stream that bounds the time for an answer, explains hyper's refusals, and notes
+/// progress.
+fn bounded_stream<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    stall: Duration,
+    progress: ConnectionProgress,
+) -> HalfCloseStream<ExplainingStream<Pin<Box<TimeoutStream<S>>>>> {
+    let mut stream = TimeoutStream::new(stream);
+    // hyper has no timeout for a peer that takes no bytes of an answer.
+    stream.set_write_timeout(Some(stall));
+    let stream = ExplainingStream::new(Box::pin(stream), HEAD_BYTES_MAX);
+    HalfCloseStream::new(stream, progress)
+}
+
 /// Returns the answer to a request if the answer is at hand. A panic costs one answer, not the
 /// connection.
 fn completed_at_once<A: Answers>(
     answers: &A,
     request: &Request<Incoming>,
-    ending: &Ending,
+    ending: &ConnectionEnd,
 ) -> Option<Answer> {
     let at_hand = AssertUnwindSafe(|| answers.at_hand(request));
-    let mut answer = catch_unwind(at_hand).unwrap_or_else(|_panic| Some(failed(answers)))?;
+    let mut answer =
+        catch_unwind(at_hand).unwrap_or_else(|_panic| Some(failure_answer(answers)))?;
     note_made(&mut answer, ending);
     Some(answer)
 }
 
 /// Answers a request that has no answer at hand. A panic costs one answer, not the connection.
-async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: &Ending) -> Answer {
+async fn complete_answer<A: Answers>(
+    answers: &A,
+    request: Request<Incoming>,
+    ending: &ConnectionEnd,
+) -> Answer {
     let answer = AssertUnwindSafe(async { answers.answer(request, ending).await });
     let answer = answer.catch_unwind().await;
-    let mut answer = answer.unwrap_or_else(|_panic| failed(answers));
+    let mut answer = answer.unwrap_or_else(|_panic| failure_answer(answers));
     note_made(&mut answer, ending);
     answer
 }
 
 /// Notes that an answer is made.
-fn note_made(answer: &mut Answer, ending: &Ending) {
+fn note_made(answer: &mut Answer, ending: &ConnectionEnd) {
     match answer.body_mut() {
         Either::Left(_) => ending.progress.write(),
         Either::Right(stream) => *stream = ending.progress.stream(std::mem::take(stream)),
     }
 }
 
-fn failed(answers: &impl Answers) -> Answer {
+fn failure_answer(answers: &impl Answers) -> Answer {
     error!("answering a request panicked");
     answers.failed()
 }
@@ -472,7 +487,7 @@ fn failed(answers: &impl Answers) -> Answer {
 const TOO_SLOW: &str = "a connection whose peer is too slow is cut";
 
 /// Turn in the life of a connection, beside its requests.
-enum Turn {
+enum ConnectionTurn {
     /// The connection is old, or the server stops: the connection ends after the current answer.
     Ends,
     /// The connection ends at once, unless there is work for it again.
@@ -541,7 +556,7 @@ mod tests {
 
     impl<F, T> Answers for By<F>
     where
-        F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
+        F: Fn(Request<Incoming>, ConnectionEnd) -> T + Clone + Send + Sync + 'static,
         T: Future<Output = Answer> + Send,
     {
         fn at_hand(&self, request: &Request<Incoming>) -> Option<Answer> {
@@ -553,7 +568,7 @@ mod tests {
         fn answer(
             &self,
             request: Request<Incoming>,
-            ending: &Ending,
+            ending: &ConnectionEnd,
         ) -> impl Future<Output = Answer> + Send {
             self.0(request, ending.clone())
         }
@@ -570,7 +585,7 @@ mod tests {
     /// Sends requests over one connection. Returns everything that comes back until it is closed.
     async fn answers_to<F, T>(requests: &str, limits: Limits, answer: F) -> String
     where
-        F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
+        F: Fn(Request<Incoming>, ConnectionEnd) -> T + Clone + Send + Sync + 'static,
         T: Future<Output = Answer> + Send,
     {
         let (mut client, server) = tokio::io::duplex(100_000);
@@ -583,7 +598,7 @@ mod tests {
         };
         let answers = By(answer);
         let open = Arc::default();
-        let served = converse(server, limits, stopping, &open, &answers);
+        let served = serve_connection(server, limits, stopping, &open, &answers);
         tokio::join!(asked, served).0
     }
 
@@ -693,7 +708,7 @@ mod tests {
         };
         let (stop, stopping) = watch::channel(false);
         let open = Arc::<OpenConnections>::default();
-        let serve = |stream| converse(stream, limits, stopping.clone(), &open, &answers);
+        let serve = |stream| serve_connection(stream, limits, stopping.clone(), &open, &answers);
         let (mut longest, first) = tokio::io::duplex(1_000);
         let (mut other, second) = tokio::io::duplex(1_000);
         let used = async {
@@ -820,7 +835,7 @@ mod tests {
             Response::new(answers::whole("a"))
         });
         let served = async {
-            converse(server, LONG_LIVED, stopping, &Arc::default(), &answers).await;
+            serve_connection(server, LONG_LIVED, stopping, &Arc::default(), &answers).await;
             began.elapsed().as_secs()
         };
         tokio::join!(asked, served)
@@ -867,7 +882,7 @@ mod tests {
             }
         };
         let open = Arc::default();
-        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
+        let served = serve_connection(server, LONG_LIVED, stopping, &open, &answers);
         let (answer, ()) = tokio::join!(asked, served);
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!(body.len(), 20_000);
@@ -900,7 +915,7 @@ mod tests {
             answers.contains("\r\n\r\nabcHTTP") && answers.ends_with("at hand;")
         };
         let open = Arc::default();
-        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
+        let served = serve_connection(server, LONG_LIVED, stopping, &open, &answers);
         let (are_whole, ()) = tokio::join!(asked, served);
         assert!(are_whole);
         assert_eq!(began.elapsed().as_secs(), 37);
@@ -930,7 +945,7 @@ mod tests {
             answers.matches("frame;").count()
         };
         let open = Arc::default();
-        let served = converse(server, LONG_LIVED, stopping, &open, &answers);
+        let served = serve_connection(server, LONG_LIVED, stopping, &open, &answers);
         let (frames, ()) = tokio::join!(asked, served);
         assert_eq!((frames, began.elapsed().as_secs()), (5, 70));
     }
@@ -953,7 +968,7 @@ mod tests {
                 let began = tokio::time::Instant::now();
                 let answers = By(|_, _| async { Response::new(answers::whole("a")) });
                 let open = Arc::default();
-                let served = converse(server, LONG_LIVED, stopping, &open, &answers);
+                let served = serve_connection(server, LONG_LIVED, stopping, &open, &answers);
                 let asked = async {
                     tokio::time::sleep(Duration::from_secs(9)).await;
                     client.write_all(b"nonsense\r\n\r\n").await.unwrap();
@@ -993,7 +1008,7 @@ mod tests {
             age: Duration::from_millis(20),
             ..LIMITS
         };
-        let answer = |_, mut ending: Ending| async move {
+        let answer = |_, mut ending: ConnectionEnd| async move {
             let end = async move {
                 let ended = ending.is_near.wait_for(|ending| *ending).await;
                 Ok(Frame::data(Bytes::from(format!(

@@ -11,18 +11,22 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::progress::Progress;
+use super::progress::ConnectionProgress;
 
 /// Open connections of a listener, each with its progress and the signal to end.
 #[derive(Debug, Default)]
 pub struct OpenConnections {
-    all: Mutex<HashMap<u64, (Progress, Arc<Notify>)>>,
+    all: Mutex<HashMap<u64, (ConnectionProgress, Arc<Notify>)>>,
     next: AtomicU64,
 }
 
 impl OpenConnections {
     /// Adds a connection, which stays until the guard is dropped.
-    pub(super) fn enter(self: &Arc<Self>, progress: Progress, cut: Arc<Notify>) -> OpenPlace {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        progress: ConnectionProgress,
+        cut: Arc<Notify>,
+    ) -> OpenPlace {
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.all.lock().insert(number, (progress, cut));
         OpenPlace {
@@ -35,7 +39,7 @@ impl OpenConnections {
     /// writing.
     #[cfg(test)]
     pub(super) async fn until_idle(&self, count: usize) {
-        let is_idle = |(progress, _): &&(Progress, _)| progress.idle_since().is_some();
+        let is_idle = |(progress, _): &&(ConnectionProgress, _)| progress.idle_since().is_some();
         while self.all.lock().values().filter(is_idle).count() < count {
             tokio::task::yield_now().await;
         }

@@ -1,44 +1,39 @@
 //! The pipeline: from a request to an answer, for any table of endpoints.
 //!
-//! Shell: threads, which take disk work off the threads that serve connections. Endpoints decide
-//! the answers. The pipeline finds the endpoint, demands the right, and decides the conditions and
-//! the coding of a representation.
+//! Shell: the limits, the counting and the clock of a server. The [router](super::router) finds the
+//! endpoint, the [gate](super::gate) checks the request, and the [sender](super::sending) sends a
+//! representation. Endpoints decide the answers.
 
 use std::{
-    error::Error as _,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use hyper::{
     Method, Request, StatusCode,
     body::{Body as _, Incoming},
-    header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue},
+    header::{CONNECTION, CONTENT_LENGTH, HeaderValue},
 };
-use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX, timestamp::Timestamp};
 use simplefeed_process::clock::Clock;
-use simplefeed_resource::{Content, Resource, Visibility, read_error::ReadError};
 use tokio::sync::Semaphore;
-use tracing::{Level, debug, enabled, error};
+use tracing::{Level, debug, enabled};
 use url::Url;
 
 use super::{
-    Ending, Rules,
-    answers::{Answer, answer_to, denied_answer, empty, failed, for_once, options, problem_answer},
-    coding::negotiate,
-    conditional::Verdict,
-    cookie::Cookie,
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
+    AccessRules, ConnectionEnd,
+    answers::{Answer, empty, failed, for_once, problem_answer},
+    endpoint::{Exchange, Outcome, RequestBody},
+    gate::{Admission, Gate},
     kernel_copies::KernelCopies,
     limits::Limits,
     problem::Problem,
-    ready::{Ready, ReadyAnswers},
-    reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
-    request::{OwnHosts, check_request, drain, is_plain_read, is_reading, waits_to_send},
+    reply::FOR_EVERY_SITE,
+    request::{OwnHosts, drain, is_reading, waits_to_send},
+    router::{EndpointTable, FoundEndpoint, find},
+    sending::ResourceSender,
     traffic::Traffic,
 };
-use crate::access::{Access, Audience};
 
 /// Memory for the bodies of all requests that are being read or wait to be stored, in KiB.
 const BODIES_KIB_MAX: usize = 128 * 1024;
@@ -47,41 +42,18 @@ const NO_ENDPOINT: &str = "none";
 /// Label of requests that wait for a change.
 const WAIT: &str = "wait";
 
-/// Endpoints, and the parts of the pipeline that depend on them.
-#[derive(Debug)]
-pub struct Table<S: 'static> {
-    /// Rows, in tables by subject.
-    pub endpoints: &'static [&'static [Endpoint<S>]],
-    /// Returns whether the cookie of a signed-in reader counts for reads of a path, as a token
-    /// would.
-    pub takes_cookie: fn(path: &str) -> bool,
-    /// Returns a problem in the form of the pages for people, if the path is one of these.
-    pub explain: fn(&S, &Request<Incoming>, &Problem) -> Option<Answer>,
-}
-
-impl<S> Clone for Table<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<S> Copy for Table<S> {}
-
 /// Pipeline over a table of endpoints, whose handlers share a site `S`.
 pub struct Pipeline<S: 'static> {
     site: S,
-    table: Table<S>,
-    ready: ReadyAnswers,
-    hosts: OwnHosts,
-    usual_host: Option<HeaderValue>,
-    cookie: Cookie,
+    table: EndpointTable<S>,
+    gate: Gate,
+    sender: ResourceSender,
     /// Path of the public URL. A proxy may leave the prefix on a request or take it off.
     prefix: String,
     limits: Limits,
     /// Room for the bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
     traffic: Arc<dyn Traffic>,
-    clock: Clock,
 }
 
 impl<S> fmt::Debug for Pipeline<S> {
@@ -99,7 +71,7 @@ struct RequestFacts {
 }
 
 impl RequestFacts {
-    fn by(request: &Request<Incoming>) -> Self {
+    fn of_request(request: &Request<Incoming>) -> Self {
         let (method, path) = (request.method(), request.uri().path());
         Self {
             is_head: method == Method::HEAD,
@@ -108,64 +80,57 @@ impl RequestFacts {
     }
 }
 
-/// Endpoint that a path has led to.
-type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
-
 impl<S: Send + Sync> Pipeline<S> {
     /// Returns the pipeline over `table`, for a server with a public URL.
     pub fn new(
         site: S,
-        table: Table<S>,
+        table: EndpointTable<S>,
         public_url: &Url,
         limits: Limits,
         traffic: Arc<dyn Traffic>,
         clock: Clock,
     ) -> Self {
-        let hosts = OwnHosts::of(public_url.host_str().unwrap_or_default());
         Self {
             site,
             table,
-            ready: ReadyAnswers::new(clock.clone()),
-            cookie: Cookie::of(public_url),
-            usual_host: hosts.usual(public_url),
-            hosts,
+            gate: Gate::new(public_url, table.takes_cookie),
+            sender: ResourceSender::new(clock),
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
             traffic,
-            clock,
         }
     }
 
     /// Returns the hosts that a request may name.
     pub fn hosts(&self) -> &OwnHosts {
-        &self.hosts
+        self.gate.hosts()
     }
 
     /// Returns the bodies that the kernel has copies of.
     pub fn copies(&self) -> &Arc<KernelCopies> {
-        self.ready.copies()
+        self.sender.ready.copies()
     }
 
     /// Returns the answer to a request under the access rules of the listener, if the answer is
     /// ready. All readers with the rights of the sender get that answer, so neither a token nor an
     /// endpoint is looked up.
-    pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
+    pub fn at_hand(&self, request: &Request<Incoming>, rules: &AccessRules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
         // Counted as no time: a look at the clock would be a large part of that time.
         let took = Duration::ZERO;
-        Some(self.counted(RequestFacts::by(request), label, took, answer))
+        Some(self.count_answer(RequestFacts::of_request(request), label, took, answer))
     }
 
     /// Answers one request that has no answer at hand.
     pub async fn answer(
         &self,
         request: Request<Incoming>,
-        rules: &Arc<Rules>,
-        ending: &Ending,
+        rules: &Arc<AccessRules>,
+        ending: &ConnectionEnd,
     ) -> Answer {
-        let (asked, began) = (RequestFacts::by(&request), Instant::now());
-        let found = self.find(request.uri().path());
+        let (asked, began) = (RequestFacts::of_request(&request), Instant::now());
+        let found = self.find_endpoint(request.uri().path());
         let label = match &found {
             None => NO_ENDPOINT,
             Some((found, _)) if found.is_wait(request.uri()) => WAIT,
@@ -177,11 +142,11 @@ impl<S: Send + Sync> Pipeline<S> {
             ending.owe_answer();
         }
         let answer = self.call_handler(request, found, rules, ending).await;
-        self.counted(asked, label, began.elapsed(), answer)
+        self.count_answer(asked, label, began.elapsed(), answer)
     }
 
     /// Counts an answer, and takes the body from an answer to HEAD.
-    fn counted(
+    fn count_answer(
         &self,
         asked: RequestFacts,
         label: &'static str,
@@ -208,6 +173,10 @@ impl<S: Send + Sync> Pipeline<S> {
         answer
     }
 
+    fn find_endpoint(&self, path: &str) -> FoundEndpoint<S> {
+        find(self.table.endpoints, &self.prefix, path)
+    }
+
     /// Counts a request whose handler panicked, and answers with 500.
     pub fn failed(&self) -> Answer {
         let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
@@ -215,18 +184,13 @@ impl<S: Send + Sync> Pipeline<S> {
         failed()
     }
 
-    /// Returns the endpoint of a path.
-    pub fn find(&self, path: &str) -> FoundEndpoint<S> {
-        find(self.table.endpoints, &self.prefix, path)
-    }
-
     /// Answers a request, and drains the rest of the body.
     async fn call_handler(
         &self,
         mut request: Request<Incoming>,
         found: FoundEndpoint<S>,
-        rules: &Arc<Rules>,
-        ending: &Ending,
+        rules: &Arc<AccessRules>,
+        ending: &ConnectionEnd,
     ) -> Answer {
         // Asked first: a handler takes the headers from the request.
         let waits = waits_to_send(&request);
@@ -263,50 +227,15 @@ impl<S: Send + Sync> Pipeline<S> {
         &self,
         request: &mut Request<Incoming>,
         found: FoundEndpoint<S>,
-        rules: &Arc<Rules>,
-        ending: &Ending,
+        rules: &Arc<AccessRules>,
+        ending: &ConnectionEnd,
     ) -> Result<Answer, Problem> {
         // One set of rules decides the rights, even if SIGHUP brings others meanwhile.
         let access = &*rules.now();
-        if let Err(problem) = check_request(request) {
-            let mut answer = problem_answer(&problem);
-            // The end of this request is unknown, so the next bytes may still belong to that
-            // request.
-            let close = HeaderValue::from_static("close");
-            answer.headers_mut().insert(CONNECTION, close);
-            return Ok(answer);
-        }
-        if self.is_misled(request, rules) {
-            return Err(Problem::misdirected());
-        }
-        if request.method() == Method::OPTIONS && request.uri().path() == "*" {
-            // `*` asks about the server as a whole (RFC 9110, 9.3.7).
-            return Ok(options("GET, HEAD, POST, PUT, DELETE"));
-        }
-        let (endpoint, params) = found.ok_or_else(|| nothing_at(request.uri().path()))?;
-        let Some(verb) = endpoint.verb(request.method()) else {
-            let allow = endpoint.allow();
-            if request.method() == Method::OPTIONS {
-                return Ok(options(&allow));
-            }
-            let mut answer = problem_answer(&Problem::method(&allow));
-            // `Allow` is required in a 405 (RFC 9110, 15.5.6; rule H-14).
-            let allow = HeaderValue::from_str(&allow).expect("methods are plain text");
-            answer.headers_mut().insert(ALLOW, allow);
-            return Ok(answer);
+        let (endpoint, verb, params) = match self.gate.admit(request, found, access)? {
+            Admission::Handled(endpoint, verb, params) => (endpoint, verb, params),
+            Admission::Answered(answer) => return Ok(answer),
         };
-        if is_reading(request) && (self.table.takes_cookie)(endpoint.path) {
-            self.cookie.sign_in(request.headers_mut());
-        }
-        // Rights come before the body: a request without rights takes no memory for a body.
-        let entitled = match verb.needs {
-            Needs::Nothing | Needs::Sight => Ok(()),
-            Needs::KnownCaller => access.knows_caller(request.headers()),
-            Needs::Right(right) => access.check(request.headers(), right, params.feed()),
-        };
-        if let Err(denied) = entitled {
-            return Ok(denied_answer(denied));
-        }
         // Taken out, because the handler borrows the body of the request mutably.
         let (uri, headers) = (request.uri().clone(), std::mem::take(request.headers_mut()));
         let exchange = Exchange {
@@ -321,107 +250,42 @@ impl<S: Send + Sync> Pipeline<S> {
                 rooms: &self.bodies,
                 ending,
             },
-            ready: &self.ready,
+            ready: &self.sender.ready,
             ending,
         };
         match (verb.handle)(&self.site, exchange).await? {
             Outcome::Answer(answer) => Ok(answer),
             Outcome::Shown(shown) => {
                 let url = endpoint.named(&uri);
-                self.send(url, endpoint.label, (&headers, access), *shown)
+                self.sender
+                    .send_resource(url, endpoint.label, (&headers, access), *shown)
                     .await
             }
             Outcome::Waited(shown) => {
                 let url = endpoint.named(&uri);
-                // `send` keeps the plain answer ready for other readers that wait for this change.
+                // `send_resource` keeps the plain answer ready for other readers that wait for this change.
                 // Only this copy says `no-store`.
-                let answer = self.send(url, endpoint.label, (&headers, access), *shown);
+                let answer =
+                    self.sender
+                        .send_resource(url, endpoint.label, (&headers, access), *shown);
                 answer.await.map(for_once)
             }
         }
-    }
-
-    /// Answers with a representation of a resource, and keeps the answer for `url`.
-    async fn send(
-        &self,
-        url: Option<&str>,
-        label: &'static str,
-        (headers, access): (&hyper::HeaderMap, &Access),
-        shown: Shown,
-    ) -> Result<Answer, Problem> {
-        let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
-        let Shown {
-            resource,
-            visibility,
-            policy,
-            headers: mut more,
-            over,
-            depends_on_reader,
-        } = shown;
-        more.extend(for_sites(visibility));
-        let now = self.clock.now();
-        let mut reply = Reply::new(&resource, coding, policy, more, now, over);
-        if depends_on_reader {
-            reply.vary_by_reader();
-        }
-        // Decided before the body is read: a 304 needs none.
-        let verdict = reply.verdict(headers);
-        let body = match verdict {
-            Verdict::Send => {
-                let content = content_of(&resource, coding).await?;
-                if let Some(digest) = &content.digest {
-                    let name = HeaderName::from_static("repr-digest");
-                    reply.sent.insert(name, repr_digest(digest));
-                }
-                Some(content.bytes)
-            }
-            Verdict::NotModified | Verdict::Failed => None,
-        };
-        let answer = answer_to(verdict, &reply, body.as_ref())?;
-        // A ready answer is given without a look at the token.
-        let audience = if depends_on_reader {
-            access.audience(headers)
-        } else {
-            (visibility == Visibility::Public).then_some(Audience::Strangers)
-        };
-        if let (Some(audience), Some(url)) = (audience, url) {
-            let ready = Ready {
-                resource,
-                label,
-                reply,
-                body,
-                copy: OnceLock::new(),
-                made: now,
-                depends_on_reader,
-            };
-            self.ready.keep(url, coding, audience, ready);
-        }
-        Ok(answer)
-    }
-
-    /// Returns whether a request may come from a page of another site, by DNS rebinding. Without
-    /// tokens, such a page could do everything.
-    fn is_misled(&self, request: &Request<Incoming>, rules: &Rules) -> bool {
-        !self.hosts.have(request) && !rules.now().has_tokens()
     }
 
     /// Returns the answer to a read and the label, if a ready answer is still right.
     fn ready_answer(
         &self,
         request: &Request<Incoming>,
-        rules: &Rules,
+        rules: &AccessRules,
     ) -> Option<(&'static str, Answer)> {
-        // The checks of `decide_ready`, which a ready answer does not reach.
-        let is_sound = || {
-            is_reading(request) && check_request(request).is_ok() && !self.is_misled(request, rules)
-        };
-        if !is_plain_read(request, self.usual_host.as_ref()) && !is_sound() {
+        if !self.gate.lets_read(request, || rules.now()) {
             return None;
         }
         let uri = request.uri();
         let mut url = uri.path();
         if uri.query().is_some() {
-            let endpoint = self.find(url)?.0;
+            let endpoint = self.find_endpoint(url)?.0;
             if endpoint.is_wait(uri) {
                 return None;
             }
@@ -430,37 +294,22 @@ impl<S: Send + Sync> Pipeline<S> {
             url = endpoint.named(uri)?;
         }
         let headers = request.headers();
-        self.ready
+        self.sender
+            .ready
             .answer(url, headers, || rules.now().audience(headers))
     }
 }
 
-/// Returns the endpoint of a path in a table, with the parameters in the path.
-pub fn find<S>(
-    endpoints: &'static [&'static [Endpoint<S>]],
-    prefix: &str,
-    path: &str,
-) -> FoundEndpoint<S> {
-    let find = |path: &str| {
-        let all = endpoints.iter().copied().flatten();
-        all.into_iter()
-            .find_map(|endpoint| Some((endpoint, endpoint.params(path)?)))
-    };
-    let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
-    // The path without the prefix comes first, because the prefix may look like a route.
-    below.and_then(find).or_else(|| find(path))
-}
-
 /// Pipeline as a listener has it: endpoints under the access rules of the listener.
 #[derive(Debug)]
-pub struct Gated<S: 'static> {
+pub struct ListenerPipeline<S: 'static> {
     /// Pipeline that answers, shared with other listeners.
     pub pipeline: Arc<Pipeline<S>>,
     /// Rules of the listener, which others may replace at any time.
-    pub rules: Arc<Rules>,
+    pub rules: Arc<AccessRules>,
 }
 
-impl<S> Clone for Gated<S> {
+impl<S> Clone for ListenerPipeline<S> {
     fn clone(&self) -> Self {
         Self {
             pipeline: Arc::clone(&self.pipeline),
@@ -469,12 +318,12 @@ impl<S> Clone for Gated<S> {
     }
 }
 
-impl<S: Send + Sync> super::Answers for Gated<S> {
+impl<S: Send + Sync> super::Answers for ListenerPipeline<S> {
     fn at_hand(&self, request: &Request<Incoming>) -> Option<Answer> {
         self.pipeline.at_hand(request, &self.rules)
     }
 
-    async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, ending: &ConnectionEnd) -> Answer {
         self.pipeline.answer(request, &self.rules, ending).await
     }
 
@@ -484,73 +333,5 @@ impl<S: Send + Sync> super::Answers for Gated<S> {
 
     fn failed(&self) -> Answer {
         self.pipeline.failed()
-    }
-}
-
-/// Returns the bytes of a resource. Bytes that are not in memory are read on another thread.
-async fn content_of(
-    resource: &Resource,
-    coding: simplefeed_resource::Coding,
-) -> Result<Content, Problem> {
-    if let Some(content) = resource.source().at_once(coding) {
-        return Ok(content);
-    }
-    let source = Arc::clone(resource.source());
-    off_thread(move || source.read(coding)).await
-}
-
-/// Returns the 404 of a path without an endpoint, which explains an illegal name of a feed.
-pub fn nothing_at(path: &str) -> Problem {
-    let feed = path
-        .split("/feeds/")
-        .nth(1)
-        .and_then(|rest| rest.split('/').next());
-    match feed.filter(|feed| FeedName::parse(feed).is_none()) {
-        Some(feed) => Problem::not_found(format!(
-            "there is nothing at {path}: {feed:?} is no name of a feed, which begins with a lower-case letter or a \
-             digit and has letters, digits, '.', '_' and '-', {FEED_NAME_BYTES_MAX} at most"
-        )),
-        None => Problem::not_found(format!("there is nothing at {path}")),
-    }
-}
-
-/// Returns whether the answer to a read would be a 304.
-pub fn is_known(shown: &Shown, headers: &hyper::HeaderMap, now: Timestamp) -> bool {
-    let Some(coding) = negotiate(headers) else {
-        return false;
-    };
-    let policy = shown.policy.clone();
-    // Further header fields decide no condition.
-    let reply = Reply::new(&shown.resource, coding, policy, vec![], now, shown.over);
-    reply.verdict(headers) == Verdict::NotModified
-}
-
-/// Runs work that may read from the disk, on a thread that serves no connection.
-///
-/// # Errors
-///
-/// A problem with status 500 or 503 if the disk or the log cannot be read.
-pub async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
-) -> Result<T, Problem> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            // Only the log has the cause, which may name paths of files.
-            if let Some(error) = error.source() {
-                error!(error, "a document cannot be read");
-            }
-            Err(match error {
-                ReadError::NotReady(reason) | ReadError::Momentary { reason, .. } => {
-                    Problem::busy_with(reason)
-                }
-                ReadError::Lasting { reason, .. } => Problem::unavailable(reason),
-                ReadError::Failed(_) => Problem::internal(),
-            })
-        }
-        Err(error) => {
-            error!(%error, "reading a document failed");
-            Err(Problem::internal())
-        }
     }
 }

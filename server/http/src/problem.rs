@@ -10,7 +10,7 @@ use simplefeed_core::{
     refusal::{Refusal, RefusalKind},
 };
 
-use crate::access::Denied;
+use crate::access::Denial;
 
 /// Media types that entries may have, as a list for messages and for `Accept`.
 pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
@@ -282,26 +282,26 @@ impl From<&Refusal> for Problem {
     }
 }
 
-impl From<Denied> for Problem {
-    fn from(denied: Denied) -> Self {
+impl From<Denial> for Problem {
+    fn from(denied: Denial) -> Self {
         let (unauthorized, forbidden) = (StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN);
         let (kind, title, status, detail): (_, _, _, String) = match denied {
-            Denied::NoToken => (
+            Denial::NoToken => (
                 "unauthorized",
                 "unauthorized",
                 unauthorized,
                 "this needs a token: Authorization: Bearer".into(),
             ),
-            Denied::WrongToken => (
+            Denial::WrongToken => (
                 // An expired token counts as unknown.
                 "unauthorized",
                 "unauthorized",
                 unauthorized,
                 "this server knows no such token".into(),
             ),
-            Denied::NotEntitled { detail } => ("forbidden", "forbidden", forbidden, detail),
+            Denial::NotEntitled { detail } => ("forbidden", "forbidden", forbidden, detail),
             // No 401: no token would help at this listener.
-            Denied::NotHere => (
+            Denial::NotHere => (
                 "forbidden",
                 "forbidden",
                 forbidden,

@@ -26,10 +26,10 @@ use tokio::time::{Instant, sleep_until};
 /// serves to find an idle one, and the task checks again before the connection gives way. So no
 /// order of memory matters.
 #[derive(Clone, Debug)]
-pub(super) struct Progress(Arc<Note>);
+pub(super) struct ConnectionProgress(Arc<ProgressNote>);
 
 #[derive(Debug)]
-struct Note {
+struct ProgressNote {
     /// One of the four states below.
     answer: AtomicU8,
     began: Instant,
@@ -61,10 +61,10 @@ const IS_SLOW: u8 = 2;
 /// Value of `head_since` while the connection waits for no head.
 const NEVER: u64 = u64::MAX;
 
-impl Progress {
+impl ConnectionProgress {
     /// Returns the progress of a new connection, which waits for a head.
     pub(super) fn new() -> Self {
-        Self(Arc::new(Note {
+        Self(Arc::new(ProgressNote {
             answer: AtomicU8::new(NOTHING),
             began: Instant::now(),
             head_since: AtomicU64::new(0),
@@ -77,7 +77,7 @@ impl Progress {
     pub(super) fn begin(&self) {
         self.0.head_since.store(NEVER, Ordering::Relaxed);
         self.0.has_bytes.store(false, Ordering::Relaxed);
-        self.set(PERHAPS);
+        self.set_state(PERHAPS);
     }
 
     /// Notes that bytes have come: bytes of a head, if the connection waits for one.
@@ -89,7 +89,7 @@ impl Progress {
 
     /// Notes that the request is complete and asks for no wait.
     pub(super) fn owe(&self) {
-        self.set(ANSWER);
+        self.set_state(ANSWER);
     }
 
     /// Notes that the answer is a stream. Returns a body that notes the end, too.
@@ -97,30 +97,30 @@ impl Progress {
         &self,
         body: UnsyncBoxBody<Bytes, io::Error>,
     ) -> UnsyncBoxBody<Bytes, io::Error> {
-        self.set(NOTHING);
+        self.set_state(NOTHING);
         let progress = self.clone();
         UnsyncBoxBody::new(NotedStream { body, progress })
     }
 
     /// Notes that the answer is complete.
     pub(super) fn write(&self) {
-        self.set(WRITING);
+        self.set_state(WRITING);
     }
 
     /// Notes that everything buffered is written. Behind a complete answer, the connection waits
     /// for a head. Returns whether nothing is owed now.
     pub(super) fn written(&self) -> bool {
         // hyper also flushes within a stream, behind which no head is expected yet.
-        let is_whole = self.get() == WRITING;
+        let is_whole = self.get_state() == WRITING;
         if is_whole {
-            self.set(NOTHING);
+            self.set_state(NOTHING);
             // A time relative to the beginning fits into an atomic number, and an `Instant` does
             // not.
             let micros = self.0.began.elapsed().as_micros();
             let since = u64::try_from(micros).unwrap_or(NEVER);
             self.0.head_since.store(since, Ordering::Relaxed);
         }
-        is_whole || self.get() == NOTHING
+        is_whole || self.get_state() == NOTHING
     }
 
     /// Notes that the connection ends, and waits for no more heads.
@@ -130,12 +130,12 @@ impl Progress {
 
     /// Returns whether a request has come that may turn out to be complete.
     pub(super) fn may_owe(&self) -> bool {
-        self.get() == PERHAPS
+        self.get_state() == PERHAPS
     }
 
     /// Returns whether an answer is being made or written.
     pub(super) fn owes(&self) -> bool {
-        self.get() >= ANSWER
+        self.get_state() >= ANSWER
     }
 
     /// Returns the rank of an idle connection among those that may give way: whether bytes of a
@@ -174,7 +174,7 @@ impl Progress {
     /// Waits until a head is late: more than `idle` behind the beginning of the wait. While no head
     /// is awaited, looks again every `idle`.
     pub(super) async fn head_is_late(&self, idle: Duration) {
-        let Note {
+        let ProgressNote {
             began, head_since, ..
         } = &*self.0;
         loop {
@@ -191,11 +191,11 @@ impl Progress {
         }
     }
 
-    fn set(&self, state: u8) {
+    fn set_state(&self, state: u8) {
         self.0.answer.store(state, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u8 {
+    fn get_state(&self) -> u8 {
         self.0.answer.load(Ordering::Relaxed)
     }
 }
@@ -204,7 +204,7 @@ impl Progress {
 /// would take the end of the last byte for the end of the body.
 struct NotedStream {
     body: UnsyncBoxBody<Bytes, io::Error>,
-    progress: Progress,
+    progress: ConnectionProgress,
 }
 
 impl Body for NotedStream {
@@ -234,7 +234,7 @@ mod tests {
     /// not for the sake of a silence that has ended.
     #[test]
     fn a_head_that_has_begun_gives_way_last() {
-        let (begun, silent) = (Progress::new(), Progress::new());
+        let (begun, silent) = (ConnectionProgress::new(), ConnectionProgress::new());
         begun.received();
         assert!(silent.idle_since().unwrap() < begun.idle_since().unwrap());
         silent.give_way();

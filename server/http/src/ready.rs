@@ -31,7 +31,7 @@ const HEADERS_BYTES: usize = 2 * 1024;
 
 /// Complete answer for one URL in one coding.
 #[derive(Debug)]
-pub struct Ready {
+pub struct ReadyAnswer {
     /// Resource of the answer.
     pub resource: Resource,
     /// Label of the requests in the metrics.
@@ -48,7 +48,7 @@ pub struct Ready {
     pub depends_on_reader: bool,
 }
 
-impl Ready {
+impl ReadyAnswer {
     /// Returns whether a later answer has the same headers as long as the resource is unchanged. An
     /// answer without the date of its resource is not final: a later one has the date.
     fn is_final(&self) -> bool {
@@ -59,7 +59,7 @@ impl Ready {
 /// Key of a ready answer: coding, readers, and path, with the query where the answer depends on the
 /// query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct ReadyKey {
     coding: Coding,
     audience: Audience,
     url: Box<str>,
@@ -73,17 +73,17 @@ struct BorrowedKey<'a> {
     url: &'a str,
 }
 
-impl Equivalent<Key> for BorrowedKey<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
+impl Equivalent<ReadyKey> for BorrowedKey<'_> {
+    fn equivalent(&self, key: &ReadyKey) -> bool {
         self.coding == key.coding && self.audience == key.audience && *self.url == *key.url
     }
 }
 
 #[derive(Clone)]
-struct Weight;
+struct ReadyWeight;
 
-impl Weighter<Key, Arc<Ready>> for Weight {
-    fn weight(&self, key: &Key, ready: &Arc<Ready>) -> u64 {
+impl Weighter<ReadyKey, Arc<ReadyAnswer>> for ReadyWeight {
+    fn weight(&self, key: &ReadyKey, ready: &Arc<ReadyAnswer>) -> u64 {
         let body = ready.body.as_ref().map_or(0, Bytes::len);
         // The resource may hold its bytes in both codings, beside the body that is sent.
         let body = body.max(ready.resource.source().held_bytes());
@@ -93,7 +93,7 @@ impl Weighter<Key, Arc<Ready>> for Weight {
 
 /// The answers that are ready.
 pub struct ReadyAnswers {
-    kept: Cache<Key, Arc<Ready>, Weight>,
+    kept: Cache<ReadyKey, Arc<ReadyAnswer>, ReadyWeight>,
     copies: Arc<KernelCopies>,
     clock: Clock,
 }
@@ -107,7 +107,7 @@ impl std::fmt::Debug for ReadyAnswers {
 impl ReadyAnswers {
     /// Returns room for answers, whose times are those of `clock`.
     pub fn new(clock: Clock) -> Self {
-        let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, Weight);
+        let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, ReadyWeight);
         Self {
             kept,
             copies: Arc::default(),
@@ -154,7 +154,7 @@ impl ReadyAnswers {
         Some((ready.label, answer))
     }
 
-    fn get(&self, url: &str, coding: Coding, audience: Audience) -> Option<Arc<Ready>> {
+    fn get(&self, url: &str, coding: Coding, audience: Audience) -> Option<Arc<ReadyAnswer>> {
         let wanted = BorrowedKey {
             coding,
             audience,
@@ -168,10 +168,10 @@ impl ReadyAnswers {
     }
 
     /// Keeps an answer for an audience. An answer that depends on no reader is kept for strangers.
-    pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: Ready) {
+    pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: ReadyAnswer) {
         // Nothing could tell later whether such a resource is still the one at the URL.
         if ready.resource.may_be_kept() {
-            let key = Key {
+            let key = ReadyKey {
                 coding,
                 audience,
                 url: url.into(),
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::reply::NO_STORE;
-    use simplefeed_process::clock::Reading;
+    use simplefeed_process::clock::ClockReading;
     use simplefeed_resource::Validity;
 
     /// Goal: what is read again has a copy in the kernel, and no longer than it is kept.
@@ -203,7 +203,7 @@ mod tests {
                 let later = std::time::Duration::from_mins(10);
                 Resource::renewed("text/plain", bytes.clone(), later)
             };
-            let ready = Ready {
+            let ready = ReadyAnswer {
                 reply: Reply::new(&resource, Coding::Identity, NO_STORE, vec![], now(), 0),
                 resource,
                 label: "document",
@@ -231,7 +231,7 @@ mod tests {
     static SECOND: AtomicI64 = AtomicI64::new(0);
 
     fn clock() -> Clock {
-        let read = || Reading {
+        let read = || ClockReading {
             wall: now(),
             boot: 0,
         };
@@ -253,7 +253,7 @@ mod tests {
         let (coding, validity) = (Coding::Identity, Validity::Until(later));
         let resource = Resource::of_bytes("text/plain", modified, validity, bytes.clone());
         SECOND.store(7, Ordering::SeqCst);
-        let ready = |over| Ready {
+        let ready = |over| ReadyAnswer {
             resource: resource.clone(),
             label: "document",
             reply: Reply::new(&resource, coding, NO_STORE, vec![], now(), over),
@@ -285,7 +285,7 @@ mod tests {
             let bytes = Bytes::from_static(text.as_bytes());
             let resource = Resource::renewed("text/plain", bytes.clone(), later);
             let coding = Coding::Identity;
-            let ready = Ready {
+            let ready = ReadyAnswer {
                 reply: Reply::new(&resource, coding, NO_STORE, vec![], now(), 0),
                 resource,
                 label: "list",

@@ -99,7 +99,7 @@ impl OwnHosts {
     pub(super) fn usual(&self, public_url: &Url) -> Option<HeaderValue> {
         let host = public_url.authority();
         let host = HeaderValue::from_str(host).ok().filter(is_host)?;
-        self.has(public_url.authority()).then_some(host)
+        self.has_host(public_url.authority()).then_some(host)
     }
 
     /// Returns whether the host that a request names is one of these hosts.
@@ -107,12 +107,12 @@ impl OwnHosts {
         // The host in an absolute target counts, and `Host` does not (RFC 9112, 3.2.2).
         let target = request.uri().authority().map(Authority::as_str);
         let field = || request.headers().get(HOST)?.to_str().ok();
-        target.or_else(field).is_none_or(|host| self.has(host))
+        target.or_else(field).is_none_or(|host| self.has_host(host))
     }
 
     /// Returns whether a host, with its port, is an address, a name without a dot, or the public
     /// one.
-    fn has(&self, host: &str) -> bool {
+    fn has_host(&self, host: &str) -> bool {
         // Browsers send no user. Where there is one, the host stands behind the `@`.
         let host = host.rsplit('@').next().unwrap_or(host);
         let name = match host.rfind(':').filter(|_| !host.ends_with(']')) {
@@ -216,7 +216,7 @@ const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Memory that is reserved for the body of a request; `None` for a small one.
-pub type Room = Option<OwnedSemaphorePermit>;
+pub type BodyRoom = Option<OwnedSemaphorePermit>;
 
 /// Reads a body, and reserves memory as the bytes arrive. An announced length reserves none.
 pub(super) async fn read_body(
@@ -224,7 +224,7 @@ pub(super) async fn read_body(
     bytes_max: usize,
     limits: &Limits,
     rooms: &Arc<Semaphore>,
-) -> Result<(Bytes, Room), Problem> {
+) -> Result<(Bytes, BodyRoom), Problem> {
     let too_large = || Problem::too_large(format!("a body has at most {bytes_max} bytes"));
     let announced = body.size_hint().lower();
     // An announced length that is too large costs no byte of reading.
@@ -234,7 +234,7 @@ pub(super) async fn read_body(
     }
     let mut body = Limited::new(body, bytes_max);
     let mut read = BytesMut::new();
-    let mut room: Room = None;
+    let mut room: BodyRoom = None;
     let mut paid = FREE_BYTES;
     let deadline = Instant::now() + limits.body;
     loop {

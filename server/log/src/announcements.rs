@@ -21,22 +21,22 @@ const RECENT_OUTLINES_MAX: usize = 4_096;
 pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
 
 /// Function that is called with each commit.
-type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
+type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
 
 /// Announcements of one log's commits.
 pub struct Announcements {
     /// Called while the log shows a commit to readers, in the thread that appends.
-    invalidators: RwLock<Vec<Listener>>,
+    invalidators: RwLock<Vec<CommitListener>>,
     /// Called behind that, in the same thread.
-    listeners: RwLock<Vec<Listener>>,
-    recent: Mutex<Recent>,
+    listeners: RwLock<Vec<CommitListener>>,
+    recent: Mutex<RecentOutlines>,
     grown: Condvar,
     /// `None` once no more commits come.
     newest: RwLock<Option<watch::Sender<CommitNumber>>>,
 }
 
 #[derive(Debug, Default)]
-struct Recent {
+struct RecentOutlines {
     outlines: VecDeque<Outline>,
     /// Number of their changes.
     changes: usize,
@@ -51,7 +51,7 @@ struct Recent {
 
 /// Why a thread waits no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coming {
+pub enum WaitEnd {
     /// Readers see the commit.
     Commit,
     /// Somebody has left work for the thread: the number of wake-ups so far.
@@ -78,9 +78,9 @@ impl Announcements {
         Self {
             invalidators: RwLock::default(),
             listeners: RwLock::default(),
-            recent: Mutex::new(Recent {
+            recent: Mutex::new(RecentOutlines {
                 newest,
-                ..Recent::default()
+                ..RecentOutlines::default()
             }),
             grown: Condvar::new(),
             newest: RwLock::new(Some(watch::Sender::new(newest))),
@@ -120,7 +120,7 @@ impl Announcements {
         drop(listeners);
         // Behind the listeners: a thread that is woken must find no stale cache.
         let outline = Outline::of(commit);
-        let mut recent = self.recent();
+        let mut recent = self.lock_recent();
         recent.changes += outline.weight();
         recent.outlines.push_back(outline);
         recent.newest = commit.number;
@@ -138,7 +138,7 @@ impl Announcements {
 
     /// Ends the announcements: threads and tasks that have seen every commit wait no longer.
     pub fn end(&self) {
-        self.recent().has_ended = true;
+        self.lock_recent().has_ended = true;
         self.grown.notify_all();
         // Receivers close once their sender is dropped.
         drop(self.newest.write().take());
@@ -156,24 +156,24 @@ impl Announcements {
     }
 
     /// Waits until commit `number` is announced, or more than `wakes` wake-ups have happened.
-    pub fn comes(&self, number: CommitNumber, wakes: u64) -> Coming {
-        let mut recent = self.recent();
+    pub fn comes(&self, number: CommitNumber, wakes: u64) -> WaitEnd {
+        let mut recent = self.lock_recent();
         self.grown.wait_while(&mut recent, |recent| {
             number > recent.newest && recent.wakes == wakes && !recent.has_ended
         });
         // A commit counts before a wake-up and before the end: threads see every commit.
         if number <= recent.newest {
-            Coming::Commit
+            WaitEnd::Commit
         } else if recent.wakes > wakes {
-            Coming::Woken(recent.wakes)
+            WaitEnd::Woken(recent.wakes)
         } else {
-            Coming::End
+            WaitEnd::End
         }
     }
 
     /// Wakes the threads that wait for a commit: a reader has left work for one of them.
     pub fn wake(&self) {
-        self.recent().wakes += 1;
+        self.lock_recent().wakes += 1;
         self.grown.notify_all();
     }
 
@@ -189,7 +189,7 @@ impl Announcements {
         max: usize,
         log: &dyn Commits,
     ) -> Result<Vec<Outline>, LogError> {
-        let recent = self.recent();
+        let recent = self.lock_recent();
         let oldest = recent.outlines.front().map(|outline| outline.number.0);
         let skipped = oldest.and_then(|oldest| from.0.checked_sub(oldest));
         if let Some(skipped) = skipped.and_then(|skipped| usize::try_from(skipped).ok())
@@ -204,7 +204,7 @@ impl Announcements {
         log.outlines(from, max)
     }
 
-    fn recent(&self) -> MutexGuard<'_, Recent> {
+    fn lock_recent(&self) -> MutexGuard<'_, RecentOutlines> {
         self.recent.lock()
     }
 }
@@ -280,7 +280,7 @@ mod tests {
             thread::spawn(move || {
                 let mut seen = vec![];
                 let mut next = CommitNumber(from);
-                while log.announcements().comes(next, 0) == Coming::Commit {
+                while log.announcements().comes(next, 0) == WaitEnd::Commit {
                     let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
                     for outline in outlines {
                         seen.push(outline.number.0);

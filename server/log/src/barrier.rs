@@ -23,7 +23,7 @@ const FEW_FILES: usize = 4;
 
 /// Steps of the log's work beside the commits, for tests that kill a server in the middle of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LogStep {
     /// The log is opened.
     Opening,
     /// A new file of the journal is begun.
@@ -41,7 +41,7 @@ pub enum Step {
 /// Makes the content of a file durable.
 pub trait Barrier: Send + Sync {
     /// Takes note of the step that begins.
-    fn begins(&self, _step: Step) {}
+    fn begins(&self, _step: LogStep) {}
 
     /// Returns once everything written to the file before would survive a power cut.
     ///

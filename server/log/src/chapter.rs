@@ -14,7 +14,7 @@ use simplefeed_core::feed::{CommitNumber, FeedKey, Position};
 
 use super::{
     LogError, LogHead,
-    journal::{JournalFile, Place, Record},
+    journal::{JournalFile, JournalPlace, JournalRecord},
     record,
 };
 
@@ -30,19 +30,19 @@ pub(super) struct Chapter {
     /// Number of groups of entries.
     groups: usize,
     /// Facts of each commit, in order.
-    commits: Vec<Place>,
+    commits: Vec<JournalPlace>,
     feeds: HashMap<FeedKey, FeedChange>,
     /// Openings, settings and names, by their keys.
-    keyed: BTreeMap<Vec<u8>, Place>,
+    keyed: BTreeMap<Vec<u8>, JournalPlace>,
 }
 
 /// A feed that changed.
 #[derive(Debug)]
 pub(super) struct FeedChange {
     /// Head of the feed, after the last change.
-    pub(super) head: Option<Place>,
+    pub(super) head: Option<JournalPlace>,
     /// Groups of the feed's entries, by the position of the first entry.
-    pub(super) groups: Vec<(Position, Place)>,
+    pub(super) groups: Vec<(Position, JournalPlace)>,
 }
 
 /// Bound on a chapter whose entries are spread over many feeds, in times of the usual size.
@@ -78,8 +78,8 @@ impl Chapter {
 
     /// Returns approximately how many bytes of memory the chapter takes.
     pub(super) fn memory(&self) -> usize {
-        let groups = self.groups * size_of::<(Position, Place)>();
-        let commits = self.commits.len() * size_of::<Place>();
+        let groups = self.groups * size_of::<(Position, JournalPlace)>();
+        let commits = self.commits.len() * size_of::<JournalPlace>();
         // Lists have room for more: lists of groups for a quarter or two, the list of commits for
         // as many again.
         groups
@@ -101,17 +101,17 @@ impl Chapter {
     }
 
     /// Adds the next commit. Returns `None` if the record cannot be read.
-    pub(super) fn add(&mut self, commit: &Record<'_>) -> Option<()> {
+    pub(super) fn add(&mut self, commit: &JournalRecord<'_>) -> Option<()> {
         self.bytes += commit.bytes();
         for item in commit.items() {
             let item = item?;
             let (key, place) = (item.key, item.place);
             match key.first()? {
                 b'c' => self.commits.push(place),
-                b'h' => self.changed(record::feed_of_key(key)?).head = Some(place),
+                b'h' => self.feed_change(record::feed_of_key(key)?).head = Some(place),
                 b'e' => {
                     let (feed, first) = record::entry_of_key(key)?;
-                    let groups = &mut self.changed(feed).groups;
+                    let groups = &mut self.feed_change(feed).groups;
                     if groups.len() == groups.capacity() {
                         // Less than `push` would take, since there is a list for each feed.
                         groups.reserve_exact((groups.len() / 4).max(GROUPS_LEAST));
@@ -125,7 +125,7 @@ impl Chapter {
         Some(())
     }
 
-    fn changed(&mut self, feed: FeedKey) -> &mut FeedChange {
+    fn feed_change(&mut self, feed: FeedKey) -> &mut FeedChange {
         self.feeds.entry(feed).or_insert_with(|| FeedChange {
             head: None,
             groups: vec![],
@@ -133,23 +133,26 @@ impl Chapter {
     }
 
     /// Returns the place of a commit's facts.
-    pub(super) fn facts(&self, number: CommitNumber) -> Option<Place> {
+    pub(super) fn facts(&self, number: CommitNumber) -> Option<JournalPlace> {
         let index = number.0.checked_sub(self.file.first.0)?;
         self.commits.get(usize::try_from(index).ok()?).copied()
     }
 
     /// Returns the place of the head of a feed that changed.
-    pub(super) fn head(&self, feed: FeedKey) -> Option<Place> {
+    pub(super) fn head(&self, feed: FeedKey) -> Option<JournalPlace> {
         self.feeds.get(&feed)?.head
     }
 
     /// Returns the place of the value of a key that is no key of a head, of entries or of facts.
-    pub(super) fn keyed(&self, key: &[u8]) -> Option<Place> {
+    pub(super) fn keyed(&self, key: &[u8]) -> Option<JournalPlace> {
         self.keyed.get(key).copied()
     }
 
     /// Returns keys and places, from a key on.
-    pub(super) fn keyed_from(&self, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Place)> {
+    pub(super) fn keyed_from(
+        &self,
+        from: &[u8],
+    ) -> impl Iterator<Item = (&Vec<u8>, &JournalPlace)> {
         self.keyed.range(from.to_vec()..)
     }
 
@@ -161,7 +164,11 @@ impl Chapter {
     }
 
     /// Returns the groups that may have entries at the given positions.
-    pub(super) fn groups(&self, feed: FeedKey, range: &Range<Position>) -> &[(Position, Place)] {
+    pub(super) fn groups(
+        &self,
+        feed: FeedKey,
+        range: &Range<Position>,
+    ) -> &[(Position, JournalPlace)] {
         let Some(FeedChange { groups, .. }) = self.feeds.get(&feed) else {
             return &[];
         };
@@ -172,7 +179,7 @@ impl Chapter {
     }
 
     /// Returns the value at a place.
-    pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+    pub(super) fn value(&self, place: JournalPlace) -> Result<Bytes, LogError> {
         self.file.value(place)
     }
 
@@ -189,7 +196,7 @@ impl Chapter {
     }
 
     /// Returns the places of the facts of all commits, in order.
-    pub(super) fn all_facts(&self) -> impl Iterator<Item = (CommitNumber, Place)> + '_ {
+    pub(super) fn all_facts(&self) -> impl Iterator<Item = (CommitNumber, JournalPlace)> + '_ {
         (self.file.first.0..)
             .map(CommitNumber)
             .zip(self.commits.iter().copied())

@@ -21,9 +21,9 @@ pub fn unseal(record: &[u8]) -> Option<&[u8]> {
 
 /// A record being written.
 #[derive(Debug, Default)]
-pub struct Writer(pub Vec<u8>);
+pub struct RecordWriter(pub Vec<u8>);
 
-impl Writer {
+impl RecordWriter {
     /// Writes bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);

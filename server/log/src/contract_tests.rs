@@ -22,12 +22,12 @@ use crate::Append as _;
 
 use super::fixtures::{entry, script, settings};
 use super::{
-    Commits as _, Ids as _, LogError, Room as _, Series as _, WritableLog,
-    barrier::{Barrier, DiskBarrier, Step},
+    Commits as _, Ids as _, LogError, LogRoom as _, Series as _, WritableLog,
+    barrier::{Barrier, DiskBarrier, LogStep},
     folder::copy_folder,
     memory::MemoryLog,
     opening::{Disk, OpenedLog, SledStore, open, open_with},
-    store::Store as _,
+    store::LogStore as _,
 };
 
 /// Everything that can be looked up, as text.
@@ -323,8 +323,8 @@ impl Barrier for Panicking {
         self.0.sync(file)
     }
 
-    fn begins(&self, step: Step) {
-        assert!(step != Step::Reopening, "injected");
+    fn begins(&self, step: LogStep) {
+        assert!(step != LogStep::Reopening, "injected");
     }
 }
 

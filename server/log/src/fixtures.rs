@@ -11,9 +11,9 @@ use simplefeed_core::{
         CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedKey, FeedName, FeedPattern,
         Position, Revision,
     },
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     history::HistoryHash,
-    settings::{Choices, Defaults, Own, Settings, TimelineKind},
+    settings::{Choices, Defaults, OwnEntries, Settings, TimelineKind},
     timestamp::Timestamp,
 };
 use uuid::Uuid;
@@ -69,7 +69,7 @@ fn create_timeline(feed: u128) -> Vec<Change> {
     for change in &mut changes {
         if let Change::Settings { settings, .. } = change {
             let owner = FeedName::parse("feed1");
-            settings.timeline = Some(TimelineKind::new(owner, Own::Include));
+            settings.timeline = Some(TimelineKind::new(owner, OwnEntries::Include));
         }
     }
     changes
@@ -77,13 +77,13 @@ fn create_timeline(feed: u128) -> Vec<Change> {
 
 /// A timeline follows so many feeds, and a pattern.
 fn following(feed: u128, count: u128) -> Change {
-    let feeds = (1..=count).map(|feed| Item::Feed(FeedKey(Uuid::from_u128(feed))));
+    let feeds = (1..=count).map(|feed| FollowItem::Feed(FeedKey(Uuid::from_u128(feed))));
     let pattern = FeedPattern::parse("feed*").unwrap();
     Change::Following {
         feed: settings(feed).id.key(),
         change: Arc::new(FollowChange {
-            follow: feeds.chain([Item::Pattern(pattern)]).collect(),
-            unfollow: vec![Item::Feed(settings(2).id.key())],
+            follow: feeds.chain([FollowItem::Pattern(pattern)]).collect(),
+            unfollow: vec![FollowItem::Feed(settings(2).id.key())],
             backfill: 1_000,
         }),
     }

@@ -32,7 +32,7 @@ use super::{
     LogError,
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
-    held::{HeldFolder, Identity, visible_path},
+    held::{FileIdentity, HeldFolder, visible_path},
     moment::MomentNote,
     record::STORAGE_VERSION,
 };
@@ -233,7 +233,7 @@ impl DataFolder {
         // that name.
         let is_there = lock
             .metadata()
-            .is_ok_and(|lock| Identity::of(&lock).is_at(&path));
+            .is_ok_and(|lock| FileIdentity::of(&lock).is_at(&path));
         if is_there {
             return Ok(());
         }
@@ -258,7 +258,7 @@ impl DataFolder {
 
     /// Locks the folder, and creates a missing one.
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
-        make(folder).map_err(failed("create", folder))?;
+        make_folder(folder).map_err(failed("create", folder))?;
         let held = HeldFolder::open(folder).map_err(failed("open", folder))?;
         let path = held.path().join("lock");
         let locked = || {
@@ -409,7 +409,7 @@ fn take_lock(path: &Path) -> Result<File, TryLockError> {
 }
 
 /// Makes a data folder, durably, unless there is one.
-fn make(folder: &Path) -> io::Result<()> {
+fn make_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         // A killed start may have made the folder without a sync of the name.
         return sync_if_ours(parent_of(folder));

@@ -21,24 +21,24 @@ const HANDLES: &str = "/proc/self/fd";
 
 /// An open folder. Clones share the handle, which stays open as long as a clone exists.
 #[derive(Clone, Debug)]
-pub struct HeldFolder(Arc<Held>);
+pub struct HeldFolder(Arc<NamedHandle>);
 
 #[derive(Debug)]
-struct Held {
+struct NamedHandle {
     name: PathBuf,
     path: PathBuf,
     handle: File,
-    identity: Identity,
+    identity: FileIdentity,
 }
 
 /// Device and inode: the identity of a file on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(super) fn of(file: &Metadata) -> Self {
         Self {
             device: file.dev(),
@@ -57,7 +57,7 @@ impl Identity {
 /// # Errors
 ///
 /// Returns why the path leads to no file.
-pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
+pub(super) fn look(path: &Path) -> io::Result<(FileIdentity, u64)> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
@@ -65,11 +65,11 @@ pub(super) fn look(path: &Path) -> io::Result<(Identity, u64)> {
         if let Some(found) = look_without_times(CWD, path, AtFlags::empty(), wanted)? {
             let device = makedev(found.stx_dev_major, found.stx_dev_minor);
             let inode = found.stx_ino;
-            return Ok((Identity { device, inode }, found.stx_size));
+            return Ok((FileIdentity { device, inode }, found.stx_size));
         }
     }
     let found = fs::metadata(path)?;
-    Ok((Identity::of(&found), found.len()))
+    Ok((FileIdentity::of(&found), found.len()))
 }
 
 /// Returns how many names an open file has, and the length. No path is resolved, which would take
@@ -114,7 +114,7 @@ fn look_without_times(
 #[derive(Debug)]
 pub(super) struct FoundFile {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
     /// The fewest bytes that the file may have.
     least: u64,
 }
@@ -129,7 +129,7 @@ impl FoundFile {
         let found = fs::metadata(&name)?;
         Ok(Self {
             path: name,
-            identity: Identity::of(&found),
+            identity: FileIdentity::of(&found),
             least: 0,
         })
     }
@@ -177,7 +177,7 @@ impl HeldFolder {
         // A relative name would lead elsewhere once the current folder changes.
         let name = std::path::absolute(name)?;
         let handle = regular::open_folder(&name)?;
-        let identity = Identity::of(&handle.metadata()?);
+        let identity = FileIdentity::of(&handle.metadata()?);
         let path = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
         // Not every system has such names for handles.
         let path = if identity.is_at(&path) {
@@ -185,7 +185,7 @@ impl HeldFolder {
         } else {
             name.clone()
         };
-        Ok(Self(Arc::new(Held {
+        Ok(Self(Arc::new(NamedHandle {
             name,
             path,
             handle,

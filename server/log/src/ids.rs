@@ -39,7 +39,7 @@ use simplefeed_core::{
 use tracing::warn;
 
 use filter::Filter;
-use run::Run;
+use run::IdRun;
 
 use super::durable::create_private_folder;
 
@@ -58,7 +58,7 @@ fn fingerprint_of(feed: FeedKey, id: &EntryId) -> Fingerprint {
 }
 
 /// Returns the first and the second half of a fingerprint.
-fn halves(fingerprint: &Fingerprint) -> (u64, u64) {
+fn fingerprint_halves(fingerprint: &Fingerprint) -> (u64, u64) {
     let whole = u128::from_be_bytes(*fingerprint);
     let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(u64::MAX);
     (half(whole >> 64), half(whole))
@@ -77,7 +77,7 @@ struct IdPlace {
 
 /// The commits whose ids something holds, and the chain hash after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct CommitSpan {
     first: CommitNumber,
     last: CommitNumber,
     chain: ChainHash,
@@ -86,12 +86,12 @@ struct Span {
 /// The ids of some commits, sorted.
 #[derive(Debug)]
 enum Segment {
-    Sealed(Span, Vec<IdPlace>, Filter),
-    Run(Run),
+    Sealed(CommitSpan, Vec<IdPlace>, Filter),
+    Run(IdRun),
 }
 
 impl Segment {
-    fn span(&self) -> Span {
+    fn span(&self) -> CommitSpan {
         match self {
             Self::Sealed(span, ..) => *span,
             Self::Run(run) => run.span,
@@ -142,15 +142,15 @@ pub(super) struct IdIndex {
     fresh_max: usize,
     /// The last commit whose ids are here, and the chain hash after that commit.
     covered: (CommitNumber, ChainHash),
-    merging: Option<Merging>,
+    merging: Option<SegmentMerge>,
     damaged: AtomicBool,
 }
 
 /// Segments on their way into one run.
 #[derive(Debug)]
-struct Merging {
+struct SegmentMerge {
     place: Range<usize>,
-    thread: JoinHandle<io::Result<Run>>,
+    thread: JoinHandle<io::Result<IdRun>>,
 }
 
 impl IdIndex {
@@ -175,7 +175,7 @@ impl IdIndex {
         for item in fs::read_dir(folder)? {
             let path = item?.path();
             let is_run = path.extension().is_some_and(|extension| extension == "run");
-            let run = is_run.then(|| Run::open(&path).ok()).flatten();
+            let run = is_run.then(|| IdRun::open(&path).ok()).flatten();
             match run.filter(|run| chain(run.span.last) == Some(run.span.chain)) {
                 Some(run) => runs.push(run),
                 None => rest.push(path),
@@ -226,7 +226,7 @@ impl IdIndex {
         clippy::disallowed_methods,
         reason = "the next opening removes a run that comes back"
     )]
-    fn remove_damaged(&self, run: &Run, error: &io::Error) {
+    fn remove_damaged(&self, run: &IdRun, error: &io::Error) {
         if is_damage(error) {
             warn!(%error, "some of the index of ids is made again");
             // Another lookup may have removed the file already.
@@ -264,10 +264,10 @@ impl IdIndex {
         let commits = number.0 - self.sealed_up_to().0;
         let commits = usize::try_from(commits).unwrap_or(usize::MAX);
         if self.fresh.len() >= self.fresh_max || commits >= self.fresh_max {
-            self.seal();
+            self.seal_segment();
             // A finished merge is taken first, because there is only one at a time.
             self.take_merged();
-            self.merge();
+            self.begin_merge();
         }
     }
 
@@ -316,8 +316,8 @@ impl IdIndex {
         // There is only one merge at a time.
         self.wait();
         if self.covered.0 > self.sealed_up_to() {
-            self.seal();
-            self.merge();
+            self.seal_segment();
+            self.begin_merge();
             self.wait();
         }
     }
@@ -340,7 +340,7 @@ impl IdIndex {
         last.unwrap_or(CommitNumber(0))
     }
 
-    fn seal(&mut self) {
+    fn seal_segment(&mut self) {
         let fresh = self.fresh.drain();
         let mut ids: Vec<IdPlace> = fresh
             .map(|(fingerprint, at)| IdPlace { fingerprint, at })
@@ -354,7 +354,7 @@ impl IdIndex {
         }
         let (last, chain) = self.covered;
         let first = self.sealed_up_to().next();
-        let span = Span { first, last, chain };
+        let span = CommitSpan { first, last, chain };
         self.segments
             .push(Arc::new(Segment::Sealed(span, ids, filter)));
     }
@@ -365,7 +365,7 @@ impl IdIndex {
         reason = "the next opening removes a run that comes back"
     )]
     fn take_merged(&mut self) {
-        let Some(Merging { place, thread }) =
+        let Some(SegmentMerge { place, thread }) =
             self.merging.take_if(|merging| merging.thread.is_finished())
         else {
             return;
@@ -400,7 +400,7 @@ impl IdIndex {
     }
 
     /// Begins to merge the newest segments, unless others are being merged.
-    fn merge(&mut self) {
+    fn begin_merge(&mut self) {
         if self.merging.is_some() {
             return;
         }
@@ -416,7 +416,7 @@ impl IdIndex {
             .spawn(move || merge_segments(&folder, &inputs));
         match thread {
             // New segments are only added behind, so `place` stays right until the merge ends.
-            Ok(thread) => self.merging = Some(Merging { place, thread }),
+            Ok(thread) => self.merging = Some(SegmentMerge { place, thread }),
             Err(error) => warn!(%error, "ids cannot be merged; they are kept in memory"),
         }
     }
@@ -435,12 +435,12 @@ impl IdIndex {
 }
 
 /// Writes segments, oldest first, as one run. Of an id that occurs twice, the newer place counts.
-fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
+fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<IdRun> {
     let (Some(oldest), Some(newest)) = (segments.first(), segments.last()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let Span { last, chain, .. } = newest.span();
-    let span = Span {
+    let CommitSpan { last, chain, .. } = newest.span();
+    let span = CommitSpan {
         first: oldest.span().first,
         last,
         chain,
@@ -478,7 +478,7 @@ fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
             .filter_map(|source| source.next_if(is_it));
         found.collect::<Vec<_>>().into_iter().next()
     });
-    Run::write(folder, span, ids_max, next)
+    IdRun::write(folder, span, ids_max, next)
 }
 
 #[cfg(test)]

@@ -34,11 +34,11 @@ use tracing::warn;
 
 use super::{
     LogError,
-    barrier::{Barrier, Step, drop_pages, sync_folder},
+    barrier::{Barrier, LogStep, drop_pages, sync_folder},
     durable::{self, create_private_folder},
-    held::{self, Identity, visible_path},
+    held::{self, FileIdentity, visible_path},
 };
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::codec::{Reader, RecordWriter, seal, unseal};
 #[cfg(planted)]
 use crate::planted;
 
@@ -74,13 +74,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A place in a file of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct JournalPlace {
     at: u32,
     length: u32,
 }
 
 #[cfg(test)]
-impl Place {
+impl JournalPlace {
     /// Returns a place whose value is not whole.
     pub(super) fn shortened(self) -> Self {
         let length = self.length - 1;
@@ -92,7 +92,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
-    identity: Identity,
+    identity: FileIdentity,
     path: PathBuf,
     /// Number of the first commit in the file.
     pub(super) first: CommitNumber,
@@ -110,7 +110,7 @@ impl JournalFile {
     /// # Errors
     ///
     /// Returns the failure of the disk, or that the value is damaged.
-    pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+    pub(super) fn value(&self, place: JournalPlace) -> Result<Bytes, LogError> {
         // Noted for the writer: a file with a damaged value takes no more commits, as the next
         // opening would refuse the log.
         let value = self.whole_value(place);
@@ -120,7 +120,7 @@ impl JournalFile {
         value
     }
 
-    fn whole_value(&self, place: Place) -> Result<Bytes, LogError> {
+    fn whole_value(&self, place: JournalPlace) -> Result<Bytes, LogError> {
         // The length needs no bound: the index takes places only from records whose checksum was
         // right.
         let mut value = vec![0; usize::try_from(place.length).unwrap_or(usize::MAX)];
@@ -140,7 +140,7 @@ impl JournalFile {
         self.is_damaged.load(Ordering::Acquire)
     }
 
-    fn damage(&self, at: u64, what: &str) -> LogError {
+    fn damage_at(&self, at: u64, what: &str) -> LogError {
         let path = visible_path(&self.path);
         LogError::damaged(format!("{} {what} at {at}", path.display()))
     }
@@ -153,14 +153,14 @@ impl JournalFile {
     /// error of `take`.
     pub(super) fn scan(
         &self,
-        mut take: impl FnMut(&Record<'_>) -> Result<(), LogError>,
+        mut take: impl FnMut(&JournalRecord<'_>) -> Result<(), LogError>,
     ) -> Result<u64, LogError> {
-        let length = self.length()?;
+        let length = self.file_length()?;
         let (mut at, mut number) = (HEAD_BYTES, self.first);
-        let mut piece = Piece::default();
+        let mut piece = ReadAhead::default();
         // A record of an earlier use of the file is whole, too. Only its number, which is smaller,
         // tells that the new records have ended.
-        while let Some(record) = self.record(at, length, &mut piece)?
+        while let Some(record) = self.record_at(at, length, &mut piece)?
             && record.number == number
         {
             take(&record)?;
@@ -177,11 +177,11 @@ impl JournalFile {
     ///
     /// Returns that there is a later commit, hence that an acknowledged commit is damaged.
     pub(super) fn check_end(&self, end: u64, next: CommitNumber) -> Result<(), LogError> {
-        let length = self.length()?;
-        let (mut at, mut piece) = (end, Piece::default());
+        let length = self.file_length()?;
+        let (mut at, mut piece) = (end, ReadAhead::default());
         // A file grows before a record is written, so no record reaches over the end of the file.
-        let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
-        let head = head.and_then(RecordHead::decode);
+        let head = self.bytes_at(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
+        let head = head.and_then(RecordHead::decode_head);
         // A power cut may have kept one of two sectors. The length is then a remnant of an earlier
         // use of the file, and proves nothing.
         let is_whole = at / SECTOR_BYTES == (at + NUMBERED_BYTES - 1) / SECTOR_BYTES;
@@ -191,32 +191,34 @@ impl JournalFile {
         };
         let [least, _] = AHEAD_BYTES;
         if head.is_some_and(|head| is_cut(&head)) {
-            return Err(self.damage(end, "is cut short"));
+            return Err(self.damage_at(end, "is cut short"));
         }
         #[cfg(planted)]
         if planted::is("torn-is-damage") {
-            let rest = self.bytes(at, 8, length, &mut piece)?;
+            let rest = self.bytes_at(at, 8, length, &mut piece)?;
             if rest.is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
-                return Err(self.damage(end, "is torn"));
+                return Err(self.damage_at(end, "is torn"));
             }
         }
         if !length.is_multiple_of(least) {
-            return Err(self.damage(length, "was cut or extended, for no file of a journal ends"));
+            return Err(
+                self.damage_at(length, "was cut or extended, for no file of a journal ends")
+            );
         }
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
         while at < length {
             // Records of an earlier use of the file have smaller numbers.
             let number = self.likely_record(at, length, &mut piece)?;
             let is_later = number.is_some_and(|number| number > next);
-            if is_later && self.record(at, length, &mut piece)?.is_some() {
-                return Err(self.damage(end, "is damaged"));
+            if is_later && self.record_at(at, length, &mut piece)?.is_some() {
+                return Err(self.damage_at(end, "is damaged"));
             }
             at += step;
         }
         Ok(())
     }
 
-    fn length(&self) -> Result<u64, LogError> {
+    fn file_length(&self) -> Result<u64, LogError> {
         let file = self.file.metadata();
         Ok(file.map_err(LogError::io("measure", &self.path))?.len())
     }
@@ -227,9 +229,9 @@ impl JournalFile {
         &self,
         at: u64,
         length: u64,
-        piece: &mut Piece,
+        piece: &mut ReadAhead,
     ) -> Result<Option<CommitNumber>, LogError> {
-        let Some(seen) = self.bytes(at, LIKELY_BYTES, length, piece)? else {
+        let Some(seen) = self.bytes_at(at, LIKELY_BYTES, length, piece)? else {
             return Ok(None);
         };
         // The first item of each record has the commit's number in its key.
@@ -237,7 +239,7 @@ impl JournalFile {
         let Some(found) = item.strip_prefix(&[COMMIT_KEY_BYTES, b'c']) else {
             return Ok(None);
         };
-        let number = RecordHead::decode(head).map(|head| head.number);
+        let number = RecordHead::decode_head(head).map(|head| head.number);
         // An entry's text has no bytes 0, so the text cannot counterfeit a number that is near.
         let begins = |number: &CommitNumber| {
             number.0.abs_diff(self.first.0) < NUMBERS_APART && *found == number.0.to_be_bytes()
@@ -246,20 +248,20 @@ impl JournalFile {
     }
 
     /// Returns the record at an offset, if the record is whole.
-    fn record<'p>(
+    fn record_at<'p>(
         &self,
         at: u64,
         length: u64,
-        piece: &'p mut Piece,
-    ) -> Result<Option<Record<'p>>, LogError> {
-        let Some(head) = self.bytes(at, RECORD_HEAD_LENGTH, length, piece)? else {
+        piece: &'p mut ReadAhead,
+    ) -> Result<Option<JournalRecord<'p>>, LogError> {
+        let Some(head) = self.bytes_at(at, RECORD_HEAD_LENGTH, length, piece)? else {
             return Ok(None);
         };
-        let Some(head) = RecordHead::decode(head) else {
+        let Some(head) = RecordHead::decode_head(head) else {
             return Ok(None);
         };
         let bytes = RECORD_HEAD_LENGTH + u64::from(head.length);
-        let Some(record) = self.bytes(at, bytes, length, piece)? else {
+        let Some(record) = self.bytes_at(at, bytes, length, piece)? else {
             return Ok(None);
         };
         let (_, checked) = record.split_at(8);
@@ -269,7 +271,7 @@ impl JournalFile {
         }
         let number = head.number;
         let link = head.link;
-        Ok(Some(Record {
+        Ok(Some(JournalRecord {
             number,
             link,
             at,
@@ -278,12 +280,12 @@ impl JournalFile {
     }
 
     /// Returns bytes of the file, or `None` beyond its end. Reads ahead.
-    fn bytes<'p>(
+    fn bytes_at<'p>(
         &self,
         at: u64,
         count: u64,
         length: u64,
-        piece: &'p mut Piece,
+        piece: &'p mut ReadAhead,
     ) -> Result<Option<&'p [u8]>, LogError> {
         if at.saturating_add(count) > length {
             return Ok(None);
@@ -306,7 +308,7 @@ impl JournalFile {
 
 /// Bytes of a file that were read ahead.
 #[derive(Debug, Default)]
-struct Piece {
+struct ReadAhead {
     at: u64,
     bytes: Vec<u8>,
 }
@@ -319,7 +321,7 @@ struct RecordHead {
 }
 
 impl RecordHead {
-    fn decode(head: &[u8]) -> Option<Self> {
+    fn decode_head(head: &[u8]) -> Option<Self> {
         let mut from = Reader(head);
         let head = Self {
             length: u32::from_be_bytes(from.chunk()?),
@@ -334,7 +336,7 @@ impl RecordHead {
 
 /// A record of a commit in a file.
 #[derive(Debug)]
-pub(super) struct Record<'p> {
+pub(super) struct JournalRecord<'p> {
     /// Number of the commit.
     pub(super) number: CommitNumber,
     link: [u8; 8],
@@ -342,7 +344,7 @@ pub(super) struct Record<'p> {
     items: &'p [u8],
 }
 
-impl<'p> Record<'p> {
+impl<'p> JournalRecord<'p> {
     /// Returns whether the record's commit follows one with this chain hash.
     pub(super) fn follows(&self, chain: &ChainHash) -> bool {
         self.link == link_of(chain)
@@ -356,7 +358,7 @@ impl<'p> Record<'p> {
 
     /// Returns the keys and values, and the place of each value. `None` stands for an unreadable
     /// item.
-    pub(super) fn items(&self) -> impl Iterator<Item = Option<Item<'p>>> + use<'p> {
+    pub(super) fn items(&self) -> impl Iterator<Item = Option<RecordItem<'p>>> + use<'p> {
         let (whole, at) = (self.items, self.at);
         let mut from = Reader(whole);
         std::iter::from_fn(move || {
@@ -366,11 +368,11 @@ impl<'p> Record<'p> {
                 let length = from.length()?;
                 let offset = RECORD_HEAD_BYTES + (whole.len() - from.0.len());
                 let value = from.bytes(length)?;
-                let place = Place {
+                let place = JournalPlace {
                     at: u32::try_from(at + u64::try_from(offset).ok()?).ok()?,
                     length: u32::try_from(length).ok()?,
                 };
-                Some(Item { key, value, place })
+                Some(RecordItem { key, value, place })
             })
         })
     }
@@ -378,11 +380,11 @@ impl<'p> Record<'p> {
 
 /// A key and its value in a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item<'p> {
+pub(super) struct RecordItem<'p> {
     pub(super) key: &'p [u8],
     /// The value and the checksum behind it.
     pub(super) value: &'p [u8],
-    pub(super) place: Place,
+    pub(super) place: JournalPlace,
 }
 
 fn link_of(chain: &ChainHash) -> [u8; 8] {
@@ -397,7 +399,7 @@ fn encode_record(
     items: &[(Vec<u8>, Vec<u8>)],
 ) -> Vec<u8> {
     let bytes = items.iter().map(|(key, value)| key.len() + value.len() + 6);
-    let mut out = Writer(Vec::with_capacity(
+    let mut out = RecordWriter(Vec::with_capacity(
         RECORD_HEAD_BYTES + bytes.sum::<usize>() + 8,
     ));
     // Room for the length and the checksum, which are known only behind the items.
@@ -410,7 +412,7 @@ fn encode_record(
         out.length(value.len());
         out.bytes(value);
     }
-    let Writer(mut record) = out;
+    let RecordWriter(mut record) = out;
     let length = u32::try_from(record.len() - RECORD_HEAD_BYTES).expect("a commit is below 4 GiB");
     let checksum = crc32fast::hash(record.split_at(8).1);
     let head = [length.to_be_bytes(), checksum.to_be_bytes()].concat();
@@ -491,7 +493,7 @@ impl Journal {
         file: Arc<JournalFile>,
         end: u64,
     ) -> Result<Self, LogError> {
-        let written = file.length()?;
+        let written = file.file_length()?;
         // The last commit may have been written and not synced by an earlier process. Without this
         // sync, readers would see that commit before it is durable.
         let synced = barrier.sync(&file.file);
@@ -531,10 +533,10 @@ impl Journal {
         number: CommitNumber,
         before: &ChainHash,
         items: &[(Vec<u8>, Vec<u8>)],
-        seen: impl FnOnce(&Record<'_>) -> Result<(), LogError>,
+        seen: impl FnOnce(&JournalRecord<'_>) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         let bytes = encode_record(number, before, items);
-        let record = Record {
+        let record = JournalRecord {
             number,
             link: link_of(before),
             at: self.end,
@@ -654,7 +656,7 @@ impl Journal {
         before: ChainHash,
     ) -> Result<(), LogError> {
         self.check_place()?;
-        self.barrier.begins(Step::Rotating);
+        self.barrier.begins(LogStep::Rotating);
         // The file never grows again. From now on, another length is a sign of damage (`is_in`).
         self.file.length.store(self.written, Ordering::Release);
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
@@ -730,7 +732,7 @@ fn create_file(
     // A failure is no reason to stop: a reader may still hold the lock of the file under the former
     // name.
     let _locked = file.try_lock();
-    let mut head = Writer(MAGIC.to_vec());
+    let mut head = RecordWriter(MAGIC.to_vec());
     head.long(first.0);
     head.bytes(&before.0.0);
     let mut head = seal(head.0);
@@ -752,22 +754,7 @@ fn create_file(
     synced.map_err(LogError::io("sync", &spare))?;
     // The name is durable before the first record. A power cut would else take the file away, and
     // acknowledged commits with it.
-    #[cfg(planted)]
-    if planted::is("name-unsynced") {
-        let renamed = fs::rename(&spare, &path);
-        renamed.map_err(LogError::io("rename", &spare))?;
-        let file = JournalFile {
-            identity: identity_of(&file, &path)?,
-            length: AtomicU64::new(length),
-            is_damaged: AtomicBool::default(),
-            file,
-            path,
-            first,
-            before,
-        };
-        return Ok((file, length));
-    }
-    durable::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
+    rename_spare(&spare, &path).map_err(LogError::io("rename", &spare))?;
     let file = JournalFile {
         identity: identity_of(&file, &path)?,
         length: AtomicU64::new(length),
@@ -780,9 +767,17 @@ fn create_file(
     Ok((file, length))
 }
 
-fn identity_of(file: &File, path: &Path) -> Result<Identity, LogError> {
+fn rename_spare(spare: &Path, path: &Path) -> io::Result<()> {
+    #[cfg(planted)]
+    if planted::is("name-unsynced") {
+        return fs::rename(spare, path);
+    }
+    durable::rename(spare, path)
+}
+
+fn identity_of(file: &File, path: &Path) -> Result<FileIdentity, LogError> {
     let found = file.metadata().map_err(LogError::io("measure", path))?;
-    Ok(Identity::of(&found))
+    Ok(FileIdentity::of(&found))
 }
 
 fn length_of(file: &File, path: &Path) -> Result<u64, LogError> {
@@ -864,7 +859,7 @@ pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
             continue;
         };
         files.push(JournalFile {
-            identity: Identity::of(&found),
+            identity: FileIdentity::of(&found),
             length: AtomicU64::new(found.len()),
             is_damaged: AtomicBool::default(),
             file,
@@ -882,14 +877,14 @@ pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
 impl JournalFile {
     /// Hands over every record whose checksum is right, except records of an earlier use of the
     /// file.
-    pub(super) fn scan_remains(&self, mut take: impl FnMut(&Record<'_>)) {
-        let length = self.length().unwrap_or(0);
-        let (mut at, mut piece) = (HEAD_BYTES, Piece::default());
+    pub(super) fn scan_remains(&self, mut take: impl FnMut(&JournalRecord<'_>)) {
+        let length = self.file_length().unwrap_or(0);
+        let (mut at, mut piece) = (HEAD_BYTES, ReadAhead::default());
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
         while at < length {
             let likely = self.likely_record(at, length, &mut piece);
             let likely = likely.ok().flatten();
-            at += match likely.map(|_| self.record(at, length, &mut piece)) {
+            at += match likely.map(|_| self.record_at(at, length, &mut piece)) {
                 Some(Ok(Some(record))) => {
                     if record.number >= self.first {
                         take(&record);
@@ -931,7 +926,7 @@ impl JournalFile {
     }
 
     /// Cuts the file off behind `most` bytes, since each start reads a file to the end.
-    fn shorten(&self, most: u64) -> io::Result<()> {
+    fn shorten_to(&self, most: u64) -> io::Result<()> {
         let [least, _] = AHEAD_BYTES;
         let most = most.max(least).checked_next_multiple_of(least);
         match most {
@@ -962,7 +957,7 @@ impl JournalFile {
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
             Some(settled) => settled
-                .shorten(most)
+                .shorten_to(most)
                 .and_then(|()| fs::rename(&path, &spare)),
             None => fs::remove_file(&path),
         };

@@ -32,7 +32,7 @@ use simplefeed_core::{
         Revision,
     },
     history::ChainHash,
-    plan::{FeedHead, Known, Opening},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Defaults, Settings},
     timeline::Place,
     timestamp::Timestamp,
@@ -103,11 +103,23 @@ impl LogHead {
         epoch: Epoch::FIRST,
         feeds: 0,
     };
+
+    /// Asserts that a commit may stand behind this end.
+    fn assert_before(&self, commit: &Commit) {
+        assert!(
+            commit.number == self.number.next(),
+            "commits are appended in order"
+        );
+        assert!(
+            commit.instant > self.last,
+            "a commit is later than the one before it"
+        );
+    }
 }
 
 /// Why a log takes no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum EndReason {
     /// A commit has failed; the log takes none until the next opening.
     Failed,
     /// The data folder is not what the server has opened.
@@ -420,20 +432,20 @@ pub trait Ids: Send + Sync {
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError>;
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError>;
 
     /// Returns the entry that has an id, if any.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<KnownEntry>, LogError> {
         Ok(self.find_all(feed, &[id])?.remove(id))
     }
 }
 
 /// Capacity for more commits.
-pub trait Room: Send + Sync {
+pub trait LogRoom: Send + Sync {
     /// Returns whether the log takes commits: none after a failed one.
     fn is_open(&self) -> bool {
         true
@@ -476,24 +488,24 @@ pub trait Room: Send + Sync {
     ///
     /// # Errors
     ///
-    /// See [`Closed`].
-    fn takes_entries(&self) -> Result<(), Closed> {
+    /// See [`EndReason`].
+    fn takes_entries(&self) -> Result<(), EndReason> {
         // A log that is replaced or displaced is closed as well, so those reasons come first: an
         // operator has other things to do for each.
         if self.replaced_by().is_some() {
-            return Err(Closed::Replaced);
+            return Err(EndReason::Replaced);
         }
         if self.is_displaced() {
-            return Err(Closed::Displaced);
+            return Err(EndReason::Displaced);
         }
         if !self.is_open() {
-            return Err(Closed::Failed);
+            return Err(EndReason::Failed);
         }
         // Zero bytes are enough: a log that refused a commit goes on asking for the room of that
         // commit.
         match self.room_for(0) {
-            Ok(space) if !space.is_enough() => Err(Closed::Full(space)),
-            _ if self.is_lacking() => Err(Closed::Lacking),
+            Ok(space) if !space.is_enough() => Err(EndReason::Full(space)),
+            _ if self.is_lacking() => Err(EndReason::Lacking),
             // If the room cannot be measured, the append itself fails when there is none.
             _ => Ok(()),
         }
@@ -502,9 +514,9 @@ pub trait Room: Send + Sync {
 
 /// An entry log for readers: all but [`Append`]. A function that needs one part asks only for that
 /// part.
-pub trait EntryLog: Commits + Series + Ids + Room {}
+pub trait EntryLog: Commits + Series + Ids + LogRoom {}
 
-impl<L: Commits + Series + Ids + Room + ?Sized> EntryLog for L {}
+impl<L: Commits + Series + Ids + LogRoom + ?Sized> EntryLog for L {}
 
 /// An entry log with [`Append`], for the writer and for upkeep.
 pub trait WritableLog: EntryLog + Append {}

@@ -16,19 +16,19 @@ use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
-    plan::{FeedHead, Known, Opening},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Defaults, Settings},
 };
 use tracing::error;
 
 use super::{
-    Append, Commits, FeedHeads, Ids, LogError, LogHead, Room, Series, Space,
+    Append, Commits, FeedHeads, Ids, LogError, LogHead, LogRoom, Series, Space,
     announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
     held::visible_path,
-    journal::{JournalFile, Place},
+    journal::{JournalFile, JournalPlace},
     record::{self, CommitFacts},
-    settled::Settled,
+    settled::SettledPart,
     sled_log::SledLog,
     space,
     tail::FeedRecord,
@@ -37,9 +37,9 @@ use crate::codec;
 
 impl SledLog {
     /// Returns the value that `find` finds in the newest chapter that has one.
-    fn unsettled(
+    fn find_unsettled(
         &self,
-        find: impl Fn(&Chapter) -> Option<Place>,
+        find: impl Fn(&Chapter) -> Option<JournalPlace>,
     ) -> Result<Option<Bytes>, LogError> {
         let chapters = self.chapters.read();
         let found = chapters
@@ -52,16 +52,16 @@ impl SledLog {
     }
 
     /// Returns the value of a key that is stored whole.
-    fn keyed(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        match self.unsettled(|chapter| chapter.keyed(key))? {
+    fn keyed_value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        match self.find_unsettled(|chapter| chapter.keyed(key))? {
             Some(value) => Ok(Some(value.to_vec())),
             None => self.settled.value(kind, key),
         }
     }
 
     /// Returns the value of a key that sled has in parts.
-    fn long(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        match self.unsettled(|chapter| chapter.keyed(key))? {
+    fn long_value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        match self.find_unsettled(|chapter| chapter.keyed(key))? {
             Some(body) => Ok(Some(body.to_vec())),
             None => self.settled.joined(kind, key),
         }
@@ -72,19 +72,19 @@ impl SledLog {
             return Ok(None);
         }
         let first = self.facts_from(number)?.into_iter().next();
-        decoded(number, first).map(Some)
+        decode_facts(number, first).map(Some)
     }
 
     /// Returns the facts of a commit up to the head, and the facts of later commits in the same
     /// record.
     fn facts_from(&self, number: CommitNumber) -> Result<Vec<Vec<u8>>, LogError> {
-        match self.unsettled(|chapter| chapter.facts(number))? {
+        match self.find_unsettled(|chapter| chapter.facts(number))? {
             Some(facts) => Ok(vec![facts.to_vec()]),
             None => self.settled.facts_from(number),
         }
     }
 
-    fn commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
+    fn find_commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
         let Some(facts) = self.facts_of(number)? else {
             return Ok(None);
         };
@@ -162,7 +162,7 @@ impl SledLog {
     /// Returns names and their feeds, from a key on: names in chapters, and at most `max` in sled.
     fn names_from(&self, from: &[u8], max: usize) -> Result<BTreeMap<Vec<u8>, FeedKey>, LogError> {
         let mut names = BTreeMap::new();
-        let mut unsettled: Vec<(Vec<u8>, Arc<JournalFile>, Place)> = vec![];
+        let mut unsettled: Vec<(Vec<u8>, Arc<JournalFile>, JournalPlace)> = vec![];
         let chapters = self.chapters.read();
         for chapter in chapters.all() {
             let of_names = chapter
@@ -194,13 +194,13 @@ impl SledLog {
 
 /// Returns the facts of a commit up to the head. A missing commit is damage: taken for the end of
 /// the log, the gap would end every replay early.
-fn decoded(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, LogError> {
+fn decode_facts(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, LogError> {
     let missing = || LogError::damaged(format!("commit {number} is missing"));
     let damaged = || record::damaged("commit", &record::commit_key(number));
     CommitFacts::decode(&facts.ok_or_else(missing)?).ok_or_else(damaged)
 }
 
-impl Settled {
+impl SettledPart {
     /// Returns the encoded facts of a settled commit, and of later commits in the same record.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl Commits for SledLog {
         // Number 0 stands for the empty log.
         let mut number = from.max(CommitNumber(1));
         while commits.len() < max
-            && let Some(commit) = self.commit(number)?
+            && let Some(commit) = self.find_commit(number)?
         {
             commits.push(commit);
             number = number.next();
@@ -325,7 +325,7 @@ impl Commits for SledLog {
                 if outlines.len() == max || changes >= OUTLINE_CHANGES_MAX {
                     break;
                 }
-                match decoded(number, facts) {
+                match decode_facts(number, facts) {
                     Ok(facts) => {
                         let outline = facts.outline(number);
                         changes += outline.weight();
@@ -393,7 +393,7 @@ impl Append for SledLog {
 
 impl Series for SledLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        let mut groups: Vec<(Arc<JournalFile>, Position, Place)> = vec![];
+        let mut groups: Vec<(Arc<JournalFile>, Position, JournalPlace)> = vec![];
         let chapters = self.chapters.read();
         // Entries before the first unsettled one of the feed are settled, and stay so while a
         // settling goes on.
@@ -415,7 +415,7 @@ impl Series for SledLog {
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        let head = match self.unsettled(|chapter| chapter.head(feed))? {
+        let head = match self.find_unsettled(|chapter| chapter.head(feed))? {
             Some(head) => Some(head),
             None => self.settled.head(feed)?,
         };
@@ -426,7 +426,7 @@ impl Series for SledLog {
 
     fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
         let key = record::name_key(name);
-        let Some(body) = self.keyed("name", &key)? else {
+        let Some(body) = self.keyed_value("name", &key)? else {
             return Ok(None);
         };
         let feed = codec::Reader(&body).feed();
@@ -434,7 +434,7 @@ impl Series for SledLog {
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        let Some(body) = self.long("settings", &record::settings_key(feed, revision))? else {
+        let Some(body) = self.long_value("settings", &record::settings_key(feed, revision))? else {
             return Ok(None);
         };
         serde_json::from_slice(&body).map(Some).map_err(|error| {
@@ -446,7 +446,7 @@ impl Series for SledLog {
     }
 
     fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
-        let body = self.long("defaults", &record::defaults_key(revision))?;
+        let body = self.long_value("defaults", &record::defaults_key(revision))?;
         let damaged = |error| LogError::damaged(format!("defaults {}: {error}", revision.0));
         body.map(|body| serde_json::from_slice(&body).map_err(damaged))
             .transpose()
@@ -458,7 +458,7 @@ impl Series for SledLog {
         document: DocumentNumber,
     ) -> Result<Option<Opening>, LogError> {
         let key = record::document_key(feed, document);
-        let Some(body) = self.keyed("document", &key)? else {
+        let Some(body) = self.keyed_value("document", &key)? else {
             return Ok(None);
         };
         record::decode_opening(&body)
@@ -492,7 +492,7 @@ impl Ids for SledLog {
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
         let look = || match &*self.ids.read() {
             Some(index) => index.find(feed, ids).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
@@ -505,14 +505,14 @@ impl Ids for SledLog {
         })?;
         let known = found
             .into_iter()
-            .map(|(id, at)| Ok((id.clone(), self.known(feed, id, at)?)));
+            .map(|(id, at)| Ok((id.clone(), self.known_at(feed, id, at)?)));
         known.collect()
     }
 }
 
 impl SledLog {
     /// Returns the entry at the position that the index has for an id.
-    fn known(&self, feed: FeedKey, id: &EntryId, at: Position) -> Result<Known, LogError> {
+    fn known_at(&self, feed: FeedKey, id: &EntryId, at: Position) -> Result<KnownEntry, LogError> {
         let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
         let entry = self
             .entries(feed, at..at.next())?
@@ -523,7 +523,7 @@ impl SledLog {
             return Err(LogError::Damaged { what });
         }
         let fragment = Digest::of(&entry.fragment);
-        Ok(Known {
+        Ok(KnownEntry {
             at,
             document: super::document_of(self, feed, &entry)?,
             sent: entry.sent,
@@ -532,7 +532,7 @@ impl SledLog {
     }
 }
 
-impl Room for SledLog {
+impl LogRoom for SledLog {
     fn is_open(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }

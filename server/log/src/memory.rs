@@ -18,41 +18,41 @@ use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
-    plan::{FeedHead, Known, Opening},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Defaults, Settings},
 };
 
 use super::{
-    Append, Commits, Ids, LogError, LogHead, Room, Series, WritableLog,
+    Append, Commits, Ids, LogError, LogHead, LogRoom, Series, WritableLog,
     announcements::Announcements,
-    store::{Store, StoreError},
+    store::{LogStore, StoreError},
 };
 use crate::watermark::Watermark;
 
 /// The entry log in memory.
 #[derive(Debug, Default)]
 pub struct MemoryLog {
-    state: RwLock<State>,
+    state: RwLock<MemoryState>,
     announcements: Announcements,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemoryState {
     commits: Vec<(Commit, LogHead)>,
     names: BTreeMap<FeedName, FeedKey>,
-    feeds: HashMap<FeedKey, Feed>,
+    feeds: HashMap<FeedKey, MemoryFeed>,
     defaults: HashMap<Revision, Defaults>,
 }
 
 #[derive(Debug)]
-struct Feed {
+struct MemoryFeed {
     head: FeedHead,
     settings: HashMap<Revision, Settings>,
     openings: HashMap<DocumentNumber, Opening>,
     entries: Vec<Entry>,
 }
 
-impl State {
+impl MemoryState {
     fn head(&self) -> LogHead {
         self.commits
             .last()
@@ -61,14 +61,7 @@ impl State {
 
     fn apply(&mut self, commit: &Commit) {
         let mut head = self.head();
-        assert!(
-            commit.number == head.number.next(),
-            "commits are appended in order"
-        );
-        assert!(
-            commit.instant > head.last,
-            "a commit is later than the one before it"
-        );
+        head.assert_before(commit);
         // Entry i of a commit, of whichever feed, has the commit's instant plus i microseconds.
         let mut entries = 0;
         for change in &commit.changes {
@@ -130,7 +123,7 @@ impl State {
         self.commits.push((commit.clone(), head));
     }
 
-    fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
+    fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut MemoryFeed {
         let key = change.feed().expect("an epoch and defaults are of no feed");
         // The first revision of settings creates the feed.
         if let Change::Settings {
@@ -142,7 +135,7 @@ impl State {
             // Timelines are not counted.
             head.feeds += u64::from(!settings.is_timeline());
             self.names.insert(settings.name.clone(), key);
-            let feed = Feed {
+            let feed = MemoryFeed {
                 head: FeedHead::create(settings, commit.instant, head.epoch),
                 settings: HashMap::new(),
                 openings: HashMap::new(),
@@ -157,7 +150,7 @@ impl State {
 }
 
 impl MemoryLog {
-    fn state(&self) -> RwLockReadGuard<'_, State> {
+    fn read_state(&self) -> RwLockReadGuard<'_, MemoryState> {
         self.state.read()
     }
 }
@@ -166,7 +159,7 @@ impl MemoryLog {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(pub Arc<MemoryLog>);
 
-impl Store for MemoryStore {
+impl LogStore for MemoryStore {
     fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<MemoryLog>::clone(&self.0)
     }
@@ -200,11 +193,11 @@ impl Commits for MemoryLog {
     }
 
     fn head(&self) -> LogHead {
-        self.state().head()
+        self.read_state().head()
     }
 
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         let wanted = state
             .commits
             .iter()
@@ -216,7 +209,7 @@ impl Commits for MemoryLog {
         if number == CommitNumber(0) {
             return Ok(Some(ChainHash::START));
         }
-        let state = self.state();
+        let state = self.read_state();
         Ok(state
             .commits
             .iter()
@@ -241,7 +234,7 @@ impl Append for MemoryLog {
 
 impl Series for MemoryLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         let entries = state
             .feeds
             .get(&feed)
@@ -254,11 +247,15 @@ impl Series for MemoryLog {
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        Ok(self.state().feeds.get(&feed).map(|feed| feed.head.clone()))
+        Ok(self
+            .read_state()
+            .feeds
+            .get(&feed)
+            .map(|feed| feed.head.clone()))
     }
 
     fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         Ok(state
             .names
             .get(name)
@@ -267,7 +264,7 @@ impl Series for MemoryLog {
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         Ok(state
             .feeds
             .get(&feed)
@@ -275,7 +272,7 @@ impl Series for MemoryLog {
     }
 
     fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
-        Ok(self.state().defaults.get(&revision).cloned())
+        Ok(self.read_state().defaults.get(&revision).cloned())
     }
 
     fn opening(
@@ -283,7 +280,7 @@ impl Series for MemoryLog {
         feed: FeedKey,
         document: DocumentNumber,
     ) -> Result<Option<Opening>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         Ok(state
             .feeds
             .get(&feed)
@@ -295,7 +292,7 @@ impl Series for MemoryLog {
         after: Option<&FeedName>,
         max: usize,
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
-        let state = self.state();
+        let state = self.read_state();
         let behind = state
             .names
             .iter()
@@ -315,11 +312,11 @@ impl Ids for MemoryLog {
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
         let ids: HashSet<&EntryId> = ids.iter().copied().collect();
         // Cloned, so that the lock is free: `document_of` takes the lock again, and a second read
         // lock behind a waiting writer would never be granted.
-        let entries: Vec<Entry> = match self.state().feeds.get(&feed) {
+        let entries: Vec<Entry> = match self.read_state().feeds.get(&feed) {
             Some(feed) => {
                 let found = feed.entries.iter().filter(|entry| ids.contains(&entry.id));
                 found.cloned().collect()
@@ -327,7 +324,7 @@ impl Ids for MemoryLog {
             None => vec![],
         };
         let known = entries.into_iter().map(|entry| {
-            let known = Known {
+            let known = KnownEntry {
                 at: entry.at,
                 document: super::document_of(self, feed, &entry)?,
                 sent: entry.sent,
@@ -339,4 +336,4 @@ impl Ids for MemoryLog {
     }
 }
 
-impl Room for MemoryLog {}
+impl LogRoom for MemoryLog {}

@@ -14,14 +14,14 @@ use std::{
 
 use simplefeed_core::timestamp::Timestamp;
 use simplefeed_process::{
-    clock::{Clock, Standing},
+    clock::{Clock, ClockStanding},
     stop::Stop,
 };
 
 use tracing::warn;
 
-use super::slots::{self, Slot, Slots};
-use crate::codec::{Reader, Writer, seal, unseal};
+use super::slots::{self, SlotBytes, Slots};
+use crate::codec::{Reader, RecordWriter, seal, unseal};
 
 const MAGIC: &[u8; 4] = b"SFM1";
 const BYTES: usize = 24;
@@ -46,7 +46,7 @@ impl MomentNote {
 
     /// Returns the noted moment, or `None` if the note is missing or unreadable.
     pub fn read(&self) -> Option<Timestamp> {
-        slots::read(&self.0, decode)
+        slots::read(&self.0, decode_slot)
     }
 
     /// Notes a moment, durably.
@@ -56,15 +56,15 @@ impl MomentNote {
     /// Returns why the file cannot be written. The earlier note is left.
     pub fn write(&self, at: Timestamp) -> io::Result<()> {
         // Opened for each write, which is about one a day, so that no handle is held.
-        match Slots::open(&self.0, decode) {
+        match Slots::open(&self.0, decode_slot) {
             Ok((mut slots, _)) => {
-                slots.write(|turn| encode(turn, at))?;
+                slots.write(|turn| encode_slot(turn, at))?;
                 return slots.sync();
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Slots::create_whole(&self.0, |turn| encode(turn, at))?;
+        Slots::create_whole(&self.0, |turn| encode_slot(turn, at))?;
         Ok(())
     }
 }
@@ -78,8 +78,11 @@ pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
         let (now, standing, steady) = clock.look();
         // A refused reading, or one of a clock that is behind the log, must not be what the next
         // start trusts.
-        let is_accepted = !matches!(standing, Standing::Behind { .. } | Standing::Refused { .. });
-        let is_other = noted.is_none_or(|noted| apart(noted, now) >= RENEWED_AFTER);
+        let is_accepted = !matches!(
+            standing,
+            ClockStanding::Behind { .. } | ClockStanding::Refused { .. }
+        );
+        let is_other = noted.is_none_or(|noted| time_between(noted, now) >= RENEWED_AFTER);
         let may_try = not_before.is_none_or(|then| Instant::now() >= then);
         if let Some(note) = note
             && is_accepted
@@ -103,19 +106,19 @@ pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
     }
 }
 
-fn apart(one: Timestamp, other: Timestamp) -> Duration {
+fn time_between(one: Timestamp, other: Timestamp) -> Duration {
     Duration::from_micros(one.micros().abs_diff(other.micros()))
 }
 
-fn encode(turn: u64, at: Timestamp) -> Vec<u8> {
-    let mut slot = Writer(Vec::with_capacity(BYTES));
+fn encode_slot(turn: u64, at: Timestamp) -> Vec<u8> {
+    let mut slot = RecordWriter(Vec::with_capacity(BYTES));
     slot.bytes(MAGIC);
     slot.long(turn);
     slot.instant(at);
     seal(slot.0)
 }
 
-fn decode(slot: &Slot) -> Option<(u64, Timestamp)> {
+fn decode_slot(slot: &SlotBytes) -> Option<(u64, Timestamp)> {
     let mut from = Reader(unseal(slot.get(..BYTES)?)?);
     if from.chunk::<4>()? != *MAGIC {
         return None;

@@ -17,7 +17,7 @@ use tracing::info;
 
 use super::{
     LogError, LogHead, WritableLog,
-    barrier::{Barrier, DiskBarrier, Step, drop_pages_in, sync_folder, sync_tree},
+    barrier::{Barrier, DiskBarrier, LogStep, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     durable::create_private_folder,
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder, failed},
@@ -26,16 +26,16 @@ use super::{
     journal::{self, Journal, JournalFile},
     moment::MomentNote,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
-    rehearsal::{Refusal, rehearse},
+    rehearsal::{RecoveryRefusal, rehearse},
     salvage::Remains,
-    seen::{self, Seen, SeenNote},
-    settled::{Settled, quietly, why_panicked},
+    seen::{self, ReadersEnd, SeenNote},
+    settled::{SettledPart, quietly, why_panicked},
     settler::Work,
     settling::check_settled,
     sled_log::SledLog,
     snapshots,
-    store::{Store, StoreError},
-    witness::{self, Said, Testimony, Witness},
+    store::{LogStore, StoreError},
+    witness::{self, Testimony, Witness, WitnessStatement},
 };
 use crate::watermark::Watermark;
 
@@ -222,7 +222,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         Err(OpenError::Io { .. }) => None,
         lock => lock?,
     };
-    if let Some(Said::Other(version)) = witness::read(&folder.join("witness")) {
+    if let Some(WitnessStatement::Other(version)) = witness::read(&folder.join("witness")) {
         // Records of another layout would be misread.
         return Err(OpenError::of_version(folder, version));
     }
@@ -238,7 +238,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         .and_then(|()| snapshots::put_back(&copied.path("sled")))
         .map_err(copied.io("write to", "sled"))?;
     // Opened by the path of `scratch`: the handle of the locked folder is closed before sled is.
-    match Settled::open(&scratch.join("sled")) {
+    match SettledPart::open(&scratch.join("sled")) {
         Ok(settled) => {
             refuse_other(&settled, folder)?;
             remains.add_settled(settled);
@@ -298,14 +298,16 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     // Asked before the lock, which creates files: a folder at a mistyped path stays unchanged.
     let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
-    disk.barrier.begins(Step::Opening);
+    disk.barrier.begins(LogStep::Opening);
     if is_new {
         info!(folder = %folder.display(), "a new log");
     }
     let (witness, said) = find_witness(&data, disk)?;
     let testimony = match said {
-        Said::Current(testimony) => testimony,
-        Said::Other(version) => return Err(OpenError::of_version(data.held().name(), version)),
+        WitnessStatement::Current(testimony) => testimony,
+        WitnessStatement::Other(version) => {
+            return Err(OpenError::of_version(data.held().name(), version));
+        }
     };
     let data = Arc::new(data);
     let log = open_log(&data, disk, witness, testimony)?;
@@ -313,12 +315,12 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     log.index_ids(&data.path("ids"))
         .map_err(|error| data.open_error(error))?;
     data.write_process_id()?;
-    disk.barrier.begins(Step::Done);
+    disk.barrier.begins(LogStep::Done);
     Ok(OpenedLog { log, folder: data })
 }
 
 /// Opens the witness, or begins a log.
-fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenError> {
+fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, WitnessStatement), OpenError> {
     let path = data.path("witness");
     if path.exists() {
         let (mut witness, said) = Witness::open(&path).map_err(data.io("read", "witness"))?;
@@ -326,8 +328,8 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
             Some(said) => Ok((witness, said)),
             // The very first start broke off before the witness was on the disk.
             None if !has_commits(data)? => {
-                let testimony = begin(data, disk, &mut witness)?;
-                Ok((witness, Said::Current(testimony)))
+                let testimony = begin_log(data, disk, &mut witness)?;
+                Ok((witness, WitnessStatement::Current(testimony)))
             }
             None => Err(data.damaged("its witness is unreadable")),
         };
@@ -343,7 +345,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
     begin_journal(data, disk)?;
     let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
     sync_folder(&data.path).map_err(data.io("sync", ""))?;
-    Ok((witness, Said::Current(Testimony::NOTHING)))
+    Ok((witness, WitnessStatement::Current(Testimony::NOTHING)))
 }
 
 /// Makes the first file of the journal, durably, before the witness exists.
@@ -355,7 +357,11 @@ fn begin_journal(data: &DataFolder, disk: &Disk) -> Result<(), OpenError> {
 }
 
 /// Begins a log whose witness has no testimony yet.
-fn begin(data: &DataFolder, disk: &Disk, witness: &mut Witness) -> Result<Testimony, OpenError> {
+fn begin_log(
+    data: &DataFolder,
+    disk: &Disk,
+    witness: &mut Witness,
+) -> Result<Testimony, OpenError> {
     begin_journal(data, disk)?;
     witness
         .write(&Testimony::NOTHING)
@@ -406,7 +412,7 @@ fn open_log(
     let end = settled_end(&settled, &testimony).map_err(failed)?;
     // A settling has put the mark into sled and has not written the witness. sled may have lost
     // parts of such a chapter, and the journal's copy is given up next.
-    for (chapter, _) in read.settled(end) {
+    for (chapter, _) in read.settled_chapters(end) {
         // sled panics on some damage.
         let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
         let panicked = || Err(why_panicked(&data.path("sled"), "sled's files"));
@@ -477,10 +483,10 @@ fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
 
 /// Opens the note of the last commit that readers have seen. The note lies in the folder of the
 /// views: whoever puts an older log in the place of a newer one leaves that folder behind.
-fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, Seen), OpenError> {
+fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, ReadersEnd), OpenError> {
     let folder = data.path("views");
     create_private_folder(&folder).map_err(data.io("create", "views"))?;
-    let end = Seen {
+    let end = ReadersEnd {
         commit: head.number,
         chain: head.chain,
     };
@@ -497,7 +503,7 @@ struct ReadJournal {
 
 impl ReadJournal {
     /// Returns the chapters of which sled holds the end.
-    fn settled(&self, end: LogHead) -> impl Iterator<Item = &(Chapter, u64)> {
+    fn settled_chapters(&self, end: LogHead) -> impl Iterator<Item = &(Chapter, u64)> {
         let chapters = self.chapters.iter();
         chapters.take_while(move |(chapter, _)| chapter.file.first <= end.number)
     }
@@ -598,7 +604,7 @@ fn open_settled(
     data: &DataFolder,
     testimony: &Testimony,
     stood_still: bool,
-) -> Result<Settled, OpenError> {
+) -> Result<SettledPart, OpenError> {
     let folder = data.path("sled");
     // A kill may have left the probe of an earlier process.
     let _absent = fs::remove_file(data.path("sled.probe"));
@@ -606,7 +612,7 @@ fn open_settled(
         // All commits are in the journal, so the remains of a broken first settling are of no use.
         data.remove_folder("sled")?;
         create_private_folder(&folder).map_err(data.io("create", "sled"))?;
-        let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
+        let settled = SettledPart::open(&folder).map_err(|error| data.unopened("sled", error))?;
         let begun = settled
             .put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
             .and_then(|()| settled.flush());
@@ -623,14 +629,14 @@ fn open_settled(
     check_access(data)?;
     match rehearse(&folder, testimony.snapshot) {
         Ok(_is_whole) => {}
-        Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
-        Err(Refusal::Harm(what)) => return Err(data.damaged(what)),
+        Err(RecoveryRefusal::Io(source)) => return Err(data.io("read", "sled")(source)),
+        Err(RecoveryRefusal::Harm(what)) => return Err(data.damaged(what)),
     }
     let named = snapshots::remove_unfinished(&folder)
         .and_then(|()| snapshots::put_back(&folder))
         .and_then(|()| snapshots::keep(&folder));
     named.map_err(data.io("write to", "sled"))?;
-    let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
+    let settled = SettledPart::open(&folder).map_err(|error| data.unopened("sled", error))?;
     // sled syncs none of the files that it finds, and the journal's copy may be given up next.
     sync_tree(&folder)
         .and_then(|()| snapshots::release(&folder))
@@ -641,7 +647,7 @@ fn open_settled(
 
 /// Refuses sled's records if another version of the program wrote them: this version would misread
 /// them.
-fn refuse_other(settled: &Settled, named: &Path) -> Result<(), OpenError> {
+fn refuse_other(settled: &SettledPart, named: &Path) -> Result<(), OpenError> {
     // sled panics on some damage. Unreadable records are found, and named, where they are needed.
     let other = quietly(|| settled.other_version().ok().flatten());
     match other.flatten() {
@@ -671,7 +677,7 @@ fn check_access(data: &DataFolder) -> Result<(), OpenError> {
 }
 
 /// Returns the end of the settled part, which is not before the commit of the witness.
-fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogError> {
+fn settled_end(settled: &SettledPart, testimony: &Testimony) -> Result<LogHead, LogError> {
     if testimony.commit == CommitNumber(0) {
         return Ok(LogHead::START);
     }
@@ -694,7 +700,7 @@ fn take_settled(
     read: &mut ReadJournal,
     end: LogHead,
 ) -> Result<Vec<Arc<JournalFile>>, OpenError> {
-    let settled = read.settled(end).count();
+    let settled = read.settled_chapters(end).count();
     let settled = read.chapters.drain(..settled);
     let files = settled.map(|(chapter, _)| chapter.file).collect();
     // Checked before any file is given up: a hole between sled and the journal must stay as it is
@@ -733,7 +739,7 @@ impl From<OpenedLog> for SledStore {
     }
 }
 
-impl Store for SledStore {
+impl LogStore for SledStore {
     fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<SledLog>::clone(&self.log)
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{Reader, RecordWriter};
 
 /// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled
 /// writes blob files.
@@ -17,7 +17,7 @@ const UNPACKED_PER_BYTE_MAX: usize = 256;
 /// Returns the stored form of a record: compressed, if the compressed form is shorter.
 pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
     let compressed = lz4_flex::block::compress(&record);
-    let mut out = Writer(Vec::with_capacity(compressed.len() + 4));
+    let mut out = RecordWriter(Vec::with_capacity(compressed.len() + 4));
     // No record begins with this: the first entries of a group, or the facts of a commit, are more
     // than none.
     out.number(0);

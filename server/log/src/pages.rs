@@ -76,7 +76,7 @@ pub(super) fn page_of<S: Series + ?Sized>(
         Some(anchor) => {
             // The entry at the anchor itself is on neither page.
             let is_before = |place: Place| place < anchor || is_newer && place == anchor;
-            split(log, feed, end, is_before)?
+            split_at(log, feed, end, is_before)?
         }
         None => end,
     };
@@ -111,7 +111,7 @@ pub(super) fn page_of<S: Series + ?Sized>(
 }
 
 /// Returns the first position whose entry does not satisfy `is_before`.
-fn split<S: Series + ?Sized>(
+fn split_at<S: Series + ?Sized>(
     log: &S,
     feed: FeedKey,
     end: u64,

@@ -35,7 +35,7 @@ use simplefeed_core::{
         CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, FeedPattern,
         Position, Revision,
     },
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     history::{ChainHash, HistoryHash},
     plan::{FeedHead, OpenDocument, Opening},
     timestamp::Timestamp,
@@ -47,7 +47,7 @@ use super::{
     packing::{PART_BYTES_MAX, unpack},
     tail,
 };
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::codec::{Reader, RecordWriter, seal, unseal};
 
 /// Version of this layout. A log of another one is refused.
 pub(super) const STORAGE_VERSION: u32 = 4;
@@ -71,41 +71,41 @@ pub(super) const PART_KEY_BYTES: usize = 4;
 // ---- keys ----------------------------------------------------------------------------------
 
 pub(super) fn commit_key(number: CommitNumber) -> Vec<u8> {
-    key(b'c', &[&number.0.to_be_bytes()])
+    key_of(b'c', &[&number.0.to_be_bytes()])
 }
 
 /// Returns the key of the facts of commits from `first` on.
 pub(super) fn facts_key(first: CommitNumber) -> Vec<u8> {
-    key(b'p', &[&first.0.to_be_bytes()])
+    key_of(b'p', &[&first.0.to_be_bytes()])
 }
 
 pub(super) fn entry_key(feed: FeedKey, at: Position) -> Vec<u8> {
-    key(b'e', &[feed.0.as_bytes(), &at.0.to_be_bytes()])
+    key_of(b'e', &[feed.0.as_bytes(), &at.0.to_be_bytes()])
 }
 
 pub(super) fn head_key(feed: FeedKey) -> Vec<u8> {
-    key(b'h', &[feed.0.as_bytes()])
+    key_of(b'h', &[feed.0.as_bytes()])
 }
 
 /// Returns the key of a feed's record, which has the feed's head and newest entries.
 pub(super) fn feed_key(feed: FeedKey) -> Vec<u8> {
-    key(b'f', &[feed.0.as_bytes()])
+    key_of(b'f', &[feed.0.as_bytes()])
 }
 
 pub(super) fn document_key(feed: FeedKey, document: DocumentNumber) -> Vec<u8> {
-    key(b'd', &[feed.0.as_bytes(), &document.get().to_be_bytes()])
+    key_of(b'd', &[feed.0.as_bytes(), &document.get().to_be_bytes()])
 }
 
 pub(super) fn settings_key(feed: FeedKey, revision: Revision) -> Vec<u8> {
-    key(b's', &[feed.0.as_bytes(), &revision.0.to_be_bytes()])
+    key_of(b's', &[feed.0.as_bytes(), &revision.0.to_be_bytes()])
 }
 
 pub(super) fn defaults_key(revision: Revision) -> Vec<u8> {
-    key(b'g', &[&revision.0.to_be_bytes()])
+    key_of(b'g', &[&revision.0.to_be_bytes()])
 }
 
 pub(super) fn name_key(name: &FeedName) -> Vec<u8> {
-    key(b'n', &[name.as_str().as_bytes()])
+    key_of(b'n', &[name.as_str().as_bytes()])
 }
 
 pub(super) fn part_key(key: &[u8], part: u32) -> Vec<u8> {
@@ -114,7 +114,7 @@ pub(super) fn part_key(key: &[u8], part: u32) -> Vec<u8> {
     key
 }
 
-fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+fn key_of(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     // Enough for all keys but long names: the longest other key, of an entry, has 25 bytes, and 4
     // for the part.
     let mut key = Vec::with_capacity(32);
@@ -127,17 +127,17 @@ fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 /// Returns the prefix of the keys of a feed's entries.
 pub(super) fn entries_prefix(feed: FeedKey) -> Vec<u8> {
-    key(b'e', &[feed.0.as_bytes()])
+    key_of(b'e', &[feed.0.as_bytes()])
 }
 
 /// Returns the prefix of the keys of a feed's documents.
 pub(super) fn documents_prefix(feed: FeedKey) -> Vec<u8> {
-    key(b'd', &[feed.0.as_bytes()])
+    key_of(b'd', &[feed.0.as_bytes()])
 }
 
 /// Returns the prefix of the keys of a feed's settings.
 pub(super) fn settings_prefix(feed: FeedKey) -> Vec<u8> {
-    key(b's', &[feed.0.as_bytes()])
+    key_of(b's', &[feed.0.as_bytes()])
 }
 
 /// Returns the feed of a key that has a feed behind the byte of the kind.
@@ -190,7 +190,7 @@ pub(super) fn count_parts(body: &[u8]) -> u32 {
     u32::try_from(body.len().div_ceil(PART_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
-fn write_name(name: DocumentName, out: &mut Writer) {
+fn write_name(name: DocumentName, out: &mut RecordWriter) {
     out.number(name.number.get());
     out.number(u64::from(name.epoch.0));
 }
@@ -207,7 +207,7 @@ fn read_name(from: &mut Reader<'_>) -> Option<DocumentName> {
 
 /// Writes an opening. The fields of a restoration come last, and only after a restoration or a
 /// loss.
-fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
+fn write_opening(opening: &Opening, out: &mut RecordWriter, restored: bool) {
     write_name(opening.name, out);
     match opening.previous {
         Some(previous) => write_name(previous, out),
@@ -255,7 +255,7 @@ fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
 }
 
 pub(super) fn encode_opening(opening: &Opening) -> Vec<u8> {
-    let mut out = Writer::default();
+    let mut out = RecordWriter::default();
     write_opening(opening, &mut out, false);
     seal(out.0)
 }
@@ -265,7 +265,7 @@ pub(super) fn decode_opening(body: &[u8]) -> Option<Opening> {
 }
 
 pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
-    let mut out = Writer(Vec::with_capacity(HEAD_BYTES_LIKELY));
+    let mut out = RecordWriter(Vec::with_capacity(HEAD_BYTES_LIKELY));
     out.feed(head.feed);
     out.number(u64::from(head.revision.0));
     out.number(head.next.0);
@@ -307,7 +307,7 @@ pub(super) struct EntryRecord {
     commit: CommitNumber,
     instant: Timestamp,
     count: u64,
-    body: Writer,
+    body: RecordWriter,
 }
 
 impl EntryRecord {
@@ -323,7 +323,7 @@ impl EntryRecord {
             commit,
             instant,
             count: 0,
-            body: Writer::default(),
+            body: RecordWriter::default(),
         }
     }
 
@@ -357,7 +357,7 @@ impl EntryRecord {
 
     /// Returns the record's bytes, to be stored in parts.
     pub(super) fn encode(self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(self.body.0.len() + GROUP_HEAD_BYTES));
+        let mut out = RecordWriter(Vec::with_capacity(self.body.0.len() + GROUP_HEAD_BYTES));
         out.number(self.count);
         out.number(self.commit.0);
         out.instant(self.instant);
@@ -465,7 +465,7 @@ impl CommitFacts {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = RecordWriter::default();
         out.instant(self.instant);
         out.instant(self.last);
         out.bytes(&self.chain.0.0);
@@ -546,15 +546,15 @@ impl CommitFacts {
     }
 }
 
-fn write_items(items: &[Item], out: &mut Writer) {
+fn write_items(items: &[FollowItem], out: &mut RecordWriter) {
     out.length(items.len());
     for item in items {
         match item {
-            Item::Feed(feed) => {
+            FollowItem::Feed(feed) => {
                 out.number(0);
                 out.feed(*feed);
             }
-            Item::Pattern(pattern) => {
+            FollowItem::Pattern(pattern) => {
                 let text = pattern.to_string();
                 out.number(1);
                 out.length(text.len());
@@ -564,17 +564,17 @@ fn write_items(items: &[Item], out: &mut Writer) {
     }
 }
 
-fn read_items(from: &mut Reader<'_>) -> Option<Vec<Item>> {
+fn read_items(from: &mut Reader<'_>) -> Option<Vec<FollowItem>> {
     let count = from.length()?;
     let mut items = vec![];
     // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
     for _ in 0..count {
         items.push(match from.number()? {
-            0 => Item::Feed(from.feed()?),
+            0 => FollowItem::Feed(from.feed()?),
             1 => {
                 let length = from.length()?;
                 let text = std::str::from_utf8(from.bytes(length)?).ok()?;
-                Item::Pattern(FeedPattern::parse(text)?)
+                FollowItem::Pattern(FeedPattern::parse(text)?)
             }
             _ => return None,
         });
@@ -586,12 +586,12 @@ fn read_items(from: &mut Reader<'_>) -> Option<Vec<Item>> {
 #[derive(Debug)]
 pub(super) struct FactsRecord {
     pub(super) first: CommitNumber,
-    body: Writer,
+    body: RecordWriter,
 }
 
 impl FactsRecord {
     pub(super) fn new(first: CommitNumber) -> Self {
-        let body = Writer::default();
+        let body = RecordWriter::default();
         Self { first, body }
     }
 
@@ -634,7 +634,7 @@ pub(super) fn facts_in(stored: &Bytes, index: u64) -> Vec<Vec<u8>> {
 
 /// Returns the value that names the end of the log at a settling.
 pub(super) fn encode_end(end: &LogHead) -> Vec<u8> {
-    let mut out = Writer::default();
+    let mut out = RecordWriter::default();
     out.long(end.number.0);
     out.instant(end.last);
     out.bytes(&end.chain.0.0);

@@ -38,7 +38,7 @@ const MESSAGE_PEEK_BYTES: usize = 128;
 
 /// Why sled must not recover its files.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RecoveryRefusal {
     /// The files cannot be read.
     #[error("sled's files cannot be read")]
     Io(#[from] io::Error),
@@ -48,16 +48,16 @@ pub(super) enum Refusal {
 }
 
 /// Reads a snapshot of sled, which must be a regular file.
-fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
+fn read_file(path: &Path) -> Result<Vec<u8>, RecoveryRefusal> {
     // Reading a pipe waits.
     if !fs::metadata(path)?.is_file() {
-        return harm("sled's snapshot is no file");
+        return harm_of("sled's snapshot is no file");
     }
     Ok(regular::read_snapshot(path)?)
 }
 
-fn harm<T>(what: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Harm(what.into()))
+fn harm_of<T>(what: impl Into<String>) -> Result<T, RecoveryRefusal> {
+    Err(RecoveryRefusal::Harm(what.into()))
 }
 
 /// A position in sled's log.
@@ -65,7 +65,7 @@ type Lsn = u64;
 
 /// A piece of a page.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct PagePiece {
     lsn: Lsn,
     /// Offset in the file.
     offset: u64,
@@ -79,23 +79,25 @@ struct Piece {
 ///
 /// # Errors
 ///
-/// See [`Refusal`].
-pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
+/// See [`RecoveryRefusal`].
+pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, RecoveryRefusal> {
     let path = folder.join("db");
     let found = match fs::metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return harm("sled/db is missing"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return harm_of("sled/db is missing");
+        }
         found => found?,
     };
     // The opening of a pipe waits.
     if !found.is_file() {
-        return harm("sled/db is no file");
+        return harm_of("sled/db is no file");
     }
     let file = regular::open(path)?;
-    let noted = Snapshot::read(folder, snapshot)?;
-    let headers = Headers::read(&file)?;
+    let noted = SledSnapshot::read_snapshot(folder, snapshot)?;
+    let headers = Headers::read_headers(&file)?;
     let mut recovery = Recovery::new(&file, &headers, noted)?;
     recovery.run()?;
-    recovery.judge()
+    recovery.judge_result()
 }
 
 /// Returns how long sled's file must be for the pages that its snapshot in a file names, and for
@@ -103,10 +105,10 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
 ///
 /// # Errors
 ///
-/// See [`Refusal`].
-pub(super) fn needed_bytes(snapshot: &Path) -> Result<u64, Refusal> {
-    let Some(snapshot) = Snapshot::decode(&read_file(snapshot)?) else {
-        return harm("sled's snapshot is damaged");
+/// See [`RecoveryRefusal`].
+pub(super) fn needed_bytes(snapshot: &Path) -> Result<u64, RecoveryRefusal> {
+    let Some(snapshot) = SledSnapshot::decode_snapshot(&read_file(snapshot)?) else {
+        return harm_of("sled's snapshot is damaged");
     };
     let pieces = snapshot.pages.iter().flatten();
     let ends = pieces.map(|piece| piece.offset.saturating_add(piece.bytes));
@@ -119,16 +121,16 @@ pub(super) fn needed_bytes(snapshot: &Path) -> Result<u64, Refusal> {
 
 /// Places of sled's pages, as a snapshot notes them.
 #[derive(Debug)]
-struct Snapshot {
+struct SledSnapshot {
     /// End of the log that the snapshot covers.
     stable: Lsn,
     /// Offset in the file of the segment that was not full.
     active: Option<u64>,
     /// Pieces of each page, the base first.
-    pages: Vec<Vec<Piece>>,
+    pages: Vec<Vec<PagePiece>>,
 }
 
-impl Snapshot {
+impl SledSnapshot {
     /// The snapshot before the first one: sled's first process writes none.
     const NONE: Self = Self {
         stable: 0,
@@ -138,24 +140,24 @@ impl Snapshot {
 
     /// Reads the snapshot that sled would take, which must not be older than the snapshot of the
     /// last settling.
-    fn read(folder: &Path, expected: u64) -> Result<Self, Refusal> {
+    fn read_snapshot(folder: &Path, expected: u64) -> Result<Self, RecoveryRefusal> {
         let Some(path) = snapshots::find(folder)? else {
             if expected == 0 {
                 return Ok(Self::NONE);
             }
-            return harm("sled's snapshot is missing");
+            return harm_of("sled's snapshot is missing");
         };
         let bytes = read_file(&path)?;
-        let Some(snapshot) = Self::decode(&bytes) else {
-            return harm("sled's snapshot is damaged");
+        let Some(snapshot) = Self::decode_snapshot(&bytes) else {
+            return harm_of("sled's snapshot is damaged");
         };
         if snapshot.stable < expected {
-            return harm("sled's snapshot is older than the last settling");
+            return harm_of("sled's snapshot is older than the last settling");
         }
         Ok(snapshot)
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    fn decode_snapshot(bytes: &[u8]) -> Option<Self> {
         let (rest, checksum) = bytes.split_last_chunk::<4>()?;
         let (body, _length) = rest.split_last_chunk::<8>()?;
         // A damaged snapshot could name any place for a page, and all checks below rest on these
@@ -165,11 +167,11 @@ impl Snapshot {
         }
         let mut from = SledReader(body);
         // Options are stored as their value plus one.
-        let stable = from.signed()?.checked_sub(1)?;
-        let active = from.varint()?.checked_sub(1);
+        let stable = from.take_signed()?.checked_sub(1)?;
+        let active = from.take_varint()?.checked_sub(1);
         let mut pages = vec![];
         while !from.0.is_empty() {
-            pages.push(from.page()?);
+            pages.push(from.take_page()?);
         }
         Some(Self {
             stable,
@@ -192,24 +194,24 @@ fn sled_checksum(parts: &[&[u8]]) -> u32 {
 struct SledReader<'a>(&'a [u8]);
 
 impl SledReader<'_> {
-    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+    fn take_chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (chunk, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*chunk)
     }
 
-    fn signed(&mut self) -> Option<u64> {
-        u64::try_from(i64::from_le_bytes(self.chunk()?)).ok()
+    fn take_signed(&mut self) -> Option<u64> {
+        u64::try_from(i64::from_le_bytes(self.take_chunk()?)).ok()
     }
 
-    fn varint(&mut self) -> Option<u64> {
-        let [first] = self.chunk()?;
+    fn take_varint(&mut self) -> Option<u64> {
+        let [first] = self.take_chunk()?;
         let first = u64::from(first);
         Some(match first {
             0..=240 => first,
-            241..=248 => 240 + 256 * (first - 241) + u64::from(self.chunk::<1>()?[0]),
+            241..=248 => 240 + 256 * (first - 241) + u64::from(self.take_chunk::<1>()?[0]),
             249 => {
-                let [high, low] = self.chunk()?;
+                let [high, low] = self.take_chunk()?;
                 2_288 + 256 * u64::from(high) + u64::from(low)
             }
             _ => {
@@ -224,17 +226,17 @@ impl SledReader<'_> {
     }
 
     /// Reads the place of a piece.
-    fn piece(&mut self) -> Option<Piece> {
-        let lsn = self.signed()?;
-        let [kind] = self.chunk()?;
-        let at = self.varint()?;
+    fn take_piece(&mut self) -> Option<PagePiece> {
+        let lsn = self.take_signed()?;
+        let [kind] = self.take_chunk()?;
+        let at = self.take_varint()?;
         match kind {
             0 => {}
             // The piece names a file of its own.
-            1 => drop(self.signed()?),
+            1 => drop(self.take_signed()?),
             _ => return None,
         }
-        Some(Piece {
+        Some(PagePiece {
             lsn,
             offset: at,
             bytes: 0,
@@ -242,16 +244,16 @@ impl SledReader<'_> {
     }
 
     /// Reads the pieces of a page.
-    fn page(&mut self) -> Option<Vec<Piece>> {
-        let [count] = self.chunk()?;
+    fn take_page(&mut self) -> Option<Vec<PagePiece>> {
+        let [count] = self.take_chunk()?;
         // A free page has one piece without a size, which marks the page as free.
         if count == 0 {
-            return Some(vec![self.piece()?]);
+            return Some(vec![self.take_piece()?]);
         }
         let piece = |from: &mut Self| {
-            let piece = from.piece()?;
-            let bytes = from.varint()?;
-            Some(Piece { bytes, ..piece })
+            let piece = from.take_piece()?;
+            let bytes = from.take_varint()?;
+            Some(PagePiece { bytes, ..piece })
         };
         (0..count).map(|_| piece(self)).collect()
     }
@@ -267,7 +269,7 @@ struct Headers {
 }
 
 impl Headers {
-    fn read(file: &File) -> Result<Self, Refusal> {
+    fn read_headers(file: &File) -> Result<Self, RecoveryRefusal> {
         let file_bytes = file.metadata()?.len();
         let begun = u64::from(file_bytes % SEGMENT_BYTES >= SEGMENT_HEAD_BYTES);
         let segments = file_bytes / SEGMENT_BYTES + begun;
@@ -351,7 +353,7 @@ fn segment_of(lsn: Lsn) -> Lsn {
 
 /// Kind of a message in sled's log.
 #[derive(Debug)]
-enum Message {
+enum LogMessage {
     /// A whole page, or the end of a page.
     Base(usize),
     /// A change of a page.
@@ -370,12 +372,12 @@ enum Message {
 struct Recovery<'f> {
     file: &'f File,
     headers: &'f Headers,
-    noted: Snapshot,
+    noted: SledSnapshot,
     /// Segments from that of the snapshot's end on, by position, with their offsets in the file.
     segments: BTreeMap<Lsn, u64>,
     /// Segments that recovery does not read, hence overwrites.
     unread: BTreeMap<Lsn, u64>,
-    pages: Vec<Option<Vec<Piece>>>,
+    pages: Vec<Option<Vec<PagePiece>>>,
     /// End of the unstable part, which a kill may have torn.
     stable: Lsn,
     /// Position of a message that is damaged although sled had called it stable.
@@ -385,7 +387,11 @@ struct Recovery<'f> {
 }
 
 impl<'f> Recovery<'f> {
-    fn new(file: &'f File, headers: &'f Headers, mut noted: Snapshot) -> Result<Self, Refusal> {
+    fn new(
+        file: &'f File,
+        headers: &'f Headers,
+        mut noted: SledSnapshot,
+    ) -> Result<Self, RecoveryRefusal> {
         let first = segment_of(noted.stable);
         let (mut segments, mut stable) = (BTreeMap::new(), first);
         for (place, lsn) in (0..).zip(&headers.by_place) {
@@ -393,7 +399,7 @@ impl<'f> Recovery<'f> {
                 continue;
             };
             if segments.insert(lsn, place * SEGMENT_BYTES).is_some() {
-                return harm(format!("two segments of sled are at {lsn}"));
+                return harm_of(format!("two segments of sled are at {lsn}"));
             }
             let named = usize::try_from(place)
                 .ok()
@@ -418,14 +424,14 @@ impl<'f> Recovery<'f> {
     }
 
     /// Computes the pages that sled recovers.
-    fn run(&mut self) -> Result<(), Refusal> {
+    fn run(&mut self) -> Result<(), RecoveryRefusal> {
         // sled wrote nothing since, and has not begun the next segment.
         if self.segments.is_empty() && self.noted.active.is_none() {
             self.end = Some(self.noted.stable);
             return Ok(());
         }
         let Some(last) = self.end_of_tail()? else {
-            return harm("the end of sled's log is missing");
+            return harm_of("the end of sled's log is missing");
         };
         let segments: Vec<(Lsn, u64)> = self.segments.clone().into_iter().collect();
         let mut reading = None;
@@ -434,7 +440,7 @@ impl<'f> Recovery<'f> {
                 break;
             }
             self.unread.remove(&lsn);
-            let segment = self.segment(offset)?;
+            let segment = self.segment_bytes(offset)?;
             reading = Some(self.read_segment(lsn, offset, &segment, last));
             if reading.is_some_and(|(_, ended)| ended) {
                 break;
@@ -444,7 +450,7 @@ impl<'f> Recovery<'f> {
         Ok(())
     }
 
-    fn segment(&self, offset: u64) -> Result<Vec<u8>, Refusal> {
+    fn segment_bytes(&self, offset: u64) -> Result<Vec<u8>, RecoveryRefusal> {
         let length = SEGMENT_BYTES.min(self.headers.file_bytes - offset);
         let mut segment = vec![0; usize::try_from(length).unwrap_or(0)];
         self.file.read_exact_at(&mut segment, offset)?;
@@ -452,7 +458,7 @@ impl<'f> Recovery<'f> {
     }
 
     /// Returns the last position of the segments that follow each other, from the stable end on.
-    fn end_of_tail(&self) -> Result<Option<Lsn>, Refusal> {
+    fn end_of_tail(&self) -> Result<Option<Lsn>, RecoveryRefusal> {
         let mut expected = segment_of(self.stable);
         let mut end = None;
         for (lsn, offset) in self.segments.range(expected..) {
@@ -460,13 +466,13 @@ impl<'f> Recovery<'f> {
                 break;
             }
             expected += SEGMENT_BYTES;
-            let segment = self.segment(*offset)?;
+            let segment = self.segment_bytes(*offset)?;
             let mut at = lsn + SEGMENT_HEAD_BYTES;
             let mut capped = false;
             while !capped && fits_in_segment(at) {
                 match read_message(&segment, at) {
-                    (Message::Corrupted, _) => return Ok(Some(at - 1)),
-                    (Message::Cap, _) => capped = true,
+                    (LogMessage::Corrupted, _) => return Ok(Some(at - 1)),
+                    (LogMessage::Cap, _) => capped = true,
                     (_, bytes) => at += bytes,
                 }
             }
@@ -483,18 +489,21 @@ impl<'f> Recovery<'f> {
                 return (at, true);
             }
             let (message, bytes) = read_message(segment, at);
-            let piece = Piece {
+            let piece = PagePiece {
                 lsn: at,
                 offset: offset + at % SEGMENT_BYTES,
                 bytes,
             };
             match message {
-                Message::Base(page) if at >= self.noted.stable => self.set_base(page, piece),
-                Message::Change(page) if at >= self.noted.stable => self.add_change(page, piece),
-                Message::Batch(whole) if whole > last => return (at, true),
-                Message::Base(_) | Message::Change(_) | Message::Batch(_) | Message::Nothing => {}
-                Message::Cap => break,
-                Message::Corrupted => {
+                LogMessage::Base(page) if at >= self.noted.stable => self.set_base(page, piece),
+                LogMessage::Change(page) if at >= self.noted.stable => self.add_change(page, piece),
+                LogMessage::Batch(whole) if whole > last => return (at, true),
+                LogMessage::Base(_)
+                | LogMessage::Change(_)
+                | LogMessage::Batch(_)
+                | LogMessage::Nothing => {}
+                LogMessage::Cap => break,
+                LogMessage::Corrupted => {
                     self.torn = self.torn.or(Some(at));
                     break;
                 }
@@ -504,7 +513,7 @@ impl<'f> Recovery<'f> {
         (at, false)
     }
 
-    fn set_base(&mut self, page: usize, piece: Piece) {
+    fn set_base(&mut self, page: usize, piece: PagePiece) {
         if self.pages.len() <= page {
             self.pages.resize(page + 1, None);
         }
@@ -513,7 +522,7 @@ impl<'f> Recovery<'f> {
         }
     }
 
-    fn add_change(&mut self, page: usize, piece: Piece) {
+    fn add_change(&mut self, page: usize, piece: PagePiece) {
         // A change of a page without base belongs to a segment whose beginning was overwritten.
         if let Some(Some(pieces)) = self.pages.get_mut(page)
             && pieces.last().is_some_and(|last| last.lsn < piece.lsn)
@@ -524,15 +533,15 @@ impl<'f> Recovery<'f> {
 
     /// Judges the result of the recovery. Returns whether the file has each segment that was
     /// written since the snapshot, up to the end of the stable part.
-    fn judge(&self) -> Result<bool, Refusal> {
+    fn judge_result(&self) -> Result<bool, RecoveryRefusal> {
         if self.end.is_none_or(|end| end < self.noted.stable) {
-            return harm("sled's log ends before the last settling");
+            return harm_of("sled's log ends before the last settling");
         }
         let mut live = BTreeSet::new();
         for (number, pieces) in self.pages.iter().enumerate() {
             // A hole in the numbers of pages: sled panics on a page without a base.
             let Some(pieces) = pieces else {
-                return harm(format!(
+                return harm_of(format!(
                     "page {number} of sled was never written as a whole"
                 ));
             };
@@ -541,26 +550,26 @@ impl<'f> Recovery<'f> {
                 let segment = segment_of(piece.lsn);
                 let is_there = piece.offset + piece.bytes <= self.headers.file_bytes;
                 if !is_there || self.headers.lsn_at(piece.offset) != Some(segment) {
-                    return harm(format!("page {number} of sled is not where it was"));
+                    return harm_of(format!("page {number} of sled is not where it was"));
                 }
                 live.insert(segment);
             }
         }
         // Recovery fills each segment that it has not read, and each without pages, with zeros.
         if self.unread.keys().any(|lsn| live.contains(lsn)) {
-            return harm("sled would overwrite pages");
+            return harm_of("sled would overwrite pages");
         }
         // A crash tears unsynced messages only.
         if let Some(torn) = self.torn.filter(|torn| *torn < segment_of(self.stable)) {
-            return harm(format!("sled's log is damaged at {torn}"));
+            return harm_of(format!("sled's log is damaged at {torn}"));
         }
         self.judge_holes()
     }
 
     /// Checks the older pieces of a page that was changed since the last settling. A change is of
     /// no use without the older pieces, of which sled may have had the only sound copy in memory.
-    fn check_ground(&self, number: usize, pieces: &[Piece]) -> Result<(), Refusal> {
-        let is_old = |piece: &&Piece| piece.lsn < self.noted.stable;
+    fn check_ground(&self, number: usize, pieces: &[PagePiece]) -> Result<(), RecoveryRefusal> {
+        let is_old = |piece: &&PagePiece| piece.lsn < self.noted.stable;
         if pieces.last().as_ref().is_none_or(is_old) {
             return Ok(());
         }
@@ -571,7 +580,7 @@ impl<'f> Recovery<'f> {
             let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
             self.file.read_exact_at(&mut bytes, piece.offset)?;
             if decode_message(&bytes, piece.lsn).is_none() {
-                return harm(format!("page {number} of sled is damaged"));
+                return harm_of(format!("page {number} of sled is damaged"));
             }
         }
         Ok(())
@@ -580,7 +589,7 @@ impl<'f> Recovery<'f> {
     /// Returns whether no segment that was written since the last settling is gone. sled may have
     /// used the place of a missing segment again, or freed the place, which fills the place with
     /// zeros. A place with other bytes and no segment is damaged.
-    fn judge_holes(&self) -> Result<bool, Refusal> {
+    fn judge_holes(&self) -> Result<bool, RecoveryRefusal> {
         let first = segment_of(self.noted.stable);
         let stable = segment_of(self.stable);
         let known = self.segments.range(first..stable).count();
@@ -590,9 +599,9 @@ impl<'f> Recovery<'f> {
         }
         for (place, lsn) in (0..).zip(&self.headers.by_place) {
             if lsn.is_none() {
-                let segment = self.segment(place * SEGMENT_BYTES)?;
+                let segment = self.segment_bytes(place * SEGMENT_BYTES)?;
                 if segment.iter().any(|byte| *byte != 0) {
-                    return harm(format!("segment {place} of sled is damaged"));
+                    return harm_of(format!("segment {place} of sled is damaged"));
                 }
             }
         }
@@ -606,21 +615,21 @@ fn fits_in_segment(lsn: Lsn) -> bool {
 }
 
 /// Returns the message at a position of a segment, and its length.
-fn read_message(segment: &[u8], lsn: Lsn) -> (Message, u64) {
+fn read_message(segment: &[u8], lsn: Lsn) -> (LogMessage, u64) {
     let at = usize::try_from(lsn % SEGMENT_BYTES).unwrap_or(usize::MAX);
     let rest = segment.get(at..).unwrap_or_default();
-    decode_message(rest, lsn).unwrap_or((Message::Corrupted, 0))
+    decode_message(rest, lsn).unwrap_or((LogMessage::Corrupted, 0))
 }
 
 /// Reads the message of a position from the beginning of some bytes.
-fn decode_message(rest: &[u8], lsn: Lsn) -> Option<(Message, u64)> {
+fn decode_message(rest: &[u8], lsn: Lsn) -> Option<(LogMessage, u64)> {
     let peek = rest.get(..MESSAGE_PEEK_BYTES.min(rest.len()))?;
     let mut from = SledReader(peek);
-    let checksum = u32::from_le_bytes(from.chunk()?);
-    let [kind] = from.chunk()?;
-    let length = usize::try_from(from.varint()?).ok()?;
-    let number = from.varint()?;
-    let page = from.varint()?;
+    let checksum = u32::from_le_bytes(from.take_chunk()?);
+    let [kind] = from.take_chunk()?;
+    let length = usize::try_from(from.take_varint()?).ok()?;
+    let number = from.take_varint()?;
+    let page = from.take_varint()?;
     let head = peek.len() - from.0.len();
     let body = rest.get(head..head.checked_add(length)?)?;
     let covered = rest.get(4..head)?;
@@ -629,12 +638,12 @@ fn decode_message(rest: &[u8], lsn: Lsn) -> Option<(Message, u64)> {
     }
     let page = || usize::try_from(page).ok();
     let message = match kind {
-        1 => Message::Nothing,
-        2 => Message::Cap,
-        3 => Message::Batch(SledReader(body).signed()?),
+        1 => LogMessage::Nothing,
+        2 => LogMessage::Cap,
+        3 => LogMessage::Batch(SledReader(body).take_signed()?),
         // Free pages, counters, the root's page and whole nodes.
-        4..=9 => Message::Base(page()?),
-        10 | 11 => Message::Change(page()?),
+        4..=9 => LogMessage::Base(page()?),
+        10 | 11 => LogMessage::Change(page()?),
         _ => return None,
     };
     let bytes = u64::try_from(head + length).ok()?;

@@ -21,9 +21,9 @@ use simplefeed_core::{
 
 use super::{
     LogError, LogHead,
-    journal::{self, JournalFile, Place},
+    journal::{self, JournalFile, JournalPlace},
     record::{self, CommitFacts, SETTLED_KEY},
-    settled::{Settled, quietly},
+    settled::{SettledPart, quietly},
     tail::{FeedRecord, Tail},
 };
 use crate::codec;
@@ -31,9 +31,9 @@ use crate::codec;
 /// Remains of a log, in sled and in the journal.
 #[derive(Debug)]
 pub struct Remains {
-    settled: Option<Settled>,
+    settled: Option<SettledPart>,
     /// Values of the journal, by their keys; of a key that occurs twice, the later value.
-    journal: BTreeMap<Vec<u8>, (Arc<JournalFile>, Place)>,
+    journal: BTreeMap<Vec<u8>, (Arc<JournalFile>, JournalPlace)>,
     /// Files of the journal.
     files: Vec<Arc<JournalFile>>,
     /// Commits of the journal.
@@ -66,7 +66,7 @@ impl Remains {
             file.scan_remains(|record| {
                 remains.commits.insert(record.number);
                 for item in record.items().flatten() {
-                    remains.add(&file, record.number, item);
+                    remains.add_item(&file, record.number, item);
                 }
             });
             remains.files.push(file);
@@ -74,7 +74,12 @@ impl Remains {
         Ok(remains)
     }
 
-    fn add(&mut self, file: &Arc<JournalFile>, number: CommitNumber, item: journal::Item<'_>) {
+    fn add_item(
+        &mut self,
+        file: &Arc<JournalFile>,
+        number: CommitNumber,
+        item: journal::RecordItem<'_>,
+    ) {
         if item.key.starts_with(b"c") {
             let facts = codec::unseal(item.value).and_then(CommitFacts::decode);
             if let Some(facts) = &facts {
@@ -93,7 +98,7 @@ impl Remains {
     }
 
     /// Adds an opened copy of sled.
-    pub(super) fn add_settled(&mut self, settled: Settled) {
+    pub(super) fn add_settled(&mut self, settled: SettledPart) {
         // sled panics on some damage.
         let told = quietly(|| {
             let told = settled.raw_value(SETTLED_KEY).ok().flatten();

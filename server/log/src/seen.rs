@@ -17,9 +17,9 @@ use tracing::warn;
 use super::{
     Commits, LogError, LogHead,
     held::visible_path,
-    slots::{self, Slot, Slots},
+    slots::{self, SlotBytes, Slots},
 };
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::codec::{Reader, RecordWriter, seal, unseal};
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";
@@ -28,14 +28,14 @@ const BYTES: usize = 56;
 
 /// A commit that readers may have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReadersEnd {
     /// Number of the commit; 0 if there is none.
     pub commit: CommitNumber,
     /// The chain hash after `commit`.
     pub chain: ChainHash,
 }
 
-impl Seen {
+impl ReadersEnd {
     /// State of an empty log: commit 0 and [`ChainHash::START`].
     pub const NOTHING: Self = Self {
         commit: CommitNumber(0),
@@ -50,8 +50,8 @@ impl Seen {
         }
     }
 
-    fn encode(&self, turn: u64) -> Vec<u8> {
-        let mut slot = Writer(Vec::with_capacity(BYTES));
+    fn encode_slot(&self, turn: u64) -> Vec<u8> {
+        let mut slot = RecordWriter(Vec::with_capacity(BYTES));
         slot.bytes(MAGIC);
         slot.long(turn);
         slot.long(self.commit.0);
@@ -82,7 +82,7 @@ impl Seen {
     }
 }
 
-fn decode(slot: &Slot) -> Option<(u64, Seen)> {
+fn decode_slot(slot: &SlotBytes) -> Option<(u64, ReadersEnd)> {
     let mut from = Reader(unseal(slot.get(..BYTES)?)?);
     if from.chunk::<4>()? != *MAGIC {
         return None;
@@ -90,7 +90,7 @@ fn decode(slot: &Slot) -> Option<(u64, Seen)> {
     let turn = from.long()?;
     let commit = CommitNumber(from.long()?);
     let chain = ChainHash(from.digest()?);
-    Some((turn, Seen { commit, chain }))
+    Some((turn, ReadersEnd { commit, chain }))
 }
 
 /// The file, for the writer of the log.
@@ -104,12 +104,12 @@ impl SeenNote {
     /// # Errors
     ///
     /// Returns why the file cannot be read or written.
-    pub(super) fn open(path: &Path, end: Seen) -> io::Result<(Self, Seen)> {
-        match Slots::open(path, decode) {
+    pub(super) fn open(path: &Path, end: ReadersEnd) -> io::Result<(Self, ReadersEnd)> {
+        match Slots::open(path, decode_slot) {
             Ok((slots, Some(seen))) => return Ok((Self(slots), seen)),
             Ok((mut slots, None)) => {
                 warn!(path = %visible_path(path).display(), "the note of the last seen commit is unreadable, and begins anew");
-                slots.write(|turn| end.encode(turn))?;
+                slots.write(|turn| end.encode_slot(turn))?;
                 return Ok((Self(slots), end));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -117,7 +117,7 @@ impl SeenNote {
         }
         // Durable from the beginning: a note that a power cut takes away could not tell an older
         // log.
-        let slots = Slots::create_whole(path, |turn| end.encode(turn))?;
+        let slots = Slots::create_whole(path, |turn| end.encode_slot(turn))?;
         Ok((Self(slots), end))
     }
 
@@ -127,8 +127,8 @@ impl SeenNote {
     /// # Errors
     ///
     /// Returns why the file cannot be written.
-    pub(super) fn write(&mut self, seen: Seen) -> io::Result<()> {
-        self.0.write(|turn| seen.encode(turn))
+    pub(super) fn write(&mut self, seen: ReadersEnd) -> io::Result<()> {
+        self.0.write(|turn| seen.encode_slot(turn))
     }
 
     /// Makes the note durable.
@@ -142,6 +142,6 @@ impl SeenNote {
 }
 
 /// Returns the note at a path, or `None` if the note is missing or unreadable.
-pub fn read(path: &Path) -> Option<Seen> {
-    slots::read(path, decode)
+pub fn read(path: &Path) -> Option<ReadersEnd> {
+    slots::read(path, decode_slot)
 }

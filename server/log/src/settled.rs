@@ -66,7 +66,7 @@ const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
 const SWEEP_STRIDE: usize = 8;
 
 /// The settled part of a log.
-pub(super) struct Settled {
+pub(super) struct SettledPart {
     folder: PathBuf,
     /// `None` only if sled could not be opened again.
     db: RwLock<Option<Db>>,
@@ -86,7 +86,7 @@ pub(super) struct Settled {
     pub(super) meanwhile: Mutex<Option<Meanwhile>>,
 }
 
-impl fmt::Debug for Settled {
+impl fmt::Debug for SettledPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settled")
             .field("folder", &self.folder)
@@ -99,9 +99,9 @@ impl fmt::Debug for Settled {
 pub(super) type Meanwhile = (usize, Box<dyn FnOnce() + Send>);
 
 /// Keys with their values.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
 
-impl Settled {
+impl SettledPart {
     /// Opens sled in `folder`. The opening is a recovery, which writes to the folder.
     ///
     /// # Errors
@@ -135,11 +135,11 @@ impl Settled {
     ///
     /// Returns sled's failure, or that the value is damaged.
     pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        let db = self.readable()?;
+        let db = self.read_db()?;
         let value = self
             .open_one(db.as_ref())?
             .get(key)
-            .map_err(|error| self.unread(error))?;
+            .map_err(|error| self.read_failure(error))?;
         // A settling puts keys ahead of their values, so a key without a value stands for no value.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
@@ -161,7 +161,7 @@ impl Settled {
             record.ok_or_else(|| record::damaged("feed", &key))
         };
         let value = self.value("feed", &key)?;
-        self.touch(self.db.read().as_ref(), 1);
+        self.note_pages(self.db.read().as_ref(), 1);
         value.map(decode).transpose()
     }
 
@@ -180,11 +180,11 @@ impl Settled {
     ///
     /// Returns sled's failure.
     pub(super) fn raw_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        let db = self.readable()?;
+        let db = self.read_db()?;
         let value = self
             .open_one(db.as_ref())?
             .get(key)
-            .map_err(|error| self.unread(error))?;
+            .map_err(|error| self.read_failure(error))?;
         Ok(value.map(|value| value.to_vec()))
     }
 
@@ -213,13 +213,13 @@ impl Settled {
         at: &[u8],
         end: &[u8],
         prefix: usize,
-    ) -> Result<Pairs, LogError> {
+    ) -> Result<KeyValues, LogError> {
         let behind = [at, &[0xff; record::PART_KEY_BYTES + 1]].concat();
-        let db = self.readable()?;
+        let db = self.read_db()?;
         let before = self
             .open_one(db.as_ref())?
             .get_lt(&behind)
-            .map_err(|error| self.unread(error))?;
+            .map_err(|error| self.read_failure(error))?;
         drop(db);
         let holder = before
             .map(|(key, _)| base_of(&key).to_vec())
@@ -227,11 +227,11 @@ impl Settled {
         self.join_range(kind, holder.unwrap_or_else(|| at.to_vec()), end)
     }
 
-    fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<Pairs, LogError> {
-        let mut found: Pairs = vec![];
-        let db = self.readable()?;
+    fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<KeyValues, LogError> {
+        let mut found: KeyValues = vec![];
+        let db = self.read_db()?;
         for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
-            let (key, value) = item.map_err(|error| self.unread(error))?;
+            let (key, value) = item.map_err(|error| self.read_failure(error))?;
             // A key that a settling has put ahead of its value.
             if value.is_empty() {
                 continue;
@@ -245,7 +245,7 @@ impl Settled {
                 _ => found.push((base_of(&key).to_vec(), part.to_vec())),
             }
         }
-        self.touch(db.as_ref(), found.len());
+        self.note_pages(db.as_ref(), found.len());
         Ok(found)
     }
 
@@ -255,18 +255,23 @@ impl Settled {
     /// # Errors
     ///
     /// Returns sled's failure.
-    pub(super) fn pairs(&self, from: &[u8], prefix: &[u8], max: usize) -> Result<Pairs, LogError> {
-        let db = self.readable()?;
+    pub(super) fn pairs(
+        &self,
+        from: &[u8],
+        prefix: &[u8],
+        max: usize,
+    ) -> Result<KeyValues, LogError> {
+        let db = self.read_db()?;
         let range = self.open_one(db.as_ref())?.range(from.to_vec()..).take(max);
         let mut found = vec![];
         for item in range {
-            let (key, value) = item.map_err(|error| self.unread(error))?;
+            let (key, value) = item.map_err(|error| self.read_failure(error))?;
             if !key.starts_with(prefix) {
                 break;
             }
             found.push((key.to_vec(), value.to_vec()));
         }
-        self.touch(db.as_ref(), found.len());
+        self.note_pages(db.as_ref(), found.len());
         Ok(found)
     }
 
@@ -283,13 +288,13 @@ impl Settled {
         {
             return Ok(Some(version));
         }
-        let db = self.readable()?;
+        let db = self.read_db()?;
         let db = self.open_one(db.as_ref())?;
         // An upgrade by an older program named this version, and left commits in records of their
         // own, and heads beside feeds' records.
         for kind in [b"c", b"h"] {
             if let Some(found) = db.scan_prefix(kind).keys().next() {
-                found.map_err(|error| self.unread(error))?;
+                found.map_err(|error| self.read_failure(error))?;
                 return Ok(Some(BEFORE_RECORDS_OF_FEEDS));
             }
         }
@@ -318,7 +323,7 @@ impl Settled {
         self.open_one(db.as_ref())?
             .insert(key, value)
             .map_err(storage_error)?;
-        self.touch(db.as_ref(), 1);
+        self.note_pages(db.as_ref(), 1);
         Ok(())
     }
 
@@ -469,7 +474,7 @@ impl Settled {
 
     /// Returns sled's failure of a read. Behind a write that lacked something, sled refuses reads
     /// until the next opening.
-    fn unread(&self, error: sled::Error) -> LogError {
+    fn read_failure(&self, error: sled::Error) -> LogError {
         let error = storage_error(error);
         if lack_in(&error).is_some() {
             self.note_failure();
@@ -495,7 +500,7 @@ impl Settled {
         db.ok_or_else(closed)
     }
 
-    fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
+    fn read_db(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
         #[cfg(test)]
         self.let_others_work();
         // Asked before the lock: an opening holds that for as long as it takes, and reads must end
@@ -512,7 +517,7 @@ impl Settled {
     /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its
     /// 256 parts have come together, so many large pages stay uncounted. Now and then, reads of
     /// small pages fill up all parts.
-    fn touch(&self, db: Option<&Db>, pages: usize) {
+    fn note_pages(&self, db: Option<&Db>, pages: usize) {
         let before = self.touched.fetch_add(pages, Ordering::Relaxed);
         // Each sweep is thousands of reads, so only one call in `SWEPT_AFTER` pages pays for one.
         if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
@@ -552,7 +557,7 @@ impl Settled {
 }
 
 #[cfg(test)]
-impl Settled {
+impl SettledPart {
     fn take_a_put(&self) -> Result<(), LogError> {
         let less = |left: usize| left.checked_sub(1);
         let left = self
@@ -577,7 +582,7 @@ impl Settled {
 
 /// Pairs on their way into sled.
 pub(super) struct Putting<'s> {
-    settled: &'s Settled,
+    settled: &'s SettledPart,
     ahead: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 

@@ -22,12 +22,12 @@ use tracing::{debug, error, info, warn};
 
 use super::{
     LogError, LogHead,
-    barrier::{Barrier, Step, drop_pages_in, sync_folder, sync_tree},
+    barrier::{Barrier, LogStep, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters, SPREAD_CHAPTERS},
     held::FoundFile,
     record::{self, SETTLED_KEY},
-    rehearsal::{Refusal, needed_bytes, rehearse},
-    settled::{Settled, quietly, why_panicked},
+    rehearsal::{RecoveryRefusal, needed_bytes, rehearse},
+    settled::{SettledPart, quietly, why_panicked},
     settling::{check_settled, end_of, settle},
     snapshots,
     witness::{Testimony, Witness},
@@ -43,12 +43,12 @@ const REST_MOST: Duration = Duration::from_secs(30);
 
 /// Settles chapters in a thread of its own.
 pub(super) struct Settler {
-    shared: Arc<Shared>,
+    shared: Arc<SettlerParts>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    settled: Arc<Settled>,
+struct SettlerParts {
+    settled: Arc<SettledPart>,
     /// Folder with sled's file `db` and its snapshots.
     folder: PathBuf,
     chapter_bytes: u64,
@@ -57,7 +57,7 @@ struct Shared {
     witness: Mutex<(Witness, Testimony)>,
     /// The last commit that was noted, and when.
     noted: Mutex<Option<(CommitNumber, Instant)>>,
-    stage: Mutex<Stage>,
+    stage: Mutex<SettlerStage>,
     /// Notified at each change of `stage`, and of `ending`, which changes while `stage` is locked.
     turned: Condvar,
     ending: AtomicBool,
@@ -75,7 +75,7 @@ struct Shared {
 
 /// State of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SettlerStage {
     /// The thread waits until there are full chapters.
     Idle,
     /// The thread settles, or is about to settle.
@@ -85,7 +85,7 @@ enum Stage {
 }
 
 /// Work of the thread.
-enum Task {
+enum SettlerTask {
     /// A full chapter is settled.
     Settle(Arc<Chapter>),
     /// sled, which refuses reads, is opened again.
@@ -94,7 +94,7 @@ enum Task {
 
 /// The parts of a log that a settler works on.
 pub(super) struct Work {
-    pub(super) settled: Arc<Settled>,
+    pub(super) settled: Arc<SettledPart>,
     /// Folder with sled's file `db` and its snapshots.
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
@@ -124,7 +124,7 @@ impl Settler {
         failed: &Arc<AtomicBool>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SettlerParts {
                 settled: work.settled,
                 folder: work.folder,
                 chapter_bytes: work.chapter_bytes,
@@ -136,7 +136,7 @@ impl Settler {
                 witness: Mutex::new(work.witness),
                 noted: Mutex::default(),
                 chapters: Arc::clone(chapters),
-                stage: Mutex::new(Stage::Idle),
+                stage: Mutex::new(SettlerStage::Idle),
                 turned: Condvar::new(),
                 ending: AtomicBool::new(false),
                 failed: Arc::clone(failed),
@@ -162,7 +162,7 @@ impl Settler {
     /// Waits until nothing is being settled. A settling that was put off does not count.
     pub(super) fn wait(&self) {
         let mut stage = self.shared.stage.lock();
-        while *stage == Stage::Busy {
+        while *stage == SettlerStage::Busy {
             self.shared.turned.wait(&mut stage);
         }
     }
@@ -186,8 +186,8 @@ impl Settler {
         }
         let mut stage = self.shared.stage.lock();
         // At the end, nobody settles any more.
-        if *stage == Stage::Idle && !self.is_ending() {
-            *stage = Stage::Busy;
+        if *stage == SettlerStage::Idle && !self.is_ending() {
+            *stage = SettlerStage::Busy;
             self.shared.turned.notify_all();
         }
     }
@@ -210,8 +210,8 @@ impl Settler {
 
     /// Asks a settling to end soon. The next process begins the settling again.
     pub(super) fn ask_to_end(&self) {
-        let end = |_: &mut Stage| self.shared.ending.store(true, Ordering::Release);
-        self.shared.change(end);
+        let end = |_: &mut SettlerStage| self.shared.ending.store(true, Ordering::Release);
+        self.shared.change_stage(end);
     }
 
     /// Ends a settling, and waits for the end. The next process begins the settling again.
@@ -229,7 +229,7 @@ impl Settler {
     ///
     /// Returns the failure of the disk.
     pub(super) fn note_settled(&self) -> Result<(), LogError> {
-        self.shared.testify(|_| {})
+        self.shared.change_testimony(|_| {})
     }
 
     /// Notes a new file of the journal, durably: from now on the log is damaged without that file.
@@ -238,7 +238,8 @@ impl Settler {
     ///
     /// Returns the failure of the disk.
     pub(super) fn note_file(&self, first: CommitNumber) -> Result<(), LogError> {
-        self.shared.testify(|testimony| testimony.newest = first)
+        self.shared
+            .change_testimony(|testimony| testimony.newest = first)
     }
 
     /// Notes a commit that is in the journal, now and then. A noted commit survives the process,
@@ -287,7 +288,8 @@ impl Settler {
     ///
     /// Returns the failure of the disk.
     pub(super) fn note_end(&self, end: CommitNumber) -> Result<(), LogError> {
-        self.shared.testify(|testimony| testimony.end = end)
+        self.shared
+            .change_testimony(|testimony| testimony.end = end)
     }
 }
 
@@ -297,8 +299,8 @@ impl Drop for Settler {
     }
 }
 
-impl Shared {
-    fn testify(&self, change: impl FnOnce(&mut Testimony)) -> Result<(), LogError> {
+impl SettlerParts {
+    fn change_testimony(&self, change: impl FnOnce(&mut Testimony)) -> Result<(), LogError> {
         let mut place = self.witness.lock();
         let (witness, testimony) = &mut *place;
         change(testimony);
@@ -345,7 +347,7 @@ impl Shared {
         let mut snapshot = self.snapshot.lock();
         if snapshot.as_ref().is_none_or(|(known, _)| *known != number) {
             let path = snapshots::path_of(&self.folder, number);
-            let found = || -> Result<_, Refusal> {
+            let found = || -> Result<_, RecoveryRefusal> {
                 let needed = needed_bytes(&path)?;
                 let file = FoundFile::find(path.clone())?.whole()?;
                 Ok([
@@ -355,7 +357,7 @@ impl Shared {
             };
             match found() {
                 Ok(found) => *snapshot = Some((number, found)),
-                Err(Refusal::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
+                Err(RecoveryRefusal::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
                     // Such as a lack of handles, which says nothing about the files. The next check
                     // tries again.
                     warn!(%error, path = %path.display(), "sled's snapshot cannot be looked at");
@@ -372,10 +374,10 @@ impl Shared {
     }
 
     fn is_busy(&self) -> bool {
-        *self.stage.lock() == Stage::Busy
+        *self.stage.lock() == SettlerStage::Busy
     }
 
-    fn change(&self, change: impl FnOnce(&mut Stage)) {
+    fn change_stage(&self, change: impl FnOnce(&mut SettlerStage)) {
         // Under the lock of the stage, even where the stage stays: a waiting thread would else miss
         // a change of `ending`.
         change(&mut self.stage.lock());
@@ -383,37 +385,37 @@ impl Shared {
     }
 
     /// Waits for work whose time has come; `None` at the end.
-    fn next(&self) -> Option<Task> {
+    fn next_task(&self) -> Option<SettlerTask> {
         let mut stage = self.stage.lock();
         loop {
             if self.ending.load(Ordering::Acquire) {
-                *stage = Stage::Idle;
+                *stage = SettlerStage::Idle;
                 self.turned.notify_all();
                 return None;
             }
             match *stage {
                 // The chapter stays in the list until it is settled, since readers look there
                 // first.
-                Stage::Busy if !self.failed.load(Ordering::Acquire) => {
+                SettlerStage::Busy if !self.failed.load(Ordering::Acquire) => {
                     if let Some(oldest) = self.chapters.read().full.front() {
-                        return Some(Task::Settle(Arc::clone(oldest)));
+                        return Some(SettlerTask::Settle(Arc::clone(oldest)));
                     }
                     // Without a chapter, nobody else would open sled again.
                     if self.settled.is_lacking() || self.is_put_off() {
-                        return Some(Task::Reopen);
+                        return Some(SettlerTask::Reopen);
                     }
-                    *stage = Stage::Idle;
+                    *stage = SettlerStage::Idle;
                     self.turned.notify_all();
                 }
-                Stage::Busy => {
-                    *stage = Stage::Idle;
+                SettlerStage::Busy => {
+                    *stage = SettlerStage::Idle;
                     self.turned.notify_all();
                 }
-                Stage::Idle => self.turned.wait(&mut stage),
-                Stage::Resting(until) => {
+                SettlerStage::Idle => self.turned.wait(&mut stage),
+                SettlerStage::Resting(until) => {
                     // A notice ends the wait early, and the loop looks at `ending` again.
                     if self.turned.wait_until(&mut stage, until).timed_out() {
-                        *stage = Stage::Busy;
+                        *stage = SettlerStage::Busy;
                     }
                 }
             }
@@ -454,13 +456,13 @@ impl Shared {
     fn check_recovery(&self) -> Result<bool, LogError> {
         let snapshot = self.witness.lock().1.snapshot;
         rehearse(&self.folder, snapshot).map_err(|refusal| match refusal {
-            Refusal::Io(source) => LogError::io("read", &self.folder)(source),
-            Refusal::Harm(what) => LogError::damaged(what),
+            RecoveryRefusal::Io(source) => LogError::io("read", &self.folder)(source),
+            RecoveryRefusal::Harm(what) => LogError::damaged(what),
         })
     }
 
     /// Opens sled again behind a settling that broke off, with the steps of a start.
-    fn recover(&self) -> Result<(), LogError> {
+    fn reopen_as_start(&self) -> Result<(), LogError> {
         self.settled.reopen(|| {
             // Pages behind a failed sync may not be on the disk.
             drop_pages_in(&self.folder).map_err(LogError::io("sync", &self.folder))?;
@@ -500,10 +502,10 @@ impl Shared {
     }
 
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
-        self.barrier.begins(Step::Settling);
+        self.barrier.begins(LogStep::Settling);
         if self.is_put_off() {
             self.go_on()?;
-            self.recover()?;
+            self.reopen_as_start()?;
             // As at a start, a marked chapter is only checked. A kill in the middle of a second
             // writing would leave the mark beside half a chapter, and the next start would call the
             // log damaged.
@@ -529,7 +531,7 @@ impl Shared {
         #[cfg(planted)]
         if crate::planted::is("witness-first") {
             let snapshot = snapshots::newest_number(&self.folder).unwrap_or(0);
-            self.testify(|testimony| {
+            self.change_testimony(|testimony| {
                 testimony.commit = end.number;
                 testimony.chain = end.chain;
                 testimony.snapshot = snapshot;
@@ -539,7 +541,7 @@ impl Shared {
         self.go_on()?;
         // Checked before the reopening, so that readers keep the open files if the check fails.
         self.files.iter().try_for_each(FoundFile::check)?;
-        self.barrier.begins(Step::Reopening);
+        self.barrier.begins(LogStep::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
         let mut is_whole = false;
         self.settled.reopen(|| {
@@ -578,10 +580,10 @@ impl Shared {
         // Checked once more before the journal's copy goes: the next opening must find the settled
         // copy.
         self.files.iter().try_for_each(FoundFile::check)?;
-        self.barrier.begins(Step::Recycling);
+        self.barrier.begins(LogStep::Recycling);
         // The witness names the chapter before its file is used again: until then, the journal is
         // the only sure copy.
-        self.testify(|testimony| {
+        self.change_testimony(|testimony| {
             testimony.commit = end.number;
             testimony.chain = end.chain;
             testimony.snapshot = snapshot;
@@ -590,31 +592,31 @@ impl Shared {
 
     /// Opens sled again, and notes the new snapshot: the checks of the files expect the noted
     /// snapshot.
-    fn reopen(&self) -> Result<(), LogError> {
+    fn reopen_sled(&self) -> Result<(), LogError> {
         self.go_on()?;
-        self.recover()?;
+        self.reopen_as_start()?;
         let snapshot = snapshots::newest_number(&self.folder);
         let snapshot = snapshot.map_err(LogError::io("read", &self.folder))?;
-        self.testify(|testimony| testimony.snapshot = snapshot)
+        self.change_testimony(|testimony| testimony.snapshot = snapshot)
     }
 
     /// Settles a chapter and gives the chapter's file up, or opens sled again.
-    fn work(&self, task: Task) {
+    fn work_on(&self, task: SettlerTask) {
         let began = Instant::now();
         // sled panics on some failures of the disk.
         let done = catch_unwind(AssertUnwindSafe(|| match &task {
-            Task::Settle(chapter) => self.settle_chapter(chapter),
-            Task::Reopen => self.reopen(),
+            SettlerTask::Settle(chapter) => self.settle_chapter(chapter),
+            SettlerTask::Reopen => self.reopen_sled(),
         }));
         match done {
             Ok(Ok(())) => {
                 if self.put_off.lock().take().is_some() {
                     info!("the journal can be settled again");
                 }
-                let Task::Settle(chapter) = task else {
+                let SettlerTask::Settle(chapter) = task else {
                     // Readers wait for each reopening, and the next read may fail again, so a rest
                     // comes before the next one.
-                    return self.rest(REST_LEAST);
+                    return self.rest_for(REST_LEAST);
                 };
                 let file = Arc::clone(&chapter.file);
                 // The next chapter is likely to become as long, and a file that keeps its room
@@ -626,13 +628,13 @@ impl Shared {
                 // A file goes on to a later chapter only if nobody else holds it.
                 drop(chapter);
                 file.recycle(kept);
-                self.barrier.begins(Step::Done);
+                self.barrier.begins(LogStep::Done);
                 debug!("a chapter is settled");
             }
-            Ok(Err(LogError::Closing)) => self.change(|stage| *stage = Stage::Idle),
+            Ok(Err(LogError::Closing)) => self.change_stage(|stage| *stage = SettlerStage::Idle),
             Ok(Err(error)) => self.break_off(error, began.elapsed()),
             // sled may wait for ever behind a panic, so this process does not open sled again.
-            Err(_panic) => self.fail(&why_panicked(&self.folder, "a settling panicked")),
+            Err(_panic) => self.fail_log(&why_panicked(&self.folder, "a settling panicked")),
         }
     }
 
@@ -642,7 +644,7 @@ impl Shared {
         // A cut file fails in many ways. The check names the cause.
         let error = self.check_files().err().unwrap_or(error);
         let Some(lack) = lack_in(&error).map(copy_of) else {
-            return self.fail(&error);
+            return self.fail_log(&error);
         };
         // Behind a failure of its own, sled may refuse reads until the next opening.
         if matches!(error, LogError::Storage(_)) {
@@ -652,15 +654,15 @@ impl Shared {
         let rest = took
             .saturating_mul(REST_FACTOR)
             .clamp(REST_LEAST, REST_MOST);
-        self.rest(rest);
+        self.rest_for(rest);
     }
 
-    fn rest(&self, time: Duration) {
-        self.change(|stage| *stage = Stage::Resting(Instant::now() + time));
+    fn rest_for(&self, time: Duration) {
+        self.change_stage(|stage| *stage = SettlerStage::Resting(Instant::now() + time));
     }
 
     /// Ends the log after a failure: the log takes no entries until the server is restarted.
-    fn fail(&self, error: &LogError) {
+    fn fail_log(&self, error: &LogError) {
         let is_displaced = matches!(error, LogError::Displaced { .. });
         let error: &(dyn std::error::Error + 'static) = error;
         let what_next = match lack_in(error) {
@@ -684,15 +686,15 @@ fn is_harm(error: &LogError) -> bool {
 }
 
 /// Settles the full chapters, the oldest first, until the end.
-fn run(shared: &Shared) {
+fn run(shared: &SettlerParts) {
     // The writer and the readers come first. Where the system refuses the lower priority, the
     // settler takes its share.
     let _yielding = rustix::process::nice(10);
-    while let Some(task) = shared.next() {
-        let done = catch_unwind(AssertUnwindSafe(|| shared.work(task)));
+    while let Some(task) = shared.next_task() {
+        let done = catch_unwind(AssertUnwindSafe(|| shared.work_on(task)));
         // A panic outside of the settling itself: the log must not go on without a settler.
         if done.is_err() {
-            shared.fail(&LogError::damaged("a settling panicked"));
+            shared.fail_log(&LogError::damaged("a settling panicked"));
         }
     }
 }

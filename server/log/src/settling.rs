@@ -12,14 +12,14 @@ use super::{
     chapter::{Chapter, FeedChange},
     packing::pack,
     record::{self, CommitFacts, FactsRecord, RECORD_BYTES},
-    settled::{Putting, Settled},
+    settled::{Putting, SettledPart},
     tail::{FeedRecord, Tail},
 };
 use crate::codec;
 
 mod moved;
 
-use moved::Moved;
+use moved::MovedEntries;
 
 /// Returns an error if the settling is to end.
 type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
@@ -31,13 +31,13 @@ type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 /// Returns the failure to read or to write, or the error of `go_on`, which is asked now and then.
 pub(super) fn settle(
     chapter: &Chapter,
-    settled: &Settled,
+    settled: &SettledPart,
     go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
     // In the order of the keys, in which sled writes each page once.
     let feeds = chapter.sorted_feeds();
     let mut putting = settled.putting();
-    let moved = Moved::new(chapter, settled, go_on);
+    let moved = MovedEntries::new(chapter, settled, go_on);
     for (feed, changed) in &feeds {
         go_on()?;
         settle_feed((*feed, changed), &moved, &mut putting)?;
@@ -75,11 +75,11 @@ pub(super) fn end_of(chapter: &Chapter) -> Result<Option<LogHead>, LogError> {
 /// Returns that a part is missing or differs, the failure to read, or the error of `go_on`.
 pub(super) fn check_settled(
     chapter: &Chapter,
-    settled: &Settled,
+    settled: &SettledPart,
     go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
     let lost = |what: &str| LogError::damaged(format!("sled has lost {what} of what was settled"));
-    let moved = Moved::new(chapter, settled, go_on);
+    let moved = MovedEntries::new(chapter, settled, go_on);
     for (feed, changed) in &chapter.sorted_feeds() {
         go_on()?;
         let head = changed.head.ok_or_else(|| lost("a head"))?;
@@ -120,10 +120,10 @@ pub(super) fn check_settled(
 /// the feed is settled.
 fn settle_feed<'s>(
     (feed, changed): (FeedKey, &FeedChange),
-    moved: &Moved<'s>,
+    moved: &MovedEntries<'s>,
     putting: &mut Putting<'s>,
 ) -> Result<(), LogError> {
-    let Moved {
+    let MovedEntries {
         chapter,
         settled,
         go_on,
@@ -137,7 +137,7 @@ fn settle_feed<'s>(
     if let Some(before) = before.as_ref().filter(|before| before.head == head) {
         return moved.check_entries((feed, changed), &before.tail);
     }
-    let mut gathering = Gathering {
+    let mut gathering = FeedGathering {
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
         gained: 0,
@@ -161,12 +161,12 @@ fn settle_feed<'s>(
             _ => {
                 go_on()?;
                 let full = open.replace((*first, next, group.to_vec()));
-                gathering.add(full)?;
+                gathering.add_groups(full)?;
             }
         }
     }
     let end = open.as_ref().map(|(_, end, _)| *end);
-    gathering.add(open)?;
+    gathering.add_groups(open)?;
     if let Some(end) = end {
         gathering.remove_leftovers_behind(end)?;
     }
@@ -175,20 +175,23 @@ fn settle_feed<'s>(
 }
 
 /// The entries of a feed, gathering in its tail.
-struct Gathering<'p, 's> {
+struct FeedGathering<'p, 's> {
     feed: FeedKey,
     tail: Tail,
     /// Packed bytes that were added.
     gained: usize,
     /// Place of records that a settling of an earlier process has left, if there may be any.
     /// Another version of the program may have divided the entries otherwise.
-    leftovers: Option<(&'s Settled, GoOn<'p>)>,
+    leftovers: Option<(&'s SettledPart, GoOn<'p>)>,
     putting: &'p mut Putting<'s>,
 }
 
-impl Gathering<'_, '_> {
+impl FeedGathering<'_, '_> {
     /// Adds groups that follow, with their first position and the position behind them.
-    fn add(&mut self, groups: Option<(Position, Position, Vec<u8>)>) -> Result<(), LogError> {
+    fn add_groups(
+        &mut self,
+        groups: Option<(Position, Position, Vec<u8>)>,
+    ) -> Result<(), LogError> {
         let Some((first, end, groups)) = groups else {
             return Ok(());
         };

@@ -40,10 +40,10 @@ use super::{
     folder::DataFolder,
     ids::IdIndex,
     journal::{Journal, JournalFile},
-    seen::{self, Seen, SeenNote},
-    settled::Settled,
+    seen::{self, ReadersEnd, SeenNote},
+    settled::SettledPart,
     settler::{Settler, Work},
-    writing::{Items, Writing},
+    writing::{CommitKeys, Items},
 };
 
 /// Missing commits above which rebuilding the index of ids is logged, because it takes long.
@@ -61,13 +61,13 @@ const BACKLOG_MAX: u64 = 4;
 
 /// The entry log on a disk.
 pub struct SledLog {
-    pub(super) settled: Arc<Settled>,
+    pub(super) settled: Arc<SettledPart>,
     pub(super) chapters: Arc<RwLock<Chapters>>,
     journal: Mutex<Journal>,
     /// Locked after the journal, never before.
     seen: Mutex<SeenNote>,
     /// The note of the processes before this one.
-    seen_before: Seen,
+    seen_before: ReadersEnd,
     settler: Settler,
     /// Bytes of a chapter from which on the chapter is settled.
     chapter_bytes: u64,
@@ -106,7 +106,7 @@ impl SledLog {
         chapters: Chapters,
         journal: Journal,
         work: Work,
-        (seen, seen_before): (SeenNote, Seen),
+        (seen, seen_before): (SeenNote, ReadersEnd),
         fresh_ids: usize,
     ) -> Self {
         let chapter_bytes = work.chapter_bytes;
@@ -142,7 +142,7 @@ impl SledLog {
         // append.
         let before = self.head();
         self.go_on_settling();
-        let prepared = self.prepare(commit, before, known);
+        let prepared = self.prepare_commit(commit, before, known);
         // Nothing is written yet, so a missing resource refuses this commit and ends nothing. sled
         // may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
@@ -213,8 +213,8 @@ impl SledLog {
     }
 
     fn note_seen(&self, head: &LogHead) -> Result<(), LogError> {
-        let noted = self.seen.lock().write(Seen::of(head));
-        noted.map_err(|error| self.unnoted(error))
+        let noted = self.seen.lock().write(ReadersEnd::of(head));
+        noted.map_err(|error| self.unnoted_end(error))
     }
 
     /// Notes the end of the log as seen by readers, durably: the note of a killed process may lag
@@ -222,10 +222,10 @@ impl SledLog {
     pub(super) fn note_seen_durably(&self) -> Result<(), LogError> {
         self.note_seen(&self.head())?;
         let synced = self.seen.lock().sync();
-        synced.map_err(|error| self.unnoted(error))
+        synced.map_err(|error| self.unnoted_end(error))
     }
 
-    fn unnoted(&self, error: io::Error) -> LogError {
+    fn unnoted_end(&self, error: io::Error) -> LogError {
         LogError::io("write", self.folder.name_of("views").join(seen::NAME))(error)
     }
 
@@ -235,20 +235,13 @@ impl SledLog {
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.
-    fn prepare(
+    fn prepare_commit(
         &self,
         commit: &Commit,
         head: LogHead,
         known: &FeedHeads,
     ) -> Result<(Items, LogHead), LogError> {
-        assert!(
-            commit.number == head.number.next(),
-            "commits are appended in order"
-        );
-        assert!(
-            commit.instant > head.last,
-            "a commit is later than the one before it"
-        );
+        head.assert_before(commit);
         let stored = |feed| match known.get(&feed) {
             Some(head) => {
                 // A comparison in each build would cost the read that `known` saves.
@@ -261,7 +254,7 @@ impl SledLog {
             }
             None => self.feed(feed),
         };
-        let mut writing = Writing::new(commit, head);
+        let mut writing = CommitKeys::new(commit, head);
         for change in &commit.changes {
             writing.change(change, stored)?;
         }

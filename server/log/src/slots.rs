@@ -19,7 +19,7 @@ const SLOT_BYTES: usize = 128;
 const OFFSETS: [u64; 2] = [0, 512];
 
 /// Bytes of a slot, as a read returns them. A statement has at most as many.
-pub(super) type Slot = [u8; SLOT_BYTES];
+pub(super) type SlotBytes = [u8; SLOT_BYTES];
 
 /// The file, for its writer.
 #[derive(Debug)]
@@ -87,10 +87,10 @@ impl Slots {
     /// Returns why the file cannot be opened.
     pub(super) fn open<S>(
         path: &Path,
-        decode: impl Fn(&Slot) -> Option<(u64, S)>,
+        decode: impl Fn(&SlotBytes) -> Option<(u64, S)>,
     ) -> io::Result<(Self, Option<S>)> {
         let file = regular::open_as(path, OpenOptions::new().read(true).write(true))?;
-        let newest = newest(&file, decode);
+        let newest = newest_slot(&file, decode);
         let turn = newest.as_ref().map_or(0, |(turn, _)| *turn);
         Ok((Self { file, turn }, newest.map(|(_, said)| said)))
     }
@@ -122,13 +122,16 @@ impl Slots {
 }
 
 /// Returns the newest readable statement of a file, or `None`.
-pub(super) fn read<S>(path: &Path, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<S> {
-    let (_, said) = newest(&regular::open(path).ok()?, decode)?;
+pub(super) fn read<S>(path: &Path, decode: impl Fn(&SlotBytes) -> Option<(u64, S)>) -> Option<S> {
+    let (_, said) = newest_slot(&regular::open(path).ok()?, decode)?;
     Some(said)
 }
 
 /// Returns the newer sound slot with its turn.
-fn newest<S>(file: &File, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<(u64, S)> {
+fn newest_slot<S>(
+    file: &File,
+    decode: impl Fn(&SlotBytes) -> Option<(u64, S)>,
+) -> Option<(u64, S)> {
     let slots = OFFSETS.map(|offset| {
         let mut slot = [0; SLOT_BYTES];
         // A file that was cut short has no second slot, or a shorter one.
@@ -141,18 +144,18 @@ fn newest<S>(file: &File, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{Reader, Writer, seal, unseal};
+    use crate::codec::{Reader, RecordWriter, seal, unseal};
 
     fn number(number: u64) -> impl FnOnce(u64) -> Vec<u8> {
         move |turn| {
-            let mut slot = Writer::default();
+            let mut slot = RecordWriter::default();
             slot.long(turn);
             slot.long(number);
             seal(slot.0)
         }
     }
 
-    fn decode(slot: &Slot) -> Option<(u64, u64)> {
+    fn decode(slot: &SlotBytes) -> Option<(u64, u64)> {
         let mut from = Reader(unseal(slot.get(..20)?)?);
         Some((from.long()?, from.long()?))
     }

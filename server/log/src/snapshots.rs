@@ -29,7 +29,9 @@ const UNFINISHED: &str = ".generating";
 ///
 /// Returns why the folder cannot be read.
 pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
-    let numbers = named(folder, NAME)?.into_iter().map(|(number, _)| number);
+    let numbers = named_files(folder, NAME)?
+        .into_iter()
+        .map(|(number, _)| number);
     Ok(numbers.max().unwrap_or(0))
 }
 
@@ -44,8 +46,8 @@ pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
 ///
 /// Returns why the folder cannot be read.
 pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
-    let found = match named(folder, NAME)? {
-        found if found.is_empty() => named(folder, KEPT)?,
+    let found = match named_files(folder, NAME)? {
+        found if found.is_empty() => named_files(folder, KEPT)?,
         found => found,
     };
     Ok(found.into_iter().max().map(|(_, path)| path))
@@ -58,7 +60,7 @@ pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
 /// Returns why the snapshot cannot be named or synced.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub(super) fn keep(folder: &Path) -> io::Result<()> {
-    let Some((number, path)) = named(folder, NAME)?.into_iter().max() else {
+    let Some((number, path)) = named_files(folder, NAME)?.into_iter().max() else {
         return Ok(());
     };
     let kept = folder.join(format!("{KEPT}{number:016X}"));
@@ -88,7 +90,7 @@ pub(super) fn keep(folder: &Path) -> io::Result<()> {
     reason = "a second name that a power cut brings back does no harm"
 )]
 pub(super) fn release(folder: &Path) -> io::Result<()> {
-    let kept = named(folder, KEPT)?;
+    let kept = named_files(folder, KEPT)?;
     kept.iter().try_for_each(|(_, path)| fs::remove_file(path))
 }
 
@@ -100,7 +102,7 @@ pub(super) fn release(folder: &Path) -> io::Result<()> {
 /// Returns why the snapshot cannot be renamed or synced.
 pub(super) fn put_back(folder: &Path) -> io::Result<()> {
     match find(folder)? {
-        Some(path) if named(folder, NAME)?.is_empty() => {
+        Some(path) if named_files(folder, NAME)?.is_empty() => {
             // Only if sled has no snapshot of its own: that one is newer than any second name.
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             durable::rename(&path, &folder.join(name.replacen(KEPT, NAME, 1)))
@@ -137,7 +139,7 @@ pub(super) fn remove_unfinished(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns the files whose names are this beginning and a number.
-fn named(folder: &Path, beginning: &str) -> io::Result<Vec<(u64, PathBuf)>> {
+fn named_files(folder: &Path, beginning: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = vec![];
     for item in fs::read_dir(folder)? {
         let item = item?;

@@ -12,7 +12,7 @@ use crate::watermark::Watermark;
 pub type StoreError = Box<dyn Error + Send + Sync>;
 
 /// An open log, with the state that no commit holds.
-pub trait Store: Send {
+pub trait LogStore: Send {
     /// Returns the log. The store keeps the right to close the log.
     fn log(&self) -> Arc<dyn WritableLog>;
 

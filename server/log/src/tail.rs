@@ -20,7 +20,7 @@ use bytes::Bytes;
 use simplefeed_core::feed::Position;
 
 use super::packing::{PART_BYTES_MAX, pack};
-use crate::codec::{Reader, Writer};
+use crate::codec::{Reader, RecordWriter};
 
 /// Bytes from which on a tail becomes a record of entries. A longer tail saves records, and costs
 /// more whenever sled writes the tail's page again.
@@ -46,7 +46,7 @@ pub(super) struct FeedRecord {
 impl FeedRecord {
     /// Returns the record's bytes.
     pub(super) fn encode(head: &[u8], tail: &Tail) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(head.len() + tail.stored.len() + 16));
+        let mut out = RecordWriter(Vec::with_capacity(head.len() + tail.stored.len() + 16));
         out.length(head.len());
         out.bytes(head);
         out.number(tail.first.0);
@@ -63,7 +63,7 @@ impl FeedRecord {
         let tail = match from.0 {
             // A feed whose entries are all in records of their own, or that has none.
             [] => Tail::default(),
-            stored => Tail::decode(first, body.slice_ref(stored))?,
+            stored => Tail::decode_tail(first, body.slice_ref(stored))?,
         };
         Some(Self { head, tail })
     }
@@ -84,7 +84,7 @@ impl Tail {
     /// Returns a tail of one block: groups with the entries from `first` to before `end`.
     pub(super) fn of(first: Position, end: Position, groups: Vec<u8>) -> Self {
         let packed = pack(groups);
-        let mut out = Writer(MARK.to_vec());
+        let mut out = RecordWriter(MARK.to_vec());
         out.number(end.0 - first.0);
         out.length(packed.len());
         out.bytes(&packed);
@@ -92,9 +92,9 @@ impl Tail {
         Self { first, end, stored }
     }
 
-    fn decode(first: Position, stored: Bytes) -> Option<Self> {
+    fn decode_tail(first: Position, stored: Bytes) -> Option<Self> {
         let mut end = first;
-        for (count, _) in blocks(&stored)? {
+        for (count, _) in packed_blocks(&stored)? {
             // A damaged number may be of any size.
             end = Position(end.0.checked_add(count)?);
         }
@@ -132,7 +132,7 @@ impl Tail {
 }
 
 /// Returns the packed groups of each block, with the number of their entries.
-fn blocks(stored: &[u8]) -> Option<Vec<(u64, &[u8])>> {
+fn packed_blocks(stored: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let mut from = Reader(stored.strip_prefix(MARK)?);
     let mut found = vec![];
     while !from.0.is_empty() {
@@ -150,7 +150,7 @@ pub(super) fn packed_groups(stored: &Bytes) -> Option<Vec<Bytes>> {
         // A record that never was a tail, such as one of a feed that gained much.
         return Some(vec![stored.clone()]);
     }
-    let blocks = blocks(stored)?.into_iter();
+    let blocks = packed_blocks(stored)?.into_iter();
     Some(blocks.map(|(_, packed)| stored.slice_ref(packed)).collect())
 }
 

@@ -84,7 +84,7 @@ impl Watermark {
     /// Finishes the second of the newest commit. Called at the start: the server before may have
     /// published that second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
     pub fn begin_after(&self, newest: Timestamp) {
-        let mut marks = self.marks();
+        let mut marks = self.lock_marks();
         marks.left = marks.left.max(newest.second());
     }
 
@@ -93,7 +93,7 @@ impl Watermark {
     /// clock that jumps ahead moves nothing. The function stores nothing, so reading leaves no
     /// trace on the disk.
     pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
-        let mut marks = self.marks();
+        let mut marks = self.lock_marks();
         // The second on the clock may still get commits.
         let over = newest.second().min(clock.second() - 1);
         // A commit on its way may still appear in its second.
@@ -109,7 +109,7 @@ impl Watermark {
     /// have the instant after the last entry, which is free for that reason. The instant is pending
     /// until [`release`](Self::release).
     pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
-        let mut marks = self.marks();
+        let mut marks = self.lock_marks();
         let before = marks.published.max(marks.left);
         let after = before.saturating_add(1).saturating_mul(1_000_000);
         let instant = clock
@@ -121,7 +121,7 @@ impl Watermark {
 
     /// Notes that readers see the stamped commit, or never will.
     pub fn release(&self) {
-        self.marks().stamped = None;
+        self.lock_marks().stamped = None;
     }
 
     /// Publishes as many seconds as possible. Returns the last second of which readers see all
@@ -132,7 +132,7 @@ impl Watermark {
     /// with a time to come. With a clock behind the log, that second is the one before the newest
     /// commit's, and now and then the newest commit's own.
     pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> Option<i64> {
-        let mut marks = self.marks();
+        let mut marks = self.lock_marks();
         let wanted = if newest.second() <= clock.second() {
             clock.second() - 1
         } else if marks.may_move_on() {
@@ -146,7 +146,7 @@ impl Watermark {
             .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
         // Kept before the second is published, so that no restart stamps a commit below that
         // second.
-        if possible > marks.published && marks.save(possible) {
+        if possible > marks.published && marks.save_published(possible) {
             marks.published = possible;
             if possible > clock.second() {
                 marks.moved_on = Some(Instant::now());
@@ -155,7 +155,7 @@ impl Watermark {
         (marks.published > i64::MIN).then_some(marks.published)
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks> {
+    fn lock_marks(&self) -> MutexGuard<'_, Marks> {
         self.0.lock()
     }
 }
@@ -168,7 +168,7 @@ impl Marks {
     /// Writes the published second to the file, and returns whether the write succeeded. The write
     /// needs no sync: a kill loses nothing, and a power cut matters only if the clock is set back
     /// meanwhile.
-    fn save(&self, published: i64) -> bool {
+    fn save_published(&self, published: i64) -> bool {
         let Some(file) = &self.file else { return true };
         // The complement takes the place of a checksum: a torn write leaves no pair that fits.
         let record = [published.to_be_bytes(), (!published).to_be_bytes()];
@@ -208,11 +208,11 @@ mod tests {
         fs::write(&path, "").unwrap();
         let unwritable = File::open(&path).unwrap();
         let mark = Watermark::in_memory();
-        mark.marks().file = Some(unwritable);
+        mark.lock_marks().file = Some(unwritable);
         assert_eq!(mark.publish(at(10_999), at(10_500)), None);
-        mark.marks().file = None;
+        mark.lock_marks().file = None;
         assert_eq!(mark.publish(at(10_999), at(10_500)), Some(9));
-        mark.marks().file = Some(File::open(&path).unwrap());
+        mark.lock_marks().file = Some(File::open(&path).unwrap());
         assert_eq!(mark.publish(at(20_999), at(10_500)), Some(9));
     }
 

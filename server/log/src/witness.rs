@@ -19,9 +19,9 @@ use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 
 use super::{
     record::STORAGE_VERSION,
-    slots::{self, Slot, Slots},
+    slots::{self, SlotBytes, Slots},
 };
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::codec::{Reader, RecordWriter, seal, unseal};
 
 const MAGIC: &[u8; 3] = b"SFW";
 /// Bytes of a slot, and of one of the oldest storage versions.
@@ -45,7 +45,7 @@ pub struct Testimony {
 
 /// A statement of a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum WitnessStatement {
     /// About a log of this storage version.
     Current(Testimony),
     /// About a log of another storage version.
@@ -62,8 +62,8 @@ impl Testimony {
         end: CommitNumber(0),
     };
 
-    fn encode(&self, turn: u64) -> Vec<u8> {
-        let mut slot = Writer(Vec::with_capacity(SLOT_BYTES));
+    fn encode_slot(&self, turn: u64) -> Vec<u8> {
+        let mut slot = RecordWriter(Vec::with_capacity(SLOT_BYTES));
         slot.bytes(MAGIC);
         slot.bytes(STORAGE_VERSION.to_string().as_bytes());
         slot.long(turn);
@@ -77,7 +77,7 @@ impl Testimony {
 }
 
 /// Returns the turn and the statement of a slot.
-fn decode(slot: &Slot) -> Option<(u64, Said)> {
+fn decode_slot(slot: &SlotBytes) -> Option<(u64, WitnessStatement)> {
     let version = slot.strip_prefix(MAGIC)?.first()?;
     let version = char::from(*version).to_digit(10)?;
     // The checksum stands at the end of the slot, so the length must be known before it can be
@@ -93,7 +93,7 @@ fn decode(slot: &Slot) -> Option<(u64, Said)> {
     if version != STORAGE_VERSION {
         // The rest of the slot may have another layout. The version is enough for a refusal with
         // the right advice.
-        return Some((turn, Said::Other(version)));
+        return Some((turn, WitnessStatement::Other(version)));
     }
     let testimony = Testimony {
         commit: CommitNumber(from.long()?),
@@ -102,7 +102,7 @@ fn decode(slot: &Slot) -> Option<(u64, Said)> {
         newest: CommitNumber(from.long()?),
         end: CommitNumber(from.long()?),
     };
-    Some((turn, Said::Current(testimony)))
+    Some((turn, WitnessStatement::Current(testimony)))
 }
 
 /// The witness file of a log.
@@ -116,7 +116,7 @@ impl Witness {
     ///
     /// Returns why the file cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Slots::create(path, |turn| Testimony::NOTHING.encode(turn)).map(Self)
+        Slots::create(path, |turn| Testimony::NOTHING.encode_slot(turn)).map(Self)
     }
 
     /// Opens a witness, and returns the statement of the newer sound slot, if a slot is sound.
@@ -124,8 +124,8 @@ impl Witness {
     /// # Errors
     ///
     /// Returns why the file cannot be read.
-    pub fn open(path: &Path) -> io::Result<(Self, Option<Said>)> {
-        let (slots, said) = Slots::open(path, decode)?;
+    pub fn open(path: &Path) -> io::Result<(Self, Option<WitnessStatement>)> {
+        let (slots, said) = Slots::open(path, decode_slot)?;
         Ok((Self(slots), said))
     }
 
@@ -135,7 +135,7 @@ impl Witness {
     ///
     /// Returns why the file cannot be written.
     pub fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
-        self.0.write(|turn| testimony.encode(turn))
+        self.0.write(|turn| testimony.encode_slot(turn))
     }
 
     /// Makes the last written slot durable.
@@ -149,8 +149,8 @@ impl Witness {
 }
 
 /// Returns the newest readable statement of a witness, or `None`.
-pub fn read(path: &Path) -> Option<Said> {
-    slots::read(path, decode)
+pub fn read(path: &Path) -> Option<WitnessStatement> {
+    slots::read(path, decode_slot)
 }
 
 #[cfg(test)]
@@ -172,7 +172,7 @@ mod tests {
                 end: CommitNumber(commit + 7),
             };
             witness.write(&testimony).unwrap();
-            assert_eq!(read(&path), Some(Said::Current(testimony)));
+            assert_eq!(read(&path), Some(WitnessStatement::Current(testimony)));
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::codec;
 pub(super) type Items = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A commit being turned into keys and values, which are to be stored together or not at all.
-pub(super) struct Writing<'c> {
+pub(super) struct CommitKeys<'c> {
     commit: &'c Commit,
     items: Items,
     head: LogHead,
@@ -32,7 +32,7 @@ pub(super) struct Writing<'c> {
     entries: u64,
 }
 
-impl<'c> Writing<'c> {
+impl<'c> CommitKeys<'c> {
     pub(super) fn new(commit: &'c Commit, head: LogHead) -> Self {
         Self {
             commit,
@@ -61,7 +61,7 @@ impl<'c> Writing<'c> {
             }
             Change::Defaults { revision, defaults } => {
                 let json = serde_json::to_vec(defaults).expect("defaults have a JSON form");
-                self.store(record::defaults_key(*revision), json);
+                self.store_body(record::defaults_key(*revision), json);
                 let revision = *revision;
                 self.changes.push(ChangeOutline::Defaults { revision });
                 return Ok(());
@@ -117,8 +117,8 @@ impl<'c> Writing<'c> {
                 settings,
             } => {
                 let json = serde_json::to_vec(settings).expect("settings have a JSON form");
-                self.store(record::settings_key(*feed, *revision), json);
-                let mut key = codec::Writer::default();
+                self.store_body(record::settings_key(*feed, *revision), json);
+                let mut key = codec::RecordWriter::default();
                 key.feed(*feed);
                 self.items
                     .push((record::name_key(&settings.name), codec::seal(key.0)));
@@ -197,11 +197,11 @@ impl<'c> Writing<'c> {
     fn close_record(&mut self) {
         if let Some((feed, record)) = self.open.take() {
             let key = record::entry_key(feed, record.first);
-            self.store(key, record.encode());
+            self.store_body(key, record.encode());
         }
     }
 
-    fn store(&mut self, key: Vec<u8>, body: Vec<u8>) {
+    fn store_body(&mut self, key: Vec<u8>, body: Vec<u8>) {
         self.items.push((key, codec::seal(body)));
     }
 

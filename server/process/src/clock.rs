@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use simplefeed_core::timestamp::Timestamp;
 use tracing::{error, info, warn};
 
-use self::accepted::Accepted;
-pub use self::accepted::{Reading, Standing};
+use self::accepted::AcceptedClock;
+pub use self::accepted::{ClockReading, ClockStanding};
 
 /// Steps of the system clock up to this many microseconds are not judged, because the two clocks
 /// are not read at once.
@@ -33,7 +33,7 @@ const NONE: i64 = i64::MIN;
 const LATEST: i64 = 4_102_444_800 * 1_000_000;
 
 /// Reads the system's clocks.
-pub fn system() -> Reading {
+pub fn system() -> ClockReading {
     // A clock before 1970 counts as 1970: commits are in order all the same.
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -47,14 +47,14 @@ pub fn system() -> Reading {
         .tv_sec
         .saturating_mul(1_000_000)
         .saturating_add(boot.tv_nsec / 1_000);
-    Reading {
-        wall: sensible(since),
+    ClockReading {
+        wall: sensible_time(since),
         boot,
     }
 }
 
 /// Returns the time at that distance from 1970, but none behind [`LATEST`].
-fn sensible(since_1970: Duration) -> Timestamp {
+fn sensible_time(since_1970: Duration) -> Timestamp {
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
     Timestamp::from_micros(micros.min(LATEST))
 }
@@ -65,7 +65,7 @@ pub struct Clock(Arc<ClockState>);
 
 /// How far the system clock is from the expected time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Apart {
+pub struct ClockDistance {
     /// How far the system clock is ahead of the accepted clock.
     pub ahead: Duration,
     /// How far the system clock is behind a moment that was accepted before.
@@ -74,26 +74,26 @@ pub struct Apart {
 
 #[derive(Debug)]
 struct ClockState {
-    read: fn() -> Reading,
+    read: fn() -> ClockReading,
     /// Offset of a system clock that need not be judged; [`NONE`] if each reading must be.
     unjudged: AtomicI64,
-    accepted: Mutex<Accepted>,
+    accepted: Mutex<AcceptedClock>,
 }
 
 impl ClockState {
     /// Takes a reading, made under the lock: an older one would look like a clock that was set
     /// back.
-    fn judged<T>(&self, look: impl FnOnce(&Accepted, Reading) -> T) -> T {
+    fn judge_with<T>(&self, look: impl FnOnce(&AcceptedClock, ClockReading) -> T) -> T {
         let mut accepted = self.accepted.lock();
         let reading = (self.read)();
         if accepted.read(reading) {
-            tell(accepted.standing(), reading.wall);
+            log_standing(accepted.standing(), reading.wall);
         }
         self.note_unjudged(&accepted);
         look(&accepted, reading)
     }
 
-    fn note_unjudged(&self, accepted: &Accepted) {
+    fn note_unjudged(&self, accepted: &AcceptedClock) {
         let unjudged = accepted.unjudged().unwrap_or(NONE);
         self.unjudged.store(unjudged, Ordering::Release);
     }
@@ -102,11 +102,11 @@ impl ClockState {
 impl Clock {
     /// Returns a clock over the clocks that `read` reads, which are [`system`]'s outside of tests.
     /// `known` is the last moment that the data folder knows.
-    pub fn new(read: fn() -> Reading, known: Option<Timestamp>) -> Self {
+    pub fn new(read: fn() -> ClockReading, known: Option<Timestamp>) -> Self {
         let reading = read();
-        let accepted = Accepted::new(known, reading);
-        if accepted.standing() != Standing::Followed {
-            tell(accepted.standing(), reading.wall);
+        let accepted = AcceptedClock::new(known, reading);
+        if accepted.standing() != ClockStanding::Followed {
+            log_standing(accepted.standing(), reading.wall);
         }
         Self(Arc::new(ClockState {
             read,
@@ -124,13 +124,13 @@ impl Clock {
         if reading.offset().abs_diff(unjudged) <= STEP.unsigned_abs() {
             return reading.wall;
         }
-        self.0.judged(Accepted::time)
+        self.0.judge_with(AcceptedClock::time)
     }
 
     /// Returns the time, the standing of the system clock, and how long both have been without a
     /// leap.
-    pub fn look(&self) -> (Timestamp, Standing, Duration) {
-        self.0.judged(|accepted, reading| {
+    pub fn look(&self) -> (Timestamp, ClockStanding, Duration) {
+        self.0.judge_with(|accepted, reading| {
             let steady = accepted.steady(reading).max(0).unsigned_abs();
             let steady = Duration::from_micros(steady);
             (accepted.time(reading), accepted.standing(), steady)
@@ -143,24 +143,24 @@ impl Clock {
     }
 
     /// Returns how far the system clock is from the expected time.
-    pub fn apart(&self) -> Apart {
-        let (ahead, behind) = self.0.judged(Accepted::apart);
-        Apart {
+    pub fn apart(&self) -> ClockDistance {
+        let (ahead, behind) = self.0.judge_with(AcceptedClock::apart);
+        ClockDistance {
             ahead: Duration::from_micros(ahead),
             behind: Duration::from_micros(behind),
         }
     }
 
     /// Returns the standing of the system clock.
-    pub fn standing(&self) -> Standing {
-        self.0.judged(|accepted, _| accepted.standing())
+    pub fn standing(&self) -> ClockStanding {
+        self.0.judge_with(|accepted, _| accepted.standing())
     }
 
     /// Returns whether the system clock is refused, as of the last reading.
     pub fn is_refused(&self) -> bool {
         // A clock that is followed at once is not refused, so no lock is taken.
         self.0.unjudged.load(Ordering::Acquire) == NONE
-            && matches!(self.standing(), Standing::Refused { .. })
+            && matches!(self.standing(), ClockStanding::Refused { .. })
     }
 
     /// Follows the system clock without a judgement, as an operator vouches for the clock. Returns
@@ -176,23 +176,23 @@ impl Clock {
 }
 
 /// Logs a new standing of the system clock.
-fn tell(standing: Standing, wall: Timestamp) {
+fn log_standing(standing: ClockStanding, wall: Timestamp) {
     match standing {
-        Standing::Followed => info!(%wall, "the system clock is followed"),
-        Standing::Behind { reached } => warn!(
+        ClockStanding::Followed => info!(%wall, "the system clock is followed"),
+        ClockStanding::Behind { reached } => warn!(
             %wall, %reached,
             "the system clock is behind what was reached before: new entries are stamped behind the last one"
         ),
-        Standing::Held => warn!(
+        ClockStanding::Held => warn!(
             %wall,
             "the system clock has leapt ahead; it is followed in ten minutes if it stays there"
         ),
-        Standing::Far => error!(
+        ClockStanding::Far => error!(
             %wall,
             "the system clock has leapt ahead by more than a month and is not followed; if it is right, run \
              `simplefeed-server clock accept`"
         ),
-        Standing::Refused { known } => error!(
+        ClockStanding::Refused { known } => error!(
             %wall, %known,
             "the system clock is more than five years ahead of all that the data folder knows, so nothing is published; if \
              it is right, run `simplefeed-server clock accept`"

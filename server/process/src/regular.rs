@@ -30,7 +30,7 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
 ///
 /// As [`open`].
 pub fn open_as(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
-    let opened = options.custom_flags(flags(OFlags::NONBLOCK)).open(path);
+    let opened = options.custom_flags(flag_bits(OFlags::NONBLOCK)).open(path);
     match opened {
         Ok(file) if file.metadata()?.is_file() => Ok(file),
         // `ENXIO` is the error of a pipe that nobody reads, and of a socket.
@@ -77,7 +77,7 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
 /// no folder.
 pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
     let mut options = File::options();
-    let flags = flags(OFlags::DIRECTORY);
+    let flags = flag_bits(OFlags::DIRECTORY);
     options.read(true).custom_flags(flags).open(path)
 }
 
@@ -166,20 +166,20 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
 /// A file is longer than any that belongs there.
 #[derive(Debug, thiserror::Error)]
 #[error("it is longer than any file that belongs here")]
-struct TooLong;
+struct FileTooLong;
 
 fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, TooLong)
+    io::Error::new(io::ErrorKind::InvalidData, FileTooLong)
 }
 
 /// Returns whether the reading of a file failed because the file is longer than any that belongs
 /// there.
 pub fn is_too_long(error: &io::Error) -> bool {
     let inner = error.get_ref();
-    inner.is_some_and(<dyn Error + Send + Sync>::is::<TooLong>)
+    inner.is_some_and(<dyn Error + Send + Sync>::is::<FileTooLong>)
 }
 
-fn flags(flags: OFlags) -> i32 {
+fn flag_bits(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).unwrap_or(0)
 }
 

@@ -8,10 +8,10 @@ use parking_lot::{Condvar, Mutex};
 
 /// Token of a shutdown, which clones share.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<State>);
+pub struct Stop(Arc<StopState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct StopState {
     is_requested: Mutex<bool>,
     changed: Condvar,
 }

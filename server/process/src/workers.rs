@@ -59,11 +59,11 @@ pub async fn long<T: Send + 'static>(
 /// Lets the running task block the thread until the result is dropped, if all other tasks of the
 /// thread are idle and no other thread has woken one. `None` if another task may have work, or
 /// outside a worker's thread.
-pub fn block_alone() -> Option<Blocking> {
+pub fn block_alone() -> Option<BlockingTask> {
     let load = LOAD.with_borrow(Clone::clone)?;
     // The mark comes before the checks, so that a connection that comes between goes elsewhere.
     load.is_blocked.store(true, Ordering::SeqCst);
-    let blocking = Blocking(load);
+    let blocking = BlockingTask(load);
     let Load { tasks, idle, .. } = &*blocking.0;
     let is_alone = tasks.load(Ordering::SeqCst) - idle.load(Ordering::Relaxed) == 1;
     // A task that another thread has woken stands in this queue. A task whose time is over waits
@@ -97,9 +97,9 @@ impl Drop for Idle {
 
 /// Mark of a worker whose thread a task blocks. New connections go to other workers meanwhile.
 #[derive(Debug)]
-pub struct Blocking(Arc<Load>);
+pub struct BlockingTask(Arc<Load>);
 
-impl Drop for Blocking {
+impl Drop for BlockingTask {
     fn drop(&mut self) {
         self.0.is_blocked.store(false, Ordering::Release);
     }
@@ -118,10 +118,10 @@ struct Load {
 
 /// Threads that answer connections.
 #[derive(Debug)]
-pub struct Workers(Vec<Worker>);
+pub struct Workers(Vec<WorkerThread>);
 
 #[derive(Debug)]
-struct Worker {
+struct WorkerThread {
     runtime: Handle,
     load: Arc<Load>,
     end: oneshot::Sender<Duration>,
@@ -139,7 +139,7 @@ impl Drop for TaskGuard {
 
 impl Workers {
     /// Returns the number of workers.
-    fn count() -> usize {
+    fn worker_count() -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         // With one worker, a task that blocks the thread would keep all connections waiting.
         processors.max(2)
@@ -148,7 +148,7 @@ impl Workers {
     /// Returns the number of threads that all workers begin with.
     pub fn threads() -> usize {
         // Each worker has a second thread, for work that waits.
-        2 * Self::count()
+        2 * Self::worker_count()
     }
 
     /// Starts the threads.
@@ -157,16 +157,16 @@ impl Workers {
     ///
     /// Returns why the system gives no thread.
     pub fn start() -> io::Result<Self> {
-        let count = Self::count();
+        let count = Self::worker_count();
         let blocking = (BLOCKING_MAX / count).max(BLOCKING_LEAST);
-        let workers = (0..count).map(|_| Worker::start(blocking));
-        let workers: io::Result<Vec<Worker>> = workers.collect();
+        let workers = (0..count).map(|_| WorkerThread::start_runtime(blocking));
+        let workers: io::Result<Vec<WorkerThread>> = workers.collect();
         Ok(Self(workers?))
     }
 
     /// Runs a task on the thread with the fewest tasks. Threads that a task blocks come last.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let order = |worker: &&Worker| {
+        let order = |worker: &&WorkerThread| {
             let Load {
                 tasks, is_blocked, ..
             } = &*worker.load;
@@ -202,8 +202,8 @@ impl Workers {
     }
 }
 
-impl Worker {
-    fn start(blocking: usize) -> io::Result<Self> {
+impl WorkerThread {
+    fn start_runtime(blocking: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(blocking)
             // Where the system gives no other thread, work waits for one that is there.
@@ -275,7 +275,7 @@ mod tests {
 
     /// Runs a task on one worker, and returns its result.
     fn on<T: Send + 'static>(
-        worker: &Worker,
+        worker: &WorkerThread,
         task: impl Future<Output = T> + Send + 'static,
     ) -> mpsc::Receiver<T> {
         worker.load.tasks.fetch_add(1, Ordering::SeqCst);

@@ -24,8 +24,8 @@ impl Alike {
     /// Returns a feed whose settings share equal parts with the settings before.
     pub(super) fn share(&mut self, mut state: FeedState) -> FeedState {
         let settings = &*state.settings;
-        let choices = self.choices.shared(&settings.choices);
-        let defaults = self.defaults.shared(&settings.defaults);
+        let choices = self.choices.share_value(&settings.choices);
+        let defaults = self.defaults.share_value(&settings.defaults);
         let is_shared =
             Arc::ptr_eq(&choices, &settings.choices) && Arc::ptr_eq(&defaults, &settings.defaults);
         if !is_shared {
@@ -51,7 +51,7 @@ impl<T> Default for Values<T> {
 
 impl<T: Eq> Values<T> {
     /// Returns the remembered equal value, or remembers this one.
-    fn shared(&mut self, value: &Arc<T>) -> Arc<T> {
+    fn share_value(&mut self, value: &Arc<T>) -> Arc<T> {
         // The usual value is at the end. `Arc` compares pointers first, so such a search is short.
         let known = self.0.iter().rposition(|known| known == value);
         let shared = match known {

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use simplefeed_core::{
     commit::Change,
     feed::{FeedName, FeedPattern},
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     limits::{BACKFILL_MAX, FOLLOWED_FEEDS_MAX, FOLLOWED_PATTERNS_MAX},
     plan::FeedState,
     refusal::Refusal,
@@ -15,16 +15,16 @@ use simplefeed_core::{
 };
 
 use super::{
-    group::Group,
-    request::{Follow, Followed, PublishError, Wanted},
+    group::CommitGroup,
+    request::{Follow, FollowItems, FollowResult, PublishError},
 };
 
 /// Rule that refusals name.
 const RULE: &str = "Simplefeed profile: following";
 
-impl Group<'_> {
+impl CommitGroup<'_> {
     /// Plans a follow request, and adds the change to the commit.
-    pub(super) fn follow(&mut self, follow: Follow) -> Result<Followed, PublishError> {
+    pub(super) fn follow(&mut self, follow: Follow) -> Result<FollowResult, PublishError> {
         let Follow { feed, wanted } = follow;
         let state = self.state(&feed)?;
         let state = state.filter(|state| state.settings.is_timeline());
@@ -41,7 +41,7 @@ impl Group<'_> {
         &self,
         timeline: &FeedName,
         state: &FeedState,
-        wanted: &Wanted,
+        wanted: &FollowItems,
     ) -> Result<FollowChange, PublishError> {
         if wanted.backfill > BACKFILL_MAX {
             let detail = format!("backfill is at most {BACKFILL_MAX}");
@@ -49,7 +49,7 @@ impl Group<'_> {
                 .at_element("backfill")
                 .into());
         }
-        let items = self.items(timeline, state)?;
+        let items = self.items_of(timeline, state)?;
         let mut change = FollowChange {
             backfill: wanted.backfill,
             ..FollowChange::default()
@@ -87,10 +87,10 @@ impl Group<'_> {
         timeline: &FeedName,
         state: &FeedState,
         change: FollowChange,
-    ) -> Followed {
+    ) -> FollowResult {
         // The plan has just read the items, and no commit has come since, so no error can come
         // here.
-        let mut shared = self.items(timeline, state).unwrap_or_default();
+        let mut shared = self.items_of(timeline, state).unwrap_or_default();
         // Only the group shares the set. Once the group has let go, `make_mut` copies nothing.
         self.followed.remove(timeline);
         let items = Arc::make_mut(&mut shared);
@@ -98,7 +98,7 @@ impl Group<'_> {
             items.remove(item);
         }
         items.extend(change.follow.iter().cloned());
-        let followed = Followed {
+        let followed = FollowResult {
             followed: change.follow.len(),
             unfollowed: change.unfollow.len(),
         };
@@ -114,16 +114,16 @@ impl Group<'_> {
     }
 
     /// Returns the items that a timeline follows, as the group leaves them so far.
-    fn items(
+    fn items_of(
         &self,
         timeline: &FeedName,
         state: &FeedState,
-    ) -> Result<Arc<BTreeSet<Item>>, PublishError> {
+    ) -> Result<Arc<BTreeSet<FollowItem>>, PublishError> {
         if let Some(items) = self.followed.get(timeline) {
             return Ok(Arc::clone(items));
         }
         let items = self.follows.items(state.head.feed);
-        let items: BTreeSet<Item> = items.ok_or(PublishError::Behind)?.into_iter().collect();
+        let items: BTreeSet<FollowItem> = items.ok_or(PublishError::Behind)?.into_iter().collect();
         Ok(items.into())
     }
 
@@ -133,15 +133,15 @@ impl Group<'_> {
         timeline: &FeedName,
         settings: &Settings,
         pattern: &FeedPattern,
-        wanted: &Wanted,
-    ) -> Result<Item, PublishError> {
+        wanted: &FollowItems,
+    ) -> Result<FollowItem, PublishError> {
         let Some(name) = pattern.exact() else {
             // A pattern takes entries of closed feeds, of later ones, too, and would reveal these
             // feeds.
             if settings.is_closed() && !wanted.sight.covers(pattern) {
                 return Err(PublishError::NotCovered(pattern.clone()));
             }
-            return Ok(Item::Pattern(pattern.clone()));
+            return Ok(FollowItem::Pattern(pattern.clone()));
         };
         // Asked before the lookup, because a new timeline is not found yet.
         if name == *timeline {
@@ -159,7 +159,7 @@ impl Group<'_> {
             let detail = format!("{name} is a timeline, and a timeline follows feeds only");
             return Err(Refusal::contradiction(detail, RULE).into());
         }
-        Ok(Item::Feed(found.head.feed))
+        Ok(FollowItem::Feed(found.head.feed))
     }
 
     /// Returns the item of a pattern that is to be followed no longer; `None` if no timeline can
@@ -167,17 +167,17 @@ impl Group<'_> {
     fn item_to_unfollow(
         &self,
         pattern: &FeedPattern,
-        wanted: &Wanted,
-    ) -> Result<Option<Item>, PublishError> {
+        wanted: &FollowItems,
+    ) -> Result<Option<FollowItem>, PublishError> {
         let Some(name) = pattern.exact() else {
-            return Ok(Some(Item::Pattern(pattern.clone())));
+            return Ok(Some(FollowItem::Pattern(pattern.clone())));
         };
         // The answer must not reveal whether the timeline follows a feed that the caller may not
         // see.
         let found = self
             .state(&name)?
             .filter(|found| !found.settings.is_closed() || wanted.sight.shows(&name));
-        Ok(found.map(|found| Item::Feed(found.head.feed)))
+        Ok(found.map(|found| FollowItem::Feed(found.head.feed)))
     }
 
     /// Checks the feed of the owner of a new timeline like a feed that is to be followed.
@@ -185,7 +185,7 @@ impl Group<'_> {
         &self,
         timeline: &FeedName,
         settings: &Settings,
-        wanted: &Wanted,
+        wanted: &FollowItems,
     ) -> Result<(), PublishError> {
         let owner = settings
             .timeline
@@ -199,9 +199,9 @@ impl Group<'_> {
 }
 
 /// Checks the number of items that a timeline would follow.
-fn check_bounds(items: &BTreeSet<Item>, change: &FollowChange) -> Result<(), Refusal> {
-    let is_pattern = |item: &&Item| matches!(item, Item::Pattern(_));
-    let count = |items: &mut dyn Iterator<Item = &Item>| {
+fn check_bounds(items: &BTreeSet<FollowItem>, change: &FollowChange) -> Result<(), Refusal> {
+    let is_pattern = |item: &&FollowItem| matches!(item, FollowItem::Pattern(_));
+    let count = |items: &mut dyn Iterator<Item = &FollowItem>| {
         let (mut patterns, mut feeds) = (0, 0);
         for item in items {
             *(if is_pattern(&item) {

@@ -2,12 +2,12 @@
 //!
 //! Pure: the seam to the timelines.
 
-use simplefeed_core::{feed::FeedKey, follow::Item, plan::FeedHead};
+use simplefeed_core::{feed::FeedKey, follow::FollowItem, plan::FeedHead};
 
 /// Graph of follows, after every commit of the log. No call makes the writer wait.
 pub trait Follows: Send + Sync {
     /// Returns the items that a timeline follows; `None` while the graph lags far behind.
-    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
+    fn items(&self, timeline: FeedKey) -> Option<Vec<FollowItem>>;
 
     /// Returns the end of a timeline as readers see that end, or `None` if the end is not known
     /// yet.

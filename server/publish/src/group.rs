@@ -13,9 +13,9 @@ use simplefeed_core::{
     commit::Change,
     entry::Draft,
     feed::{EntryId, FeedId, FeedName},
-    follow::{FollowChange, Item},
+    follow::{FollowChange, FollowItem},
     limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX, TIMELINES_MAX},
-    plan::{self, FeedHead, FeedState, Known, Plan, Stamp},
+    plan::{self, FeedHead, FeedState, KnownEntry, Plan, Stamp},
     refusal::Refusal,
     settings::{Choices, Defaults, Settings, TimelineKind},
     sup::SupId,
@@ -31,16 +31,17 @@ use super::{
     follows::Follows,
     refusal_log::RefusalLog,
     request::{
-        Append, Appended, Asked, Committed, Conditions, Configure, Configured, Expected, Heads,
-        NotCommitted, PublishError, Reply, Request, Wanted,
+        AppendRequest, AppendResult, CommitRefusal, CommitResult, Conditions, Configure,
+        ConfigureResult, FeedKindRule, FollowItems, Heads, PublishError, ReplySender,
+        SettingsCondition, WriterRequest,
     },
 };
 
 /// An answer that waits for the barrier.
-pub(super) type Answer = Box<dyn FnOnce(Committed) + Send>;
+pub(super) type CommitAnswer = Box<dyn FnOnce(CommitResult) + Send>;
 
 /// Requests that become one commit.
-pub(super) struct Group<'w> {
+pub(super) struct CommitGroup<'w> {
     reads: Reads<'w>,
     defaults: &'w Arc<Defaults>,
     kept: &'w Cache<FeedName, FeedState>,
@@ -50,13 +51,13 @@ pub(super) struct Group<'w> {
     /// Timelines that the group creates.
     timelines: u64,
     /// Feeds as the group leaves them so far, by name, with the ids that the group adds.
-    pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
+    pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, KnownEntry>)>,
     /// Items that timelines follow, as the group leaves them so far.
-    pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
+    pub(super) followed: HashMap<FeedName, Arc<BTreeSet<FollowItem>>>,
     pub(super) changes: Vec<Change>,
     /// Heads, from before the group, of feeds whose first request in this group appends.
     pub(super) before: FeedHeads,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<CommitAnswer>,
     /// Bytes of the entries that the group stores.
     bytes: usize,
 }
@@ -68,7 +69,7 @@ pub(super) struct Reads<'w> {
     pub(super) refusals: &'w RefusalLog,
 }
 
-impl<'w> Group<'w> {
+impl<'w> CommitGroup<'w> {
     pub(super) fn new(
         reads: Reads<'w>,
         defaults: &'w Arc<Defaults>,
@@ -98,7 +99,7 @@ impl<'w> Group<'w> {
         }
     }
 
-    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+    pub(super) fn has_room_for(&self, request: &WriterRequest) -> bool {
         let (entries, bytes) = size(request, &self.defaults.author);
         let entries_before = usize::try_from(self.stamp.entries_before).unwrap_or(usize::MAX);
         // Without this exception, a request larger than a group would wait for ever.
@@ -108,19 +109,19 @@ impl<'w> Group<'w> {
                 && self.bytes + bytes <= BODY_BYTES_MAX)
     }
 
-    pub(super) fn add(&mut self, request: Request) {
+    pub(super) fn add(&mut self, request: WriterRequest) {
         match request {
-            Request::Append(append, reply) => {
-                let outcome = self.append(append);
-                self.answer(reply, outcome, |appended, commit| appended.commit = commit);
+            WriterRequest::Append(append, reply) => {
+                let outcome = self.append_entries(append);
+                self.answer_later(reply, outcome, |appended, commit| appended.commit = commit);
             }
-            Request::Configure(configure, reply) => {
-                let outcome = self.configure(configure);
-                self.answer(reply, outcome, |_, _| {});
+            WriterRequest::Configure(configure, reply) => {
+                let outcome = self.configure_feed(configure);
+                self.answer_later(reply, outcome, |_, _| {});
             }
-            Request::Follow(follow, reply) => {
+            WriterRequest::Follow(follow, reply) => {
                 let outcome = self.follow(follow);
-                self.answer(reply, outcome, |_, _| {});
+                self.answer_later(reply, outcome, |_, _| {});
             }
         }
     }
@@ -130,9 +131,9 @@ impl<'w> Group<'w> {
         self.timelines > 0
     }
 
-    fn answer<T: Send + 'static>(
+    fn answer_later<T: Send + 'static>(
         &mut self,
-        reply: Reply<T>,
+        reply: ReplySender<T>,
         outcome: Result<T, PublishError>,
         number: impl FnOnce(&mut T, u64) + Send + 'static,
     ) {
@@ -149,8 +150,8 @@ impl<'w> Group<'w> {
         }));
     }
 
-    fn append(&mut self, append: Append) -> Result<Appended, PublishError> {
-        let Append {
+    fn append_entries(&mut self, append: AppendRequest) -> Result<AppendResult, PublishError> {
+        let AppendRequest {
             feed,
             mut drafts,
             key,
@@ -161,7 +162,7 @@ impl<'w> Group<'w> {
         let (creation, state) = if let Some(state) = self.state(&feed)? {
             (vec![], state)
         } else {
-            let plan = self.create(&feed, Choices::default(), None, Asked::Feed)?;
+            let plan = self.create_feed(&feed, Choices::default(), None, FeedKindRule::Feed)?;
             (plan.changes, plan.state)
         };
         if state.settings.is_timeline() {
@@ -169,15 +170,15 @@ impl<'w> Group<'w> {
         }
         // Ids come first, because duplicates and conflicts are looked up by id.
         plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
-        let known = self.known(&feed, &state, &drafts)?;
+        let known = self.known_entries(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
         let existed = creation.is_empty();
         // A duplicate skips the conditions: the first attempt, whose answer was lost, changed the
         // head itself.
         if !plan.changes.is_empty() {
-            conditions.check(existed, || self.tag(&feed, &state))?;
+            conditions.check_tag(existed, || self.head_tag(&feed, &state))?;
         }
-        // Copied, because `take` consumes the plan.
+        // Copied, because `take_plan` consumes the plan.
         let results = plan.results.clone();
         let exists = existed || !plan.changes.is_empty();
         let state = if plan.changes.is_empty() {
@@ -187,13 +188,13 @@ impl<'w> Group<'w> {
             if existed && !self.states.contains_key(&feed) {
                 self.before.insert(state.head.feed, state.head);
             }
-            self.take(&feed, creation, plan)
+            self.take_plan(&feed, creation, plan)
         };
         let tag = HeadTag::new(state.head.clone());
         // The answer shows the settings under today's defaults. A batch of duplicates does not
         // record these.
         let current = state.settings.under(self.defaults);
-        Ok(Appended {
+        Ok(AppendResult {
             results,
             commit: 0,
             tag,
@@ -202,7 +203,7 @@ impl<'w> Group<'w> {
         })
     }
 
-    fn configure(&mut self, configure: Configure) -> Result<Configured, PublishError> {
+    fn configure_feed(&mut self, configure: Configure) -> Result<ConfigureResult, PublishError> {
         let Configure {
             feed,
             choices,
@@ -214,11 +215,11 @@ impl<'w> Group<'w> {
         choices.check()?;
         let mut follow = FollowChange::default();
         let (plan, created) = match self.state(&feed)? {
-            None if matches!(expected, Expected::Settings(_)) => {
+            None if matches!(expected, SettingsCondition::Settings(_)) => {
                 return Err(PublishError::UnknownFeed(feed));
             }
             None => {
-                let plan = self.create(&feed, choices, id, kind)?;
+                let plan = self.create_feed(&feed, choices, id, kind)?;
                 if plan.state.settings.is_timeline() {
                     self.followed.insert(feed.clone(), Arc::default());
                     let planned = self.planned_creation(&feed, &plan, &wanted);
@@ -229,10 +230,10 @@ impl<'w> Group<'w> {
                 (plan, true)
             }
             Some(state) => {
-                if let Err(refusal) = expected.check(&state) {
+                if let Err(refusal) = expected.check_state(&state) {
                     // A repeat of a change that was made (RFC 9110, 13.1.1): the sender may not
                     // have got the answer.
-                    let is_made = matches!(expected, Expected::Settings(_))
+                    let is_made = matches!(expected, SettingsCondition::Settings(_))
                         && choices.clone().over(&state.settings.choices) == *state.settings.choices;
                     if !is_made {
                         return Err(refusal.into());
@@ -251,13 +252,13 @@ impl<'w> Group<'w> {
                 )
             }
         };
-        let state = self.take(&feed, vec![], plan);
+        let state = self.take_plan(&feed, vec![], plan);
         if created && state.settings.is_timeline() {
             self.timelines += 1;
             self.followed.insert(feed.clone(), Arc::default());
             self.take_follow(&feed, &state, follow);
         }
-        Ok(Configured {
+        Ok(ConfigureResult {
             // Only readers of a timeline know its end.
             tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
             settings_tag: settings_tag(&state),
@@ -267,7 +268,7 @@ impl<'w> Group<'w> {
     }
 
     /// Returns the tag that readers have of a feed, if they have any.
-    fn tag(&self, feed: &FeedName, state: &FeedState) -> Option<HeadTag> {
+    fn head_tag(&self, feed: &FeedName, state: &FeedState) -> Option<HeadTag> {
         if !state.settings.is_timeline() {
             return Some(HeadTag::new(state.head.clone()));
         }
@@ -282,7 +283,7 @@ impl<'w> Group<'w> {
         &self,
         feed: &FeedName,
         plan: &Plan,
-        wanted: &Wanted,
+        wanted: &FollowItems,
     ) -> Result<FollowChange, PublishError> {
         self.check_owner(feed, &plan.state.settings, wanted)?;
         self.planned(feed, &plan.state, wanted)
@@ -303,24 +304,24 @@ impl<'w> Group<'w> {
             );
             return Ok(Some(kept.clone()));
         }
-        let Some(head) = self.read(self.reads.log.named(feed))? else {
+        let Some(head) = self.read_log(self.reads.log.named(feed))? else {
             return Ok(None);
         };
-        let settings = self.read(settings_of(self.reads.log, head.feed, head.revision))?;
+        let settings = self.read_log(settings_of(self.reads.log, head.feed, head.revision))?;
         let settings = Arc::new(settings);
         Ok(Some(FeedState { head, settings }))
     }
 
-    fn create(
+    fn create_feed(
         &self,
         feed: &FeedName,
         choices: Choices,
         id: Option<FeedId>,
-        kind: Asked,
+        kind: FeedKindRule,
     ) -> Result<Plan, PublishError> {
         let timeline = match kind {
-            Asked::Any | Asked::Feed => None,
-            Asked::Timeline {
+            FeedKindRule::Any | FeedKindRule::Feed => None,
+            FeedKindRule::Timeline {
                 owner: None,
                 own: Some(_),
             } => {
@@ -329,7 +330,7 @@ impl<'w> Group<'w> {
                     .at_element("own")
                     .into());
             }
-            Asked::Timeline { owner, own } => {
+            FeedKindRule::Timeline { owner, own } => {
                 Some(TimelineKind::new(owner, own.unwrap_or_default()))
             }
         };
@@ -350,7 +351,7 @@ impl<'w> Group<'w> {
             .states
             .values()
             .any(|(state, _)| state.head.feed == id.key());
-        if given && (in_group || self.read(self.reads.log.feed(id.key()))?.is_some()) {
+        if given && (in_group || self.read_log(self.reads.log.feed(id.key()))?.is_some()) {
             let detail = format!("another feed has the id {id}");
             return Err(Refusal::unacceptable(detail, "settings")
                 .at_element("id")
@@ -376,12 +377,12 @@ impl<'w> Group<'w> {
     }
 
     /// Returns the entries that have the ids of the drafts, from this group or the log.
-    fn known(
+    fn known_entries(
         &self,
         feed: &FeedName,
         state: &FeedState,
         drafts: &[Draft],
-    ) -> Result<HashMap<EntryId, Known>, PublishError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, PublishError> {
         let in_group = self.states.get(feed).map(|(_, added)| added);
         let (mut known, mut others) = (HashMap::new(), Vec::with_capacity(drafts.len()));
         for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
@@ -393,19 +394,19 @@ impl<'w> Group<'w> {
             }
         }
         let in_log = self.reads.log.find_all(state.head.feed, &others);
-        known.extend(self.read(in_log)?);
+        known.extend(self.read_log(in_log)?);
         Ok(known)
     }
 
     /// Returns what was read from the log, or why publishers get no answer.
-    fn read<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
+    fn read_log<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             if let Some(lack) = lack_in(error) {
                 self.reads.refusals.log("read the log", lack);
                 // `is_lacking` makes the log open sled again. Perhaps no commit comes that would.
                 let _known = self.reads.log.is_lacking();
-                return NotCommitted::lacking(lack).into();
+                return CommitRefusal::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.
             error!(error, "the log cannot be read");
@@ -419,7 +420,7 @@ impl<'w> Group<'w> {
     }
 
     /// Adds a plan to the commit. Returns the feed as the commit leaves it so far.
-    fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
+    fn take_plan(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
         let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
         let (_, added) = self
             .states
@@ -445,7 +446,7 @@ impl<'w> Group<'w> {
                     self.stamp.entries_before += 1;
                     self.bytes += fragment.len();
                     if let Some(outcome) = outcomes.next() {
-                        let known = Known {
+                        let known = KnownEntry {
                             at: *at,
                             document: outcome.document,
                             sent: *sent,
@@ -466,16 +467,20 @@ impl<'w> Group<'w> {
 }
 
 /// Checks that a request agrees with the kind of an existing feed, and lists nothing to follow.
-fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(), Refusal> {
+fn check_kind(
+    settings: &Settings,
+    asked: &FeedKindRule,
+    wanted: &FollowItems,
+) -> Result<(), Refusal> {
     let refused =
         |detail, element| Err(Refusal::unacceptable(detail, "settings").at_element(element));
     match (asked, &settings.timeline) {
-        (Asked::Timeline { .. }, None) => {
+        (FeedKindRule::Timeline { .. }, None) => {
             return refused("a feed never becomes a timeline", "kind");
         }
-        (Asked::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
+        (FeedKindRule::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
         // A value that the request leaves out stays.
-        (Asked::Timeline { owner, own }, Some(kind))
+        (FeedKindRule::Timeline { owner, own }, Some(kind))
             if owner.is_some() && *owner != kind.owner
                 || own.is_some_and(|own| own != kind.own) =>
         {
@@ -491,9 +496,9 @@ fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(),
     Ok(())
 }
 
-impl Expected {
+impl SettingsCondition {
     /// Checks that a feed meets the condition.
-    fn check(&self, state: &FeedState) -> Result<(), Refusal> {
+    fn check_state(&self, state: &FeedState) -> Result<(), Refusal> {
         match self {
             Self::NoFeed => Err(Refusal::precondition("the feed is there already")),
             Self::Settings(Some(tags)) if !settings_tag(state).is_among(tags) => {
@@ -512,7 +517,7 @@ fn settings_tag(state: &FeedState) -> SettingsTag {
 impl Conditions {
     /// Checks the conditions against the tag of a feed, if the feed exists and a reader can have a
     /// tag.
-    fn check(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
+    fn check_tag(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
         let matches = |heads: &Heads| match heads {
             Heads::Any => exists,
             Heads::Tags(tags) => exists && tag().is_some_and(|tag| tag.is_among(tags)),
@@ -537,9 +542,9 @@ impl Conditions {
 const ALTERNATE_BYTES: usize = 128;
 
 /// Returns the number of entries of a request, and their bytes once completed with this author.
-pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
+pub(super) fn size(request: &WriterRequest, author: &str) -> (usize, usize) {
     match request {
-        Request::Append(append, _) => (
+        WriterRequest::Append(append, _) => (
             append.drafts.len(),
             append
                 .drafts
@@ -548,7 +553,7 @@ pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
                 .sum(),
         ),
         // Settings and follows add no entries, and a list of feeds may be long.
-        Request::Configure(configure, _) => (0, configure.wanted.bytes()),
-        Request::Follow(follow, _) => (0, follow.wanted.bytes()),
+        WriterRequest::Configure(configure, _) => (0, configure.wanted.bytes()),
+        WriterRequest::Follow(follow, _) => (0, follow.wanted.bytes()),
     }
 }

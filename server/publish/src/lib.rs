@@ -29,7 +29,7 @@ use simplefeed_core::{
     commit::{Change, Commit},
     feed::{EntryId, FeedName, Revision},
     limits::GROUP_REQUESTS_MAX,
-    plan::{FeedState, Known},
+    plan::{FeedState, KnownEntry},
     settings::Defaults,
     timestamp::Timestamp,
 };
@@ -52,16 +52,16 @@ mod request;
 
 use alike::Alike;
 use follows::Follows;
-use group::{Group, Reads, size};
+use group::{CommitGroup, Reads, size};
 use observer::WriterObserver;
-pub use pulse::Stuck;
-use pulse::{Pulse, Stage};
+pub use pulse::WriterStandstill;
+use pulse::{Pulse, WriterStage};
 use refusal_log::RefusalLog;
 pub use request::{
-    Append, Appended, Asked, Conditions, Configure, Configured, Expected, Follow, Followed, Heads,
-    PublishError, Room, Wanted,
+    AppendRequest, AppendResult, Conditions, Configure, ConfigureResult, FeedKindRule, Follow,
+    FollowItems, FollowResult, Heads, PublishError, SettingsCondition, WorkRoom,
 };
-use request::{Committed, NotCommitted, Request};
+use request::{CommitRefusal, CommitResult, WriterRequest};
 
 /// Feeds whose head and settings stay in the writer's memory; others are read from the log.
 const KEPT_FEEDS_MAX: usize = 100_000;
@@ -76,17 +76,17 @@ const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
 /// Hands requests to the writer. A clone is cheap; the writer's thread ends with the last clone.
 #[derive(Clone, Debug)]
-pub struct Publisher {
-    queue: SyncSender<Request>,
+pub struct WriterHandle {
+    queue: SyncSender<WriterRequest>,
     writer: Arc<Mutex<Writer>>,
     /// Requests in the queue.
     waiting: Arc<AtomicUsize>,
     pulse: Arc<Pulse>,
 }
 
-impl Publisher {
+impl WriterHandle {
     /// Returns why the writer is taken for dead. `None` as long as the writer may just be slow.
-    pub fn stuck(&self) -> Option<Stuck> {
+    pub fn stuck(&self) -> Option<WriterStandstill> {
         self.pulse.stuck(Instant::now())
     }
 
@@ -95,9 +95,10 @@ impl Publisher {
     /// # Errors
     ///
     /// See [`PublishError`].
-    pub async fn append(&self, append: Append) -> Result<Appended, PublishError> {
+    pub async fn append(&self, append: AppendRequest) -> Result<AppendResult, PublishError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Append(append, reply), answer).await
+        self.send_request(WriterRequest::Append(append, reply), answer)
+            .await
     }
 
     /// Changes settings. Returns once they are durable.
@@ -105,9 +106,9 @@ impl Publisher {
     /// # Errors
     ///
     /// See [`PublishError`].
-    pub async fn configure(&self, configure: Configure) -> Result<Configured, PublishError> {
+    pub async fn configure(&self, configure: Configure) -> Result<ConfigureResult, PublishError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Configure(configure, reply), answer)
+        self.send_request(WriterRequest::Configure(configure, reply), answer)
             .await
     }
 
@@ -116,14 +117,15 @@ impl Publisher {
     /// # Errors
     ///
     /// See [`PublishError`].
-    pub async fn follow(&self, follow: Follow) -> Result<Followed, PublishError> {
+    pub async fn follow(&self, follow: Follow) -> Result<FollowResult, PublishError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Follow(follow, reply), answer).await
+        self.send_request(WriterRequest::Follow(follow, reply), answer)
+            .await
     }
 
-    async fn send<T>(
+    async fn send_request<T>(
         &self,
-        request: Request,
+        request: WriterRequest,
         answer: oneshot::Receiver<Result<T, PublishError>>,
     ) -> Result<T, PublishError> {
         let Some(request) = self.serve_alone(request) else {
@@ -146,7 +148,7 @@ impl Publisher {
 
     /// Serves a request on this thread if no other request waits, all other connections of the
     /// thread are idle, and the request takes little time. Else returns the request.
-    fn serve_alone(&self, request: Request) -> Option<Request> {
+    fn serve_alone(&self, request: WriterRequest) -> Option<WriterRequest> {
         // Waiting requests and this one share a commit, so this one joins the queue.
         if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {
             return Some(request);
@@ -167,7 +169,7 @@ impl Publisher {
 }
 
 /// Returns whether planning a request takes little time.
-fn is_small(request: &Request) -> bool {
+fn is_small(request: &WriterRequest) -> bool {
     let (entries, bytes) = size(request, "");
     entries <= ALONE_ENTRIES_MAX && bytes <= ALONE_BYTES_MAX
 }
@@ -176,11 +178,11 @@ fn is_small(request: &Request) -> bool {
 /// fit.
 fn serve_or_abort(
     writer: &mut Writer,
-    first: Request,
-    next: impl FnMut() -> Option<Request>,
-) -> Option<Request> {
+    first: WriterRequest,
+    next: impl FnMut() -> Option<WriterRequest>,
+) -> Option<WriterRequest> {
     let observer = Arc::clone(&writer.observer);
-    let served = catch_unwind(AssertUnwindSafe(|| writer.serve(first, next)));
+    let served = catch_unwind(AssertUnwindSafe(|| writer.serve_group(first, next)));
     served.unwrap_or_else(|_| {
         // Without its writer the server would answer no publisher, and the panic may have left
         // anything half done. An abort is an unclean stop, after which the next start checks the
@@ -206,7 +208,7 @@ pub fn start(
     clock: Clock,
     watermark: Arc<Watermark>,
     observer: Arc<dyn WriterObserver>,
-) -> Result<(Publisher, JoinHandle<()>), LogError> {
+) -> Result<(WriterHandle, JoinHandle<()>), LogError> {
     let (queue, requests) = sync_channel(QUEUE_MAX);
     let pulse = Arc::new(Pulse::new());
     let writer = Arc::new(Mutex::new(Writer {
@@ -221,12 +223,12 @@ pub fn start(
         alike: Alike::default(),
         has_room: true,
         refusals: RefusalLog::default(),
-        stopped: NotCommitted::Stopped,
+        stopped: CommitRefusal::Stopped,
         took: Duration::ZERO,
         pulse: Arc::clone(&pulse),
     }));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let publisher = Publisher {
+    let publisher = WriterHandle {
         queue,
         writer: Arc::clone(&writer),
         waiting: Arc::clone(&waiting),
@@ -250,8 +252,8 @@ fn recorded_defaults(log: &dyn EntryLog) -> Result<Option<(Revision, Defaults)>,
     Ok(newest)
 }
 
-/// Serves the requests of the queue until the last [`Publisher`] is gone.
-fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &AtomicUsize) {
+/// Serves the requests of the queue until the last [`WriterHandle`] is gone.
+fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<WriterRequest>, waiting: &AtomicUsize) {
     let taken = |request| {
         waiting.fetch_sub(1, Ordering::AcqRel);
         request
@@ -283,7 +285,7 @@ struct Writer {
     /// Times of the last log lines about refused commits.
     refusals: RefusalLog,
     /// Reason given to publishers once the log has failed.
-    stopped: NotCommitted,
+    stopped: CommitRefusal,
     /// Time that commits took of late.
     took: Duration,
     pulse: Arc<Pulse>,
@@ -297,11 +299,11 @@ impl std::fmt::Debug for Writer {
 
 impl Writer {
     /// Commits a group that begins with `first`. Returns a request that did not fit into the group.
-    fn serve(
+    fn serve_group(
         &mut self,
-        first: Request,
-        mut others: impl FnMut() -> Option<Request>,
-    ) -> Option<Request> {
+        first: WriterRequest,
+        mut others: impl FnMut() -> Option<WriterRequest>,
+    ) -> Option<WriterRequest> {
         let head = self.log.head();
         let clock = self.clock.now();
         // After a failure, the pending stamp stays that of the failed commit, which a restart may
@@ -316,7 +318,7 @@ impl Writer {
             refusals: &self.refusals,
         };
         let follows = &*self.follows;
-        let mut group = Group::new(reads, &self.defaults, &self.kept, follows, head, instant);
+        let mut group = CommitGroup::new(reads, &self.defaults, &self.kept, follows, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
             if !group.has_room_for(&request) {
@@ -324,12 +326,12 @@ impl Writer {
                 break;
             }
             // A plan may read from the disk, so each is a sign of life.
-            self.pulse.begin(Stage::Busy, Instant::now());
+            self.pulse.begin(WriterStage::Busy, Instant::now());
             group.add(request);
             next = others();
         }
         let makes_timeline = group.makes_timeline();
-        let Group {
+        let CommitGroup {
             mut changes,
             before,
             answers,
@@ -338,10 +340,10 @@ impl Writer {
         } = group;
         let recorded = self.record_defaults(&mut changes, makes_timeline);
         let (began, is_stored) = (Instant::now(), !changes.is_empty());
-        self.pulse.begin(Stage::Storing, began);
-        let committed = self.commit(head, instant, changes, &before);
+        self.pulse.begin(WriterStage::Storing, began);
+        let committed = self.commit_group(head, instant, changes, &before);
         let stored = Instant::now();
-        self.pulse.begin(Stage::Busy, stored);
+        self.pulse.begin(WriterStage::Busy, stored);
         // A restart may find the commit that failed, so the second of that commit stays
         // unpublished.
         if committed.is_ok() || self.log.is_open() {
@@ -357,13 +359,13 @@ impl Writer {
             }
             // After the commit only: the cache must not hold entries that a failed commit did not
             // store.
-            self.keep(states);
+            self.keep_states(states);
         }
         // Answers leave last: a client that reads after an answer finds the entries.
         for answer in answers {
             answer(committed);
         }
-        self.pulse.begin(Stage::Idle, stored);
+        self.pulse.begin(WriterStage::Idle, stored);
         next
     }
 
@@ -392,7 +394,10 @@ impl Writer {
         Some((revision, defaults))
     }
 
-    fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
+    fn keep_states(
+        &mut self,
+        states: HashMap<FeedName, (FeedState, HashMap<EntryId, KnownEntry>)>,
+    ) {
         for (name, (state, _)) in states {
             // The common case: only the head has changed, and the shared settings stay.
             if let Some(mut kept) = self.kept.get_mut(&name)
@@ -406,25 +411,25 @@ impl Writer {
     }
 
     /// Returns the number of the log's last commit, or the reason why nothing was committed.
-    fn commit(
+    fn commit_group(
         &mut self,
         head: LogHead,
         instant: Timestamp,
         changes: Vec<Change>,
         before: &FeedHeads,
-    ) -> Committed {
+    ) -> CommitResult {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone
             // after a restart.
             if self.log.replaced_by().is_some() {
-                self.stopped = NotCommitted::Replaced;
+                self.stopped = CommitRefusal::Replaced;
             } else if self.log.is_displaced() {
-                self.stopped = NotCommitted::Displaced;
+                self.stopped = CommitRefusal::Displaced;
             } else {
                 // Not stored as the reason: there may be room later, and the log is unchanged.
-                let space = self.space(0);
+                let space = self.space_left(0);
                 if !space.is_enough() {
-                    return Err(NotCommitted::NoSpace(space));
+                    return Err(CommitRefusal::NoSpace(space));
                 }
             }
             return Err(self.stopped);
@@ -440,12 +445,12 @@ impl Writer {
         };
         // The instant of a commit counts for ever, so a doubtful clock stamps none.
         if self.clock.is_refused() {
-            return Err(NotCommitted::Clock);
+            return Err(CommitRefusal::Clock);
         }
         // Before sled writes anything: a log on a full disk cannot be opened again.
         let space = self.space_for(&commit);
         if !space.is_enough() {
-            return Err(NotCommitted::NoSpace(space));
+            return Err(CommitRefusal::NoSpace(space));
         }
         match self.log.append_after(&commit, before) {
             Ok(_) => {
@@ -461,7 +466,7 @@ impl Writer {
             // Nothing was stored, and a later commit may succeed, so the log stays open.
             Err(LogError::Lacking { action, source }) => {
                 self.refusals.log(action, &source);
-                Err(NotCommitted::lacking(&source))
+                Err(CommitRefusal::lacking(&source))
             }
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
@@ -472,10 +477,10 @@ impl Writer {
                 // The disk filled up although the check found room; later publishers get this
                 // cause, too.
                 if is_full(error) {
-                    self.stopped = NotCommitted::NoSpace(self.space(0));
+                    self.stopped = CommitRefusal::NoSpace(self.space_left(0));
                 }
                 if self.log.is_displaced() {
-                    self.stopped = NotCommitted::Displaced;
+                    self.stopped = CommitRefusal::Displaced;
                 }
                 Err(self.stopped)
             }
@@ -486,7 +491,7 @@ impl Writer {
     /// commit. Logs when there is too little room, and when there is enough again.
     fn space_for(&mut self, commit: &Commit) -> Space {
         let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
-        let space = self.space(bytes);
+        let space = self.space_left(bytes);
         let has_room = space.is_enough();
         if has_room != self.has_room {
             self.has_room = has_room;
@@ -505,7 +510,7 @@ impl Writer {
 
     /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if
     /// there is none.
-    fn space(&self, bytes: u64) -> Space {
+    fn space_left(&self, bytes: u64) -> Space {
         self.log.room_for(bytes).unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "nobody knows how much room there is on the disk");

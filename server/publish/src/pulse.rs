@@ -17,7 +17,7 @@ const STAGES: u64 = 4;
 
 /// Stage of the writer's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum WriterStage {
     /// Waits for a request.
     Idle,
     /// Plans a group of requests, or answers them.
@@ -36,12 +36,12 @@ pub(super) struct Pulse {
 
 /// A writer has given no sign of life for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct WriterStandstill {
     time: Duration,
     is_storing: bool,
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for WriterStandstill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.time.as_secs();
         if self.is_storing {
@@ -58,26 +58,26 @@ impl Pulse {
         Self { zero, stage }
     }
 
-    fn millis(&self, now: Instant) -> u64 {
+    fn millis_since(&self, now: Instant) -> u64 {
         let time = now.duration_since(self.zero).as_millis();
         u64::try_from(time).unwrap_or(u64::MAX / STAGES)
     }
 
     /// Notes a stage that begins at `now`.
-    pub(super) fn begin(&self, stage: Stage, now: Instant) {
+    pub(super) fn begin(&self, stage: WriterStage, now: Instant) {
         let stage = match stage {
-            Stage::Idle => 0,
-            Stage::Busy => 1,
-            Stage::Storing => 2,
+            WriterStage::Idle => 0,
+            WriterStage::Busy => 1,
+            WriterStage::Storing => 2,
         };
         // One number, so that no reader combines one stage with the time of another.
-        let noted = self.millis(now) * STAGES + stage;
+        let noted = self.millis_since(now) * STAGES + stage;
         // Nobody reads other memory by this number, so no order of memory matters.
         self.stage.store(noted, Ordering::Relaxed);
     }
 
     /// Returns the time without a sign of life, if the writer is stuck.
-    pub(super) fn stuck(&self, now: Instant) -> Option<Stuck> {
+    pub(super) fn stuck(&self, now: Instant) -> Option<WriterStandstill> {
         let noted = self.stage.load(Ordering::Relaxed);
         let patience = match noted % STAGES {
             // Perhaps no publisher comes: an idle writer may wait for ever.
@@ -86,10 +86,10 @@ impl Pulse {
             _ => PATIENCE_WITH_DISKS,
         };
         // The stage may have begun after `now` was read, because no lock orders the two.
-        let time = self.millis(now).saturating_sub(noted / STAGES);
+        let time = self.millis_since(now).saturating_sub(noted / STAGES);
         let time = Duration::from_millis(time);
         let is_storing = patience == PATIENCE_WITH_DISKS;
-        (time > patience).then_some(Stuck { time, is_storing })
+        (time > patience).then_some(WriterStandstill { time, is_storing })
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let pulse = Pulse::new();
         let at = |seconds| pulse.zero + Duration::from_secs(seconds);
         assert_eq!(pulse.stuck(at(1_000_000)), None);
-        for (stage, lasts) in [(Stage::Busy, 10), (Stage::Storing, 60)] {
+        for (stage, lasts) in [(WriterStage::Busy, 10), (WriterStage::Storing, 60)] {
             pulse.begin(stage, at(100));
             assert_eq!(pulse.stuck(at(100 + lasts)), None, "{stage:?}");
             let stuck = pulse.stuck(at(101 + lasts)).unwrap();
@@ -112,7 +112,7 @@ mod tests {
             pulse.begin(stage, at(101 + lasts));
             assert_eq!(pulse.stuck(at(102 + lasts)), None);
         }
-        pulse.begin(Stage::Idle, at(300));
+        pulse.begin(WriterStage::Idle, at(300));
         assert_eq!(pulse.stuck(at(1_000_000)), None);
     }
 }

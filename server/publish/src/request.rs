@@ -8,9 +8,9 @@ use simplefeed_core::{
     entry::Draft,
     feed::{FeedId, FeedName, FeedPattern},
     limits::{FEEDS_MAX, TIMELINES_MAX},
-    plan::Outcome,
+    plan::EntryResult,
     refusal::Refusal,
-    settings::{Choices, Own, Settings},
+    settings::{Choices, OwnEntries, Settings},
     sight::Sight,
 };
 use simplefeed_log::{Space, space::is_full};
@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Entries to append to a feed, which is created if need be.
 #[derive(Debug)]
-pub struct Append {
+pub struct AppendRequest {
     /// Name of the feed, which the first entry creates.
     pub feed: FeedName,
     /// The entries, oldest first.
@@ -32,11 +32,11 @@ pub struct Append {
     pub conditions: Conditions,
     /// Memory reserved for the drafts; returned when the writer has planned the request, before the
     /// commit.
-    pub room: Room,
+    pub room: WorkRoom,
 }
 
 /// Reserved memory of a piece of work, returned on drop when the work ends.
-pub type Room = Option<OwnedSemaphorePermit>;
+pub type WorkRoom = Option<OwnedSemaphorePermit>;
 
 /// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,16 +67,16 @@ pub struct Configure {
     /// own.
     pub id: Option<FeedId>,
     /// Condition of the request. Nothing changes unless the condition holds.
-    pub expected: Expected,
+    pub expected: SettingsCondition,
     /// Kind of the feed.
-    pub kind: Asked,
+    pub kind: FeedKindRule,
     /// Items that a new timeline follows.
-    pub wanted: Wanted,
+    pub wanted: FollowItems,
 }
 
 /// Condition of a request for settings (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Expected {
+pub enum SettingsCondition {
     /// No condition: a feed that does not exist is created.
     #[default]
     Anything,
@@ -89,7 +89,7 @@ pub enum Expected {
 
 /// Kind of feed that a request asks for. A feed never changes its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Asked {
+pub enum FeedKindRule {
     /// Whichever kind the feed has. A new feed has entries of its own.
     #[default]
     Any,
@@ -101,7 +101,7 @@ pub enum Asked {
         /// Feed of the owner.
         owner: Option<FeedName>,
         /// Whether the timeline has the owner's entries.
-        own: Option<Own>,
+        own: Option<OwnEntries>,
     },
 }
 
@@ -110,7 +110,7 @@ const ITEM_BYTES: usize = 64;
 
 /// Feeds that a timeline is to follow, or to follow no longer.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct FollowItems {
     /// Feeds and patterns to follow.
     pub follow: Vec<FeedPattern>,
     /// Feeds and patterns to follow no longer.
@@ -121,7 +121,7 @@ pub struct Wanted {
     pub sight: Sight,
 }
 
-impl Wanted {
+impl FollowItems {
     /// Returns the approximate bytes of the change in a commit.
     pub(super) fn bytes(&self) -> usize {
         (self.follow.len() + self.unfollow.len()) * ITEM_BYTES
@@ -134,23 +134,23 @@ pub struct Follow {
     /// Name of the timeline.
     pub feed: FeedName,
     /// Items to follow, and to follow no longer.
-    pub wanted: Wanted,
+    pub wanted: FollowItems,
 }
 
 /// Result of a [`Follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Followed {
+pub struct FollowResult {
     /// Number of items that are followed since the request.
     pub followed: usize,
     /// Number of items that are followed no longer.
     pub unfollowed: usize,
 }
 
-/// Result of an [`Append`].
+/// Result of an [`AppendRequest`].
 #[derive(Clone, Debug)]
-pub struct Appended {
+pub struct AppendResult {
     /// One result for each entry, in the order of the drafts.
-    pub results: Vec<Outcome>,
+    pub results: Vec<EntryResult>,
     /// Number of the commit that holds the appended entries; the log's last one if all were
     /// duplicates.
     pub commit: u64,
@@ -164,7 +164,7 @@ pub struct Appended {
 
 /// Result of a [`Configure`].
 #[derive(Clone, Debug)]
-pub struct Configured {
+pub struct ConfigureResult {
     /// Settings of the feed after the change.
     pub settings: Arc<Settings>,
     /// Whether the feed was created.
@@ -239,15 +239,15 @@ pub enum PublishError {
     Unavailable,
 }
 
-pub(super) type Reply<T> = oneshot::Sender<Result<T, PublishError>>;
+pub(super) type ReplySender<T> = oneshot::Sender<Result<T, PublishError>>;
 
-pub(super) enum Request {
-    Append(Append, Reply<Appended>),
-    Configure(Configure, Reply<Configured>),
-    Follow(Follow, Reply<Followed>),
+pub(super) enum WriterRequest {
+    Append(AppendRequest, ReplySender<AppendResult>),
+    Configure(Configure, ReplySender<ConfigureResult>),
+    Follow(Follow, ReplySender<FollowResult>),
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for WriterRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Request")
     }
@@ -255,7 +255,7 @@ impl std::fmt::Debug for Request {
 
 /// Reason why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotCommitted {
+pub(super) enum CommitRefusal {
     /// The log takes no commits since one failed.
     Stopped,
     /// The system lacks something.
@@ -275,7 +275,7 @@ pub(super) enum NotCommitted {
     Clock,
 }
 
-impl NotCommitted {
+impl CommitRefusal {
     /// Returns that the system lacks something.
     pub(super) fn lacking(lack: &io::Error) -> Self {
         Self::Lacking {
@@ -286,18 +286,18 @@ impl NotCommitted {
     }
 }
 
-impl From<NotCommitted> for PublishError {
-    fn from(why: NotCommitted) -> Self {
+impl From<CommitRefusal> for PublishError {
+    fn from(why: CommitRefusal) -> Self {
         match why {
-            NotCommitted::Stopped => Self::Unavailable,
-            NotCommitted::Lacking { advice, is_full } => Self::Lacking { advice, is_full },
-            NotCommitted::NoSpace(space) => Self::NoSpace(space),
-            NotCommitted::Displaced => Self::Displaced,
-            NotCommitted::Replaced => Self::Replaced,
-            NotCommitted::Clock => Self::Clock,
+            CommitRefusal::Stopped => Self::Unavailable,
+            CommitRefusal::Lacking { advice, is_full } => Self::Lacking { advice, is_full },
+            CommitRefusal::NoSpace(space) => Self::NoSpace(space),
+            CommitRefusal::Displaced => Self::Displaced,
+            CommitRefusal::Replaced => Self::Replaced,
+            CommitRefusal::Clock => Self::Clock,
         }
     }
 }
 
 /// The number of the log's last commit, or why a group is not in it.
-pub(super) type Committed = Result<u64, NotCommitted>;
+pub(super) type CommitResult = Result<u64, CommitRefusal>;

@@ -7,14 +7,16 @@ use simplefeed_core::{
     entry::Entry,
     event,
     feed::{CommitNumber, DocumentNumber, FeedKey, Position},
-    follow::Item,
+    follow::FollowItem,
     history::ChainHash,
     plan::{FeedHead, Opening},
     refusal::RefusalKind,
     settings::{Choices, Settings},
 };
-use simplefeed_log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog};
-use simplefeed_process::{clock::Reading, workers::Workers};
+use simplefeed_log::{
+    Commits, Ids, LogRoom, Series, announcements::Announcements, memory::MemoryLog,
+};
+use simplefeed_process::{clock::ClockReading, workers::Workers};
 
 use super::*;
 
@@ -148,7 +150,7 @@ impl Ids for Gated {
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
         if self.cut.load(Ordering::Acquire) {
             return Err(LogError::damaged("a page of sled"));
         }
@@ -156,7 +158,7 @@ impl Ids for Gated {
     }
 }
 
-impl Room for Gated {
+impl LogRoom for Gated {
     fn is_open(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }
@@ -166,10 +168,10 @@ impl Room for Gated {
     }
 }
 
-fn append(lines: &str, if_match: Option<Heads>) -> Append {
+fn append(lines: &str, if_match: Option<Heads>) -> AppendRequest {
     let feed = FeedName::parse("a").unwrap();
     let drafts = event::from_ndjson(lines.as_bytes()).unwrap();
-    Append {
+    AppendRequest {
         feed,
         drafts,
         key: None,
@@ -182,16 +184,19 @@ fn append(lines: &str, if_match: Option<Heads>) -> Append {
 }
 
 /// Asks, without waiting for the answer.
-fn ask(publisher: &Publisher, append: Append) -> oneshot::Receiver<Result<Appended, PublishError>> {
+fn ask(
+    publisher: &WriterHandle,
+    append: AppendRequest,
+) -> oneshot::Receiver<Result<AppendResult, PublishError>> {
     let (reply, answer) = oneshot::channel();
     publisher
         .queue
-        .try_send(Request::Append(append, reply))
+        .try_send(WriterRequest::Append(append, reply))
         .unwrap();
     answer
 }
 
-fn kind(answer: &Result<Appended, PublishError>) -> String {
+fn kind(answer: &Result<AppendResult, PublishError>) -> String {
     match answer {
         Ok(appended) => format!("duplicate {}", appended.results[0].duplicate),
         Err(PublishError::Refused(refusal)) => format!("{:?}", refusal.kind),
@@ -201,7 +206,7 @@ fn kind(answer: &Result<Appended, PublishError>) -> String {
 
 /// A clock that stands.
 fn clock() -> Clock {
-    let read = || Reading {
+    let read = || ClockReading {
         wall: Timestamp::from_micros(1),
         boot: 0,
     };
@@ -217,7 +222,7 @@ impl WriterObserver for Unobserved {
 }
 
 /// Starts a writer over a log.
-fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
+fn start_over(log: &Arc<Gated>) -> (WriterHandle, JoinHandle<()>) {
     let shared: Arc<dyn WritableLog> = Arc::<Gated>::clone(log);
     start(
         shared,
@@ -234,7 +239,7 @@ fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
 struct NoTimelines;
 
 impl Follows for NoTimelines {
-    fn items(&self, _: FeedKey) -> Option<Vec<Item>> {
+    fn items(&self, _: FeedKey) -> Option<Vec<FollowItem>> {
         None
     }
 
@@ -391,11 +396,11 @@ fn the_log_gets_heads_from_before_the_commit() {
             feed: FeedName::parse("a").unwrap(),
             choices,
             id: None,
-            expected: Expected::Anything,
-            kind: Asked::Any,
-            wanted: Wanted::default(),
+            expected: SettingsCondition::Anything,
+            kind: FeedKindRule::Any,
+            wanted: FollowItems::default(),
         };
-        let request = Request::Configure(configure, reply);
+        let request = WriterRequest::Configure(configure, reply);
         publisher.queue.try_send(request).unwrap();
         answer
     };

@@ -7,7 +7,7 @@ use data_encoding::BASE64URL_NOPAD;
 use simplefeed_core::{
     digest::Digest,
     feed::{DocumentName, FeedKey, Revision},
-    header::Form,
+    header::DocumentForm,
     plan::{FeedHead, Opening},
     settings::Settings,
 };
@@ -25,17 +25,17 @@ impl HeadTag {
 
     /// Returns the tag of `recent.atom`.
     pub fn recent(&self) -> String {
-        self.of(Form::Recent)
+        self.tag_of(DocumentForm::Recent)
     }
 
     /// Returns the tag of the permanent URL.
     pub fn permanent(&self) -> String {
-        self.of(Form::Open)
+        self.tag_of(DocumentForm::Open)
     }
 
     /// Returns the tag of a growing document. The tag is a digest of the entries' history and of
     /// all facts of the header, which is less work than making the document.
-    fn of(&self, form: Form) -> String {
+    fn tag_of(&self, form: DocumentForm) -> String {
         let FeedHead {
             feed,
             history,
@@ -58,7 +58,7 @@ impl HeadTag {
         // Documents are numbered from 1, so 0 stands for none.
         let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
         // The two URLs show different links, so they need different tags.
-        let is_recent = u64::from(form == Form::Recent);
+        let is_recent = u64::from(form == DocumentForm::Recent);
         let numbers = [
             number,
             epoch,

@@ -3,7 +3,7 @@
 //! Shell: a clock, and counters that other threads change.
 //!
 //! A resource knows media type, validity and validators before any byte is there, so that memory
-//! answers a conditional request. The bytes come from a [`Source`] on demand, in either content
+//! answers a conditional request. The bytes come from a [`ByteSource`] on demand, in either content
 //! coding. Views and endpoints make resources, and the HTTP pipeline sends them; neither knows the
 //! other.
 
@@ -80,13 +80,13 @@ pub enum Validity {
 #[derive(Clone, Debug)]
 pub struct Generation {
     counters: Arc<[AtomicU64]>,
-    watched: Watched,
+    watched: WatchScope,
     /// Sum of the watched counters, none of which ever shrinks.
     seen: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Watched {
+enum WatchScope {
     One(usize),
     Many {
         indexes: Arc<[usize]>,
@@ -101,7 +101,7 @@ enum Watched {
 impl Generation {
     /// Returns the generation of now, which lasts until counter `index` of `counters` grows.
     pub fn of(counters: &Arc<[AtomicU64]>, index: usize) -> Self {
-        Self::watching(counters, Watched::One(index))
+        Self::watch_feeds(counters, WatchScope::One(index))
     }
 
     /// Returns the generation of now, which lasts until any of the counters at `indexes` grows.
@@ -111,18 +111,18 @@ impl Generation {
         indexes: impl Into<Arc<[usize]>>,
         after: usize,
     ) -> Self {
-        let watched = Watched::Many {
+        let watched = WatchScope::Many {
             indexes: indexes.into(),
             after,
             // No counter reaches this value, so the first check looks at all counters.
             lasted: Arc::new(AtomicU64::new(u64::MAX)),
         };
-        Self::watching(counters, watched)
+        Self::watch_feeds(counters, watched)
     }
 
-    fn watching(counters: &Arc<[AtomicU64]>, watched: Watched) -> Self {
+    fn watch_feeds(counters: &Arc<[AtomicU64]>, watched: WatchScope) -> Self {
         Self {
-            seen: watched.sum(counters),
+            seen: watched.sum_of(counters),
             counters: Arc::clone(counters),
             watched,
         }
@@ -130,15 +130,15 @@ impl Generation {
 
     /// Returns whether the generation lasts still.
     pub fn is_current(&self) -> bool {
-        let Watched::Many { after, lasted, .. } = &self.watched else {
-            return self.watched.sum(&self.counters) == self.seen;
+        let WatchScope::Many { after, lasted, .. } = &self.watched else {
+            return self.watched.sum_of(&self.counters) == self.seen;
         };
         // Read before the others: each growth that this counter tells of is in their sum then.
         let now = count_of(&self.counters, *after);
         if lasted.load(Ordering::Acquire) == now {
             return true;
         }
-        let lasts = self.watched.sum(&self.counters) == self.seen;
+        let lasts = self.watched.sum_of(&self.counters) == self.seen;
         if lasts {
             // `now` was read before the sum, so a growth since then brings another look.
             lasted.store(now, Ordering::Release);
@@ -147,8 +147,8 @@ impl Generation {
     }
 }
 
-impl Watched {
-    fn sum(&self, counters: &[AtomicU64]) -> u64 {
+impl WatchScope {
+    fn sum_of(&self, counters: &[AtomicU64]) -> u64 {
         match self {
             Self::One(index) => count_of(counters, *index),
             Self::Many { indexes, .. } => {
@@ -166,7 +166,7 @@ fn count_of(counters: &[AtomicU64], index: usize) -> u64 {
 
 /// Opaque part of a resource's entity tags.
 #[derive(Clone, Debug)]
-pub enum Tag {
+pub enum EntityTag {
     /// Both codings have this part, and differ in the letter of the coding.
     Shared(String),
     /// Digests of the bytes in each coding.
@@ -178,7 +178,7 @@ pub enum Tag {
     },
 }
 
-impl Tag {
+impl EntityTag {
     /// Returns the tag of bytes by their digest. Both codings share that digest, since the
     /// compressed bytes may not exist yet.
     pub fn of_digest(digest: &Digest) -> Self {
@@ -200,7 +200,7 @@ impl Tag {
 
 /// Bytes of a resource in one coding.
 #[derive(Clone, Debug)]
-pub struct Content {
+pub struct CodedBytes {
     /// Coded bytes, as they are sent.
     pub bytes: Bytes,
     /// SHA-256 of the coded bytes; `None` unless the resource is final.
@@ -208,16 +208,16 @@ pub struct Content {
 }
 
 /// Source of a resource's bytes.
-pub trait Source: fmt::Debug + Send + Sync {
+pub trait ByteSource: fmt::Debug + Send + Sync {
     /// Returns the bytes if memory alone has them. Never waits.
-    fn at_once(&self, coding: Coding) -> Option<Content>;
+    fn at_once(&self, coding: Coding) -> Option<CodedBytes>;
 
     /// Returns the bytes. May read from the disk.
     ///
     /// # Errors
     ///
     /// See [`ReadError`].
-    fn read(&self, coding: Coding) -> Result<Content, ReadError>;
+    fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError>;
 
     /// Returns the bytes of memory that the source itself holds, once both codings are made.
     fn held_bytes(&self) -> usize {
@@ -233,8 +233,8 @@ pub struct Resource {
     /// Timestamp of the last change, if that can serve as a validator.
     pub modified: Option<Timestamp>,
     validity: Validity,
-    tag: Tag,
-    source: Arc<dyn Source>,
+    tag: EntityTag,
+    source: Arc<dyn ByteSource>,
 }
 
 impl Resource {
@@ -243,8 +243,8 @@ impl Resource {
         media_type: &'static str,
         modified: Option<Timestamp>,
         validity: Validity,
-        tag: Tag,
-        source: Arc<dyn Source>,
+        tag: EntityTag,
+        source: Arc<dyn ByteSource>,
     ) -> Self {
         Self {
             media_type,
@@ -292,7 +292,7 @@ impl Resource {
     #[must_use]
     pub fn tagged(self, part: &str) -> Self {
         Self {
-            tag: Tag::Shared(part.into()),
+            tag: EntityTag::Shared(part.into()),
             ..self
         }
     }
@@ -303,8 +303,8 @@ impl Resource {
     pub fn in_form(&self, media_type: &'static str, letter: char, convert: Convert) -> Self {
         // The form has no bytes yet, and a tag is needed before there are any.
         let part = match &self.tag {
-            Tag::Shared(part) => part.clone(),
-            Tag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
+            EntityTag::Shared(part) => part.clone(),
+            EntityTag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
         };
         let source = ConvertedSource {
             of: Arc::clone(&self.source),
@@ -316,7 +316,7 @@ impl Resource {
             media_type,
             modified: self.modified,
             validity: self.validity.clone(),
-            tag: Tag::Shared(format!("{part}{letter}")),
+            tag: EntityTag::Shared(format!("{part}{letter}")),
             source: Arc::new(source),
         }
     }
@@ -338,7 +338,7 @@ impl Resource {
                 .map(with_digest)
                 .map_or_else(OnceLock::new, OnceLock::from),
         };
-        let tag = Tag::of_digest(&digest);
+        let tag = EntityTag::of_digest(&digest);
         Self::new(media_type, modified, validity, tag, Arc::new(source))
     }
 
@@ -369,7 +369,7 @@ impl Resource {
     }
 
     /// Returns the source of the bytes.
-    pub fn source(&self) -> &Arc<dyn Source> {
+    pub fn source(&self) -> &Arc<dyn ByteSource> {
         &self.source
     }
 }
@@ -380,19 +380,19 @@ pub type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
 /// Another form of a source's bytes.
 #[derive(Debug)]
 struct ConvertedSource {
-    of: Arc<dyn Source>,
+    of: Arc<dyn ByteSource>,
     convert: Convert,
     is_final: bool,
     made: OnceLock<InMemory>,
 }
 
-impl Source for ConvertedSource {
-    fn at_once(&self, coding: Coding) -> Option<Content> {
+impl ByteSource for ConvertedSource {
+    fn at_once(&self, coding: Coding) -> Option<CodedBytes> {
         // No conversion here, since that takes time and may read from the disk.
         self.made.get()?.at_once(coding)
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+    fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError> {
         if let Some(made) = self.made.get() {
             return made.read(coding);
         }
@@ -410,7 +410,7 @@ impl Source for ConvertedSource {
 
     fn held_bytes(&self) -> usize {
         // The source of the content keeps its own bytes as well.
-        self.of.held_bytes() + self.made.get().map_or(0, Source::held_bytes)
+        self.of.held_bytes() + self.made.get().map_or(0, ByteSource::held_bytes)
     }
 }
 
@@ -429,29 +429,29 @@ fn with_digest(bytes: Bytes) -> (Bytes, Digest) {
 }
 
 impl InMemory {
-    fn content(&self, (bytes, digest): &(Bytes, Digest)) -> Content {
-        Content {
+    fn coded_content(&self, (bytes, digest): &(Bytes, Digest)) -> CodedBytes {
+        CodedBytes {
             bytes: bytes.clone(),
             digest: self.is_final.then_some(*digest),
         }
     }
 }
 
-impl Source for InMemory {
-    fn at_once(&self, coding: Coding) -> Option<Content> {
+impl ByteSource for InMemory {
+    fn at_once(&self, coding: Coding) -> Option<CodedBytes> {
         let coded = match coding {
             Coding::Identity => Some(&self.identity),
             Coding::Gzip => self.gzip.get(),
         };
-        coded.map(|coded| self.content(coded))
+        coded.map(|coded| self.coded_content(coded))
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+    fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError> {
         Ok(match coding {
-            Coding::Identity => self.content(&self.identity),
+            Coding::Identity => self.coded_content(&self.identity),
             Coding::Gzip => {
                 let compress = || with_digest(gzip(&self.identity.0, self.level).into());
-                self.content(self.gzip.get_or_init(compress))
+                self.coded_content(self.gzip.get_or_init(compress))
             }
         })
     }

@@ -13,13 +13,13 @@ use simplefeed_core::{
     sight::Sight,
 };
 use simplefeed_http::{
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
 };
 use simplefeed_log::LogError;
 use simplefeed_resource::{Resource, Validity, Visibility};
 use simplefeed_views::{
-    catalogue::{Catalogue, Row},
+    catalogue::{Catalogue, CatalogueRow},
     timelines::Timelines,
 };
 
@@ -33,7 +33,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(catalogue(&site.shelf, exchange)),
+        handle: |site, exchange| Box::pin(show_catalogue(&site.shelf, exchange)),
     }],
 }];
 
@@ -46,7 +46,7 @@ const SEARCHED_MAX: usize = 100_000;
 const SEARCHED_TOGETHER: usize = 1_000;
 
 #[derive(Serialize)]
-struct Page<'p> {
+struct ListPage<'p> {
     feeds: Vec<ListedFeed<'p>>,
     next: Option<String>,
 }
@@ -83,7 +83,7 @@ impl Serialize for Href<'_> {
 }
 
 /// Lists the feeds that the caller may see.
-async fn catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn show_catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let after = after(exchange.query())?;
     // A request with a token may list closed feeds, so no shared cache may keep the answer.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
@@ -101,7 +101,7 @@ async fn catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Pro
         };
         let found = search((&catalogue, &timelines), &wanted, &sight, SHOWN_AND_ONE)?;
         let lists_closed = found.feeds.iter().any(|row| row.is_closed);
-        Ok((page(&found.feeds, &public_url), lists_closed))
+        Ok((page_json(&found.feeds, &public_url), lists_closed))
     });
     let (listing, lists_closed) = listing.await?;
     // Where no token is needed, the listing may show closed feeds, too.
@@ -111,7 +111,7 @@ async fn catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Pro
         Visibility::Public
     };
     let resource = Resource::of_bytes("application/json", None, validity, listing.into());
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         policy: shelf.lifetimes.of(&resource, visibility),
         resource,
         visibility,
@@ -145,9 +145,9 @@ pub(super) struct Search<'s> {
 
 /// Feeds that were found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FeedMatches {
     /// Their rows, by name.
-    pub(super) feeds: Vec<Arc<Row>>,
+    pub(super) feeds: Vec<Arc<CatalogueRow>>,
     /// Last name that was looked at, if the search ended before the last feed of all.
     pub(super) more_behind: Option<FeedName>,
 }
@@ -163,7 +163,7 @@ pub(super) fn search(
     wanted: &Search<'_>,
     sight: &Sight,
     max: usize,
-) -> Result<Found, LogError> {
+) -> Result<FeedMatches, LogError> {
     let mut feeds = vec![];
     let mut after = wanted.after.cloned();
     let mut looked = 0;
@@ -173,7 +173,7 @@ pub(super) fn search(
             max - feeds.len()
         } else if looked >= SEARCHED_MAX {
             let more_behind = after;
-            return Ok(Found { feeds, more_behind });
+            return Ok(FeedMatches { feeds, more_behind });
         } else {
             SEARCHED_TOGETHER
         };
@@ -192,13 +192,13 @@ pub(super) fn search(
             }
         }
     }
-    Ok(Found {
+    Ok(FeedMatches {
         feeds,
         more_behind: None,
     })
 }
 
-fn listed<'p>(row: &'p Row, public_url: &'p str) -> ListedFeed<'p> {
+fn list_feed<'p>(row: &'p CatalogueRow, public_url: &'p str) -> ListedFeed<'p> {
     ListedFeed {
         kind: row.is_timeline.then_some("timeline"),
         name: row.name.as_str(),
@@ -212,15 +212,15 @@ fn listed<'p>(row: &'p Row, public_url: &'p str) -> ListedFeed<'p> {
     }
 }
 
-fn page(rows: &[Arc<Row>], public_url: &str) -> Vec<u8> {
+fn page_json(rows: &[Arc<CatalogueRow>], public_url: &str) -> Vec<u8> {
     let (shown, has_more) = match rows.get(..CATALOGUE_FEEDS_MAX) {
         Some(shown) => (shown, rows.len() > shown.len()),
         None => (rows, false),
     };
     // The last feed shown, and only if a further one was found.
     let last = shown.last().filter(|_| has_more);
-    let page = Page {
-        feeds: shown.iter().map(|row| listed(row, public_url)).collect(),
+    let page = ListPage {
+        feeds: shown.iter().map(|row| list_feed(row, public_url)).collect(),
         next: last.map(|last| format!("{public_url}/feeds?after={}", last.name)),
     };
     serde_json::to_vec(&page).expect("a catalogue has a JSON form")

@@ -5,13 +5,13 @@
 
 use std::{convert::identity, future::ready, io, sync::Arc, time::Duration};
 
-use crate::views::counts::Counts;
+use crate::views::counts::CountsView;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, Either, StreamBody};
 use hyper::{Method, Response, body::Frame};
 use simplefeed_http::{
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
 };
 use simplefeed_resource::{Resource, Visibility};
@@ -24,12 +24,12 @@ pub struct CountParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// The view that counts.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<CountsView>,
 }
 
 impl CountParts {
     /// Returns the handles for the endpoints of the view.
-    pub fn of(shelf: Arc<Shelf>, counts: Arc<Counts>) -> Self {
+    pub fn of(shelf: Arc<Shelf>, counts: Arc<CountsView>) -> Self {
         Self { shelf, counts }
     }
 }
@@ -43,7 +43,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(ready(count(&site.counts, &exchange))),
+            handle: |site, exchange| Box::pin(ready(show_count(&site.counts, &exchange))),
         }],
     },
     Endpoint {
@@ -53,25 +53,25 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(ready(Ok(counts(&site.counts, &exchange)))),
+            handle: |site, exchange| Box::pin(ready(Ok(stream_counts(&site.counts, &exchange)))),
         }],
     },
 ];
 
-fn counted(parts: &CountParts, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, u64)> {
+fn counted_entries(parts: &CountParts, exchange: &Exchange<'_>) -> Option<(Arc<CountsView>, u64)> {
     let head = parts.shelf.log.named(exchange.params.feed()).ok()??;
     let view = Arc::clone(&parts.counts);
     let entries = view.entries(head.feed);
     Some((view, entries))
 }
 
-fn count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+fn show_count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     let (_, entries) =
-        counted(parts, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
+        counted_entries(parts, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
     // The next commit may change the count.
     let lasts = Duration::ZERO;
     let resource = Resource::renewed("text/plain", entries.to_string().into(), lasts);
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         policy: parts.shelf.lifetimes.of(&resource, Visibility::Public),
         resource,
         visibility: Visibility::Public,
@@ -82,7 +82,7 @@ fn count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem
 }
 
 /// Sends a line with each commit, and ends when the server stops.
-fn counts(parts: &CountParts, exchange: &Exchange<'_>) -> Outcome {
+fn stream_counts(parts: &CountParts, exchange: &Exchange<'_>) -> Outcome {
     let newest = parts.shelf.log.announcements().newest();
     let stopping = exchange.ending.is_near.clone();
     let lines = stream::unfold((newest, stopping), |(mut newest, mut stopping)| async {

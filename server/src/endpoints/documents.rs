@@ -10,14 +10,14 @@ use hyper::{
     header::{CACHE_CONTROL, HeaderValue, LINK, LOCATION},
 };
 use simplefeed_core::{
-    feed::{DocumentName, FeedName, Numbered},
+    feed::{DocumentName, EpochNumber, FeedName},
     header::RECENT,
     json_feed::{JSON_FEED_TYPE, json_feed},
     reader::Document,
 };
 use simplefeed_http::{
     answers::{header_value, plain},
-    endpoint::{Exchange, Outcome, Shown},
+    endpoint::{Exchange, Outcome, Representation},
     problem::Problem,
     reply::for_sites,
 };
@@ -28,7 +28,7 @@ use url::Url;
 use super::{
     off_thread,
     shelf::Shelf,
-    shelf::{Seen, absent, look_again, seen, seen_now},
+    shelf::{FeedSight, absent, look_again, seen, seen_now},
 };
 
 /// Links of a recent document for push.
@@ -80,7 +80,7 @@ pub(super) async fn entry(
 pub(super) async fn read(
     shelf: &Shelf,
     exchange: Exchange<'_>,
-    address: fn(Option<Numbered>) -> Option<Address>,
+    address: fn(Option<EpochNumber>) -> Option<Address>,
 ) -> Result<Outcome, Problem> {
     let seen = seen(shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
@@ -90,15 +90,15 @@ pub(super) async fn read(
     // Only a lookup that may read from the disk leaves this thread.
     if let Some(resource) = shelf.documents.at_once(&feed, &address) {
         let seen = look_again(shelf, &exchange, seen).await?;
-        return Ok(show(shelf, resource, seen, &address));
+        return Ok(show_resource(shelf, resource, seen, &address));
     }
     let documents = Arc::clone(&shelf.documents);
     let wanted = (feed.clone(), address.clone());
     let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
     let seen = look_again(shelf, &exchange, seen).await?;
     match (found, address) {
-        (Some(resource), address) => Ok(show(shelf, resource, seen, &address)),
-        (None, Address::Document(name)) => renamed(shelf, feed, name, seen).await,
+        (Some(resource), address) => Ok(show_resource(shelf, resource, seen, &address)),
+        (None, Address::Document(name)) => redirect_renamed(shelf, feed, name, seen).await,
         (None, _) => Err(absent(&feed)),
     }
 }
@@ -107,14 +107,14 @@ pub(super) async fn read(
 pub(super) async fn json(
     shelf: &Shelf,
     exchange: Exchange<'_>,
-    address: fn(Option<Numbered>) -> Option<Address>,
+    address: fn(Option<EpochNumber>) -> Option<Address>,
 ) -> Result<Outcome, Problem> {
     match read(shelf, exchange, address).await? {
         Outcome::Shown(shown) => {
             let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
             // The links for push lead to Atom.
             let headers = shown.headers.into_iter().filter(|(name, _)| *name != LINK);
-            Ok(Outcome::Shown(Box::new(Shown {
+            Ok(Outcome::Shown(Box::new(Representation {
                 headers: headers.collect(),
                 resource,
                 ..*shown
@@ -147,7 +147,10 @@ fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
 }
 
 /// Returns the recent document as a reader that waits sees it now.
-pub(super) async fn recent_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
+pub(super) async fn recent_now(
+    shelf: &Shelf,
+    exchange: &Exchange<'_>,
+) -> Result<Representation, Problem> {
     let seen = seen_now(shelf, exchange).await?;
     let (documents, feed) = (&shelf.documents, exchange.params.feed());
     let mut resource = documents.at_once(feed, &Address::Recent);
@@ -163,22 +166,22 @@ pub(super) async fn recent_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result
     };
     let is_timeline = seen.is_timeline;
     let mut shown = shown(shelf, resource, seen);
-    link(&mut shown, is_timeline);
+    add_links(&mut shown, is_timeline);
     Ok(shown)
 }
 
-fn show(shelf: &Shelf, resource: Resource, seen: Seen, address: &Address) -> Outcome {
+fn show_resource(shelf: &Shelf, resource: Resource, seen: FeedSight, address: &Address) -> Outcome {
     let is_timeline = seen.is_timeline;
     let mut shown = shown(shelf, resource, seen);
     if *address == Address::Recent {
-        link(&mut shown, is_timeline);
+        add_links(&mut shown, is_timeline);
     }
     Outcome::Shown(Box::new(shown))
 }
 
 /// Adds the links of a recent document as a header field: the header of the document may be older
 /// than the resources behind these links.
-fn link(shown: &mut Shown, is_timeline: bool) {
+fn add_links(shown: &mut Representation, is_timeline: bool) {
     let mut add = |links| {
         let links = HeaderValue::from_static(links);
         shown.headers.push((LINK, links));
@@ -189,8 +192,8 @@ fn link(shown: &mut Shown, is_timeline: bool) {
     }
 }
 
-pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: Seen) -> Shown {
-    Shown {
+pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: FeedSight) -> Representation {
+    Representation {
         policy: shelf.lifetimes.of(&resource, seen.visibility),
         resource,
         visibility: seen.visibility,
@@ -203,11 +206,11 @@ pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: Seen) -> Shown {
 /// Redirects to a document that a restoration has renamed: the predecessor links to the old name
 /// for ever. Caches keep the redirect as long as the document, or they would lack the document
 /// while the server is away.
-async fn renamed(
+async fn redirect_renamed(
     shelf: &Shelf,
     feed: FeedName,
     name: DocumentName,
-    seen: Seen,
+    seen: FeedSight,
 ) -> Result<Outcome, Problem> {
     let documents = Arc::clone(&shelf.documents);
     let absent = absent(&feed);

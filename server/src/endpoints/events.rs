@@ -31,7 +31,7 @@ use simplefeed_core::{
     push::{BEGIN, END, EVENTS_TYPE, PlaceId, STATE, event},
 };
 use simplefeed_http::{
-    Ending, Rules,
+    AccessRules, ConnectionEnd,
     answers::{Answer, Body, plain, whole},
     endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
     problem::Problem,
@@ -47,8 +47,8 @@ use tokio::{
 
 use super::{
     Site, off_thread,
-    shelf::{Seen, Shelf, seen, state_for},
-    waits::Parking,
+    shelf::{FeedSight, Shelf, seen, state_for},
+    waits::WaitPlaces,
     waits::watch,
 };
 
@@ -62,7 +62,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(open(&site.events, exchange)),
+        handle: |site, exchange| Box::pin(open_stream(&site.events, exchange)),
     }],
 }];
 
@@ -85,7 +85,7 @@ pub struct EventParts {
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
     /// Places for readers that wait.
-    pub parking: Parking,
+    pub parking: WaitPlaces,
     /// Bounds on streams that read the past.
     pub past: Arc<PastRoom>,
 }
@@ -108,7 +108,7 @@ impl Default for PastRoom {
 
 /// Content of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
+enum StreamContent {
     /// Each entry, as an event of its own.
     Entries,
     /// The newest place, whenever there is a newer one.
@@ -126,7 +126,7 @@ enum From {
 /// Meaning of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StreamQuery {
-    content: Content,
+    content: StreamContent,
     from: From,
 }
 
@@ -139,7 +139,7 @@ enum Misfit {
 
 impl Misfit {
     /// Returns the event that tells the misfit, and ends the stream for good.
-    fn event(self) -> Bytes {
+    fn end_event(self) -> Bytes {
         let data = match self {
             Self::Gap => {
                 r#"{"state":"gap","detail":"entries behind the place are not in the feed any more"}"#
@@ -153,7 +153,7 @@ impl Misfit {
 }
 
 /// Returns the meaning of a query, and the id in it that stands for `Last-Event-ID`.
-fn wanted(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
+fn parse_query(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
     let wrong = || {
         Problem::malformed(
             "a stream is asked for with content=none, and with after= an event's id, or since=oldest or newest",
@@ -162,7 +162,7 @@ fn wanted(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
     let (mut content, mut since, mut after, mut last) = (None, None, None, None);
     for part in query.split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
-            Some(("content", "none")) if content.is_none() => content = Some(Content::None),
+            Some(("content", "none")) if content.is_none() => content = Some(StreamContent::None),
             Some(("since", "oldest")) if since.is_none() => since = Some(From::Oldest),
             Some(("since", "newest")) if since.is_none() => since = Some(From::Newest),
             Some(("after", id)) if after.is_none() => {
@@ -174,7 +174,7 @@ fn wanted(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
         }
     }
     let wanted = StreamQuery {
-        content: content.unwrap_or(Content::Entries),
+        content: content.unwrap_or(StreamContent::Entries),
         from: after.or(since).unwrap_or(From::Newest),
     };
     Ok((wanted, last))
@@ -189,8 +189,8 @@ fn after_id(id: &str) -> Option<From> {
 }
 
 /// Answers with a stream of events, or with 204 if the stream has ended for good.
-async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let (mut wanted, in_query) = wanted(exchange.query())?;
+async fn open_stream(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let (mut wanted, in_query) = parse_query(exchange.query())?;
     let field = exchange.headers.get("last-event-id");
     let field = field.map(HeaderValue::as_bytes);
     match field.or(in_query.map(str::as_bytes)) {
@@ -214,29 +214,29 @@ async fn open(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outcome, Pro
     let Some(place) = parts.parking.place() else {
         // No error: after one, a browser never comes back.
         let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
-        return Ok(Outcome::Answer(answer(&seen, later)));
+        return Ok(Outcome::Answer(stream_answer(&seen, later)));
     };
     let interest = match wanted.content {
-        Content::Entries => Interest::Entries,
-        Content::None => Interest::Place,
+        StreamContent::Entries => Interest::Entries,
+        StreamContent::None => Interest::Place,
     };
     let watching = watch((&parts.push, &parts.shelf), &exchange, seen.feed, interest).await?;
     let stream = Stream::new(parts, &exchange, &seen, watching, wanted, place);
-    Ok(Outcome::Answer(answer(&seen, body_of(stream))))
+    Ok(Outcome::Answer(stream_answer(&seen, body_of(stream))))
 }
 
 /// Returns a stream as the body of an answer.
 fn body_of(stream: Stream) -> Body {
     // Fused below, because `unfold` must not be polled behind the end.
     let pieces = stream::unfold(stream, |mut stream| async {
-        let piece = stream.next().await?;
+        let piece = stream.next_bytes().await?;
         Some((Ok::<_, io::Error>(Frame::data(piece)), stream))
     });
     Either::Right(StreamBody::new(pieces.fuse()).boxed_unsync())
 }
 
 /// Returns an answer of events.
-fn answer(seen: &Seen, body: Body) -> Answer {
+fn stream_answer(seen: &FeedSight, body: Body) -> Answer {
     let mut answer = Response::new(body);
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
@@ -250,7 +250,7 @@ fn answer(seen: &Seen, body: Body) -> Answer {
 }
 
 /// Returns up to `most`, by chance.
-fn chance(most: u64) -> u64 {
+fn random_up_to(most: u64) -> u64 {
     // A hasher's random keys are chance enough to spread requests.
     RandomState::new().hash_one(()) % most.max(1)
 }
@@ -258,7 +258,7 @@ fn chance(most: u64) -> u64 {
 /// Reader of a stream, whose rights may end if the feed is closed.
 #[derive(Debug)]
 struct Holder {
-    rules: Arc<Rules>,
+    rules: Arc<AccessRules>,
     /// `Authorization` fields of the request, for later checks of the rights.
     headers: HeaderMap,
 }
@@ -270,7 +270,7 @@ struct Stream {
     past: Arc<PastRoom>,
     name: FeedName,
     feed: FeedKey,
-    content: Content,
+    content: StreamContent,
     watching: Watching,
     /// Place to begin at, until the place is found.
     from: Option<From>,
@@ -286,13 +286,13 @@ struct Stream {
     next_comment: Instant,
     ends: Instant,
     stopping: watch::Receiver<bool>,
-    ending: Ending,
+    ending: ConnectionEnd,
     has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
 /// Next step of a stream.
-enum Step {
+enum StreamStep {
     /// Sends the pieces that are ready.
     Send,
     /// Waits for the feed to change.
@@ -304,7 +304,7 @@ impl Stream {
     fn new(
         parts: &EventParts,
         exchange: &Exchange<'_>,
-        seen: &Seen,
+        seen: &FeedSight,
         watching: Watching,
         wanted: StreamQuery,
         place: OwnedSemaphorePermit,
@@ -312,13 +312,13 @@ impl Stream {
         let now = Instant::now();
         let millis = EVENTS_SECONDS_MAX * 1_000;
         // Streams that began together end apart.
-        let life = Duration::from_millis(millis - chance(millis / 5));
+        let life = Duration::from_millis(millis - random_up_to(millis / 5));
         // Of the request, a stream keeps only the fields by which rights are looked at again.
         let token = exchange.headers.get_all(AUTHORIZATION).iter();
         let headers = token.map(|token| (AUTHORIZATION, token.clone())).collect();
         // Sent first of all, so that a proxy passes the head on. The pauses differ, so that not all
         // readers come back at once.
-        let hello = format!("retry: {}\n\n", 1_000 + chance(2_000));
+        let hello = format!("retry: {}\n\n", 1_000 + random_up_to(2_000));
         Self {
             shelf: Arc::clone(&parts.shelf),
             push: Arc::clone(&parts.push),
@@ -347,7 +347,7 @@ impl Stream {
     }
 
     /// Returns the next bytes, once there are some; `None` at the end.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
                 return Some(piece);
@@ -355,55 +355,55 @@ impl Stream {
             if self.has_ended {
                 return None;
             }
-            match self.step().await {
-                Ok(Step::Send) => {}
-                Ok(Step::Wait) => self.wait().await,
+            match self.next_step().await {
+                Ok(StreamStep::Send) => {}
+                Ok(StreamStep::Wait) => self.wait_for_change().await,
                 // The head is sent, so the stream can only end. A reader that comes back gets the
                 // problem.
-                Ok(Step::End) | Err(_) => return None,
+                Ok(StreamStep::End) | Err(_) => return None,
             }
         }
     }
 
-    async fn step(&mut self) -> Result<Step, Problem> {
+    async fn next_step(&mut self) -> Result<StreamStep, Problem> {
         // Asked at each step, because a reader may always find something new.
         if Instant::now() >= self.ends || *self.stopping.borrow() {
-            return Ok(Step::End);
+            return Ok(StreamStep::End);
         }
         let news = self.watching.news();
         if let Some(from) = self.from {
             if self.is_private {
                 self.look_at_rights().await?;
             }
-            return self.find(from, news).await;
+            return self.find_place(from, news).await;
         }
         let step = match self.content {
-            Content::None => self.tell_place(news),
-            Content::Entries => self.tell_entries(news).await?,
+            StreamContent::None => self.tell_place(news),
+            StreamContent::Entries => self.tell_entries(news).await?,
         };
         // Behind the lookup, since the rights of a closed feed can change with each commit. (A
         // public feed is never closed.)
-        if self.is_private && matches!(step, Step::Send) {
+        if self.is_private && matches!(step, StreamStep::Send) {
             self.look_at_rights().await?;
         }
         Ok(step)
     }
 
     /// Sends the id of the newest place, unless that id was the last one sent.
-    fn tell_place(&mut self, news: News) -> Step {
+    fn tell_place(&mut self, news: News) -> StreamStep {
         let Some(newest) = news.newest.filter(|_| self.told != news.newest) else {
-            return Step::Wait;
+            return StreamStep::Wait;
         };
         self.told = Some(newest);
         let told = event(None, &newest.to_string(), "");
         self.ready.push_back(told.into());
-        Step::Send
+        StreamStep::Send
     }
 
     /// Tells the next entries.
-    async fn tell_entries(&mut self, news: News) -> Result<Step, Problem> {
+    async fn tell_entries(&mut self, news: News) -> Result<StreamStep, Problem> {
         if self.at >= news.next() {
-            return Ok(Step::Wait);
+            return Ok(StreamStep::Wait);
         }
         let events = self.watching.at_hand(self.at);
         if events.is_empty() {
@@ -414,7 +414,7 @@ impl Stream {
         // Events of the hub come without a base of marks. A later read of the past looks one up.
         self.begin = None;
         self.ready = events.into();
-        Ok(Step::Send)
+        Ok(StreamStep::Send)
     }
 
     /// Fails if the reader may no longer see the feed.
@@ -427,11 +427,11 @@ impl Stream {
     }
 
     /// Finds the place to begin at.
-    async fn find(&mut self, from: From, news: News) -> Result<Step, Problem> {
+    async fn find_place(&mut self, from: From, news: News) -> Result<StreamStep, Problem> {
         match from {
             From::Newest => {
                 self.at = news.next();
-                if self.content == Content::Entries {
+                if self.content == StreamContent::Entries {
                     // No event, but an id: a reader that comes back before the first event has a
                     // place.
                     let id = news
@@ -451,8 +451,8 @@ impl Stream {
                 // The newest place is known, and a reader that was interrupted comes back with that
                 // place.
                 if news.newest != Some(id) {
-                    let Some(_turn) = self.turn().await else {
-                        return Ok(Step::End);
+                    let Some(_turn) = self.take_turn().await else {
+                        return Ok(StreamStep::End);
                     };
                     let look = move || Ok(push.behind(feed, id.position, &**documents.log())?);
                     match off_thread(look).await? {
@@ -468,33 +468,33 @@ impl Stream {
             }
         }
         self.from = None;
-        Ok(Step::Send)
+        Ok(StreamStep::Send)
     }
 
     /// Waits for a place that is still to come, as after one server has taken the place of another.
-    async fn wait_for(&mut self, id: PlaceId) -> Result<Step, Problem> {
+    async fn wait_for(&mut self, id: PlaceId) -> Result<StreamStep, Problem> {
         let deadline = Instant::now() + Duration::from_secs(EVENTS_AHEAD_SECONDS);
         while self.watching.news().next() <= id.position {
             let is_over = tokio::select! {
                 () = self.watching.changed() => false,
                 () = sleep_until(deadline) => true,
-                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(Step::End),
+                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(StreamStep::End),
             };
             if is_over {
                 return Ok(self.end_with(Misfit::HistoryChanged));
             }
         }
-        Ok(Step::Send)
+        Ok(StreamStep::Send)
     }
 
-    fn end_with(&mut self, misfit: Misfit) -> Step {
-        self.ready.push_back(misfit.event());
+    fn end_with(&mut self, misfit: Misfit) -> StreamStep {
+        self.ready.push_back(misfit.end_event());
         self.has_ended = true;
-        Step::Send
+        StreamStep::Send
     }
 
     /// Returns a turn to read the past; `None` once the stream is to end.
-    async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
+    async fn take_turn(&mut self) -> Option<OwnedSemaphorePermit> {
         let turns = Arc::clone(&self.past.turns);
         tokio::select! {
             turn = turns.acquire_owned() => turn.ok(),
@@ -504,9 +504,9 @@ impl Stream {
     }
 
     /// Reads the next stretch of the past.
-    async fn read_past(&mut self) -> Result<Step, Problem> {
-        let Some(turn) = self.turn().await else {
-            return Ok(Step::End);
+    async fn read_past(&mut self) -> Result<StreamStep, Problem> {
+        let Some(turn) = self.take_turn().await else {
+            return Ok(StreamStep::End);
         };
         let (push, documents) = (Arc::clone(&self.push), Arc::clone(&self.shelf.documents));
         let (feed, at, begin) = (self.feed, self.at, self.begin);
@@ -531,16 +531,17 @@ impl Stream {
         let kib = u32::try_from(stretch.bytes.len().div_ceil(1024)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.past.room).acquire_many_owned(kib);
         let Ok(Ok(room)) = timeout(ROOM_WAIT, room).await else {
-            return Ok(Step::End);
+            return Ok(StreamStep::End);
         };
         (self.at, self.begin) = (stretch.next, Some(stretch.end));
-        self.ready.push_back(self.held(stretch.bytes.clone(), room));
-        Ok(Step::Send)
+        self.ready
+            .push_back(self.hold_room(stretch.bytes.clone(), room));
+        Ok(StreamStep::Send)
     }
 
     /// Returns bytes that hold room until the reader has taken them. A reader that takes long is
     /// cut off: the reader comes back to the same place, and others have the room.
-    fn held(&self, bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+    fn hold_room(&self, bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
         let (taken, is_taken) = oneshot::channel::<Infallible>();
         let ending = self.ending.clone();
         tokio::spawn(async move {
@@ -557,7 +558,7 @@ impl Stream {
 
     /// Waits until the feed has changed or a comment is due; ends the stream when the stream's time
     /// is over.
-    async fn wait(&mut self) {
+    async fn wait_for_change(&mut self) {
         let timer = self.next_comment.min(self.ends);
         let is_due = idle(async {
             tokio::select! {
@@ -608,15 +609,15 @@ mod tests {
         let both = |content, from| StreamQuery { content, from };
         let id = "7-00c0ffee00c0ffee".parse().unwrap();
         for (query, expected) in [
-            ("", both(Content::Entries, From::Newest)),
-            ("content=none", both(Content::None, From::Newest)),
-            ("since=oldest", both(Content::Entries, From::Oldest)),
+            ("", both(StreamContent::Entries, From::Newest)),
+            ("content=none", both(StreamContent::None, From::Newest)),
+            ("since=oldest", both(StreamContent::Entries, From::Oldest)),
             (
                 "since=newest&after=7-00c0ffee00c0ffee&content=none",
-                both(Content::None, From::After(id)),
+                both(StreamContent::None, From::After(id)),
             ),
         ] {
-            assert_eq!(wanted(query).unwrap().0, expected, "{query}");
+            assert_eq!(parse_query(query).unwrap().0, expected, "{query}");
         }
         for wrong in [
             "content=all",
@@ -626,7 +627,7 @@ mod tests {
             "since=oldest&since=oldest",
             "limit=3",
         ] {
-            assert!(wanted(wrong).is_err(), "{wrong}");
+            assert!(parse_query(wrong).is_err(), "{wrong}");
         }
     }
 }

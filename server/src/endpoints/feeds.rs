@@ -3,12 +3,12 @@
 //! Pure.
 
 use hyper::Method;
-use simplefeed_core::feed::{DocumentName, DocumentNumber, Numbered};
+use simplefeed_core::feed::{DocumentName, DocumentNumber, EpochNumber};
 use simplefeed_http::{
     access::Right,
-    endpoint::{Endpoint, Needs, Query, Verb},
+    endpoint::{Endpoint, Exchange, Needs, OutcomeFuture, Query, Verb},
 };
-use simplefeed_views::documents::{pages::Form, reading::Address};
+use simplefeed_views::documents::{pages::PageForm, reading::Address};
 
 use super::{
     Site,
@@ -94,7 +94,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| {
-                let address = |number| document(number).map(Address::Document);
+                let address = |number| document_name(number).map(Address::Document);
                 Box::pin(read(&site.shelf, exchange, address))
             },
         }],
@@ -119,7 +119,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| {
-                let address = |number| document(number).map(Address::Document);
+                let address = |number| document_name(number).map(Address::Document);
                 Box::pin(json(&site.shelf, exchange, address))
             },
         }],
@@ -132,7 +132,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| {
-                let address = |number: Option<Numbered>| number.map(Address::Entry);
+                let address = |number: Option<EpochNumber>| number.map(Address::Entry);
                 Box::pin(read(&site.shelf, exchange, address))
             },
         }],
@@ -154,9 +154,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| {
-                Box::pin(page((&site.shelf, &site.feeds.pages), exchange, Form::Atom))
-            },
+            handle: |site, exchange| show_page(site, exchange, PageForm::Atom),
         }],
     },
     Endpoint {
@@ -166,9 +164,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| {
-                Box::pin(page((&site.shelf, &site.feeds.pages), exchange, Form::Json))
-            },
+            handle: |site, exchange| show_page(site, exchange, PageForm::Json),
         }],
     },
     Endpoint {
@@ -191,15 +187,20 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| {
-                let address = |number: Option<Numbered>| number.map(Address::IndexBlock);
+                let address = |number: Option<EpochNumber>| number.map(Address::IndexBlock);
                 Box::pin(read(&site.shelf, exchange, address))
             },
         }],
     },
 ];
 
-fn document(number: Option<Numbered>) -> Option<DocumentName> {
-    let Numbered { number, epoch } = number?;
+/// Shows a page in one of the forms.
+fn show_page<'r>(site: &'r Site, exchange: Exchange<'r>, form: PageForm) -> OutcomeFuture<'r> {
+    Box::pin(page((&site.shelf, &site.feeds.pages), exchange, form))
+}
+
+fn document_name(number: Option<EpochNumber>) -> Option<DocumentName> {
+    let EpochNumber { number, epoch } = number?;
     let number = DocumentNumber::new(number)?;
     Some(DocumentName { number, epoch })
 }

@@ -14,15 +14,15 @@ use simplefeed_core::{
     limits::IDEMPOTENCY_KEY_BYTES_MAX,
     refusal::Refusal,
     scanner::{essence, scan},
-    settings::{Choices, Embed, Own, Settings},
+    settings::{Choices, Embed, OwnEntries, Settings},
 };
 use simplefeed_http::{
     conditional::TagList,
     problem::{ENTRY_TYPES, Problem},
 };
-use simplefeed_publish::{Appended, Asked, Conditions, Expected, Heads};
+use simplefeed_publish::{AppendResult, Conditions, FeedKindRule, Heads, SettingsCondition};
 
-use super::names::{Names, patterns};
+use super::names::{BoundedNames, patterns};
 
 /// Media type of a body with entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl EntryMedia {
         if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
             return Err(Problem::media_type(format!(
                 "the body must be UTF-8; the request has {}",
-                shown(kind)
+                shorten_kind(kind)
             )));
         }
         match essence(kind).as_str() {
@@ -66,7 +66,7 @@ impl EntryMedia {
             "application/x-ndjson" => Ok(Self::Ndjson),
             _ => Err(Problem::media_type(format!(
                 "entries are {ENTRY_TYPES}; the request has {}",
-                shown(kind)
+                shorten_kind(kind)
             ))),
         }
     }
@@ -86,7 +86,7 @@ impl EntryMedia {
 }
 
 /// Returns a media type in the sent form, shortened for a message.
-fn shown(kind: &str) -> String {
+fn shorten_kind(kind: &str) -> String {
     if kind.is_empty() {
         return "no Content-Type".into();
     }
@@ -148,8 +148,8 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 /// A problem with status 400 if one of them is no list of entity tags.
 pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
     Ok(Conditions {
-        if_match: heads(headers, &IF_MATCH)?,
-        if_none_match: heads(headers, &IF_NONE_MATCH)?,
+        if_match: parse_heads(headers, &IF_MATCH)?,
+        if_none_match: parse_heads(headers, &IF_NONE_MATCH)?,
     })
 }
 
@@ -159,15 +159,15 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
 ///
 /// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that the
 /// field could be about; with 400 if `If-None-Match` is anything but `*`.
-pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
+pub fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail = "If-Match never holds here: the settings, and their tag, are at settings.json below this URL, and are \
                       changed there";
         return Err(Problem::precondition(detail));
     }
     match TagList::of(headers, &IF_NONE_MATCH) {
-        None => Ok(Expected::Anything),
-        Some(TagList::Any) => Ok(Expected::NoFeed),
+        None => Ok(SettingsCondition::Anything),
+        Some(TagList::Any) => Ok(SettingsCondition::NoFeed),
         Some(TagList::Tags(_) | TagList::Invalid) => {
             let detail =
                 "the only If-None-Match of a change of settings is *, which creates a feed";
@@ -182,8 +182,8 @@ pub fn expected_of_feed(headers: &HeaderMap) -> Result<Expected, Problem> {
 ///
 /// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`,
 /// since there are settings.
-pub fn expected_of_settings(headers: &HeaderMap) -> Result<Expected, Problem> {
-    let tags = match heads(headers, &IF_MATCH)? {
+pub fn expected_of_settings(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
+    let tags = match parse_heads(headers, &IF_MATCH)? {
         None | Some(Heads::Any) => None,
         Some(Heads::Tags(tags)) => Some(tags),
     };
@@ -191,10 +191,10 @@ pub fn expected_of_settings(headers: &HeaderMap) -> Result<Expected, Problem> {
         let detail = "If-None-Match never holds here: nothing is created at this URL";
         return Err(Problem::precondition(detail));
     }
-    Ok(Expected::Settings(tags))
+    Ok(SettingsCondition::Settings(tags))
 }
 
-fn heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, Problem> {
+fn parse_heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, Problem> {
     match TagList::of(headers, name) {
         None => Ok(None),
         Some(TagList::Any) => Ok(Some(Heads::Any)),
@@ -225,7 +225,7 @@ struct ResultAnswer {
 }
 
 /// Returns the body that answers an append.
-pub fn append_answer(appended: &Appended) -> Vec<u8> {
+pub fn append_answer(appended: &AppendResult) -> Vec<u8> {
     let results = appended.results.iter().map(|outcome| ResultAnswer {
         id: outcome.id.to_string(),
         position: outcome.position.0,
@@ -244,11 +244,11 @@ pub fn append_answer(appended: &Appended) -> Vec<u8> {
 }
 
 /// Returns the URL of the entry that an append of exactly one entry created.
-pub fn entry_location(appended: &Appended) -> Option<String> {
+pub fn entry_location(appended: &AppendResult) -> Option<String> {
     match appended.results.as_slice() {
         // A duplicate has been there before, so the answer has no `Location`.
         [one] if !one.duplicate => {
-            let numbered = simplefeed_core::feed::Numbered {
+            let numbered = simplefeed_core::feed::EpochNumber {
                 number: one.position.0,
                 epoch: one.document.epoch,
             };
@@ -264,7 +264,7 @@ pub fn entry_location(appended: &Appended) -> Option<String> {
 /// Kind of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum RequestKind {
     Feed,
     Timeline,
 }
@@ -272,10 +272,10 @@ enum Kind {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "settings (a JSON object)")]
 struct SettingsBody {
-    kind: Option<Kind>,
+    kind: Option<RequestKind>,
     owner: Option<String>,
-    own: Option<Own>,
-    following: Option<Names>,
+    own: Option<OwnEntries>,
+    following: Option<BoundedNames>,
     id: Option<String>,
     title: Option<String>,
     author: Option<String>,
@@ -306,7 +306,7 @@ pub struct SettingsForm {
     /// Id of a feed to be created.
     pub id: Option<FeedId>,
     /// Kind of the feed.
-    pub kind: Asked,
+    pub kind: FeedKindRule,
     /// Feeds and patterns that a timeline to be created follows.
     pub following: Vec<FeedPattern>,
 }
@@ -322,7 +322,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
     if essence(media_type(headers)) != "application/json" {
         return Err(Problem::media_type(format!(
             "settings are application/json; the request has {}",
-            shown(media_type(headers))
+            shorten_kind(media_type(headers))
         )));
     }
     check_object(body)?;
@@ -366,12 +366,12 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
 }
 
 /// Returns the kind of feed that settings ask for.
-fn kind_of(parsed: &SettingsBody) -> Result<Asked, Problem> {
+fn kind_of(parsed: &SettingsBody) -> Result<FeedKindRule, Problem> {
     let refused = |detail: &str, element: &str| {
         let refusal = Refusal::unacceptable(detail, "settings").at_element(element);
         Err(Problem::from(&refusal))
     };
-    if parsed.kind != Some(Kind::Timeline) {
+    if parsed.kind != Some(RequestKind::Timeline) {
         // Without the kind beside them, these members would mean nothing.
         let of_timelines = [
             ("owner", parsed.owner.is_some()),
@@ -381,8 +381,8 @@ fn kind_of(parsed: &SettingsBody) -> Result<Asked, Problem> {
         let given = of_timelines.iter().find(|(_, is_given)| *is_given);
         return match given {
             Some((member, _)) => refused("this needs kind timeline beside it", member),
-            None if parsed.kind.is_some() => Ok(Asked::Feed),
-            None => Ok(Asked::Any),
+            None if parsed.kind.is_some() => Ok(FeedKindRule::Feed),
+            None => Ok(FeedKindRule::Any),
         };
     }
     let owner = match parsed.owner.as_deref().map(FeedName::parse) {
@@ -390,13 +390,13 @@ fn kind_of(parsed: &SettingsBody) -> Result<Asked, Problem> {
         owner => owner.flatten(),
     };
     let own = parsed.own;
-    Ok(Asked::Timeline { owner, own })
+    Ok(FeedKindRule::Timeline { owner, own })
 }
 
 #[derive(Debug, Serialize)]
 struct SettingsAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<Kind>,
+    kind: Option<RequestKind>,
     name: &'a str,
     id: &'a str,
     title: &'a str,
@@ -415,7 +415,7 @@ struct SettingsAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    own: Option<Own>,
+    own: Option<OwnEntries>,
     href: String,
 }
 
@@ -427,7 +427,7 @@ pub fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool)
     let owner = timeline.and_then(|kind| kind.owner.as_ref());
     let owner = owner.filter(|owner| is_seen(owner));
     let answer = SettingsAnswer {
-        kind: timeline.map(|_| Kind::Timeline),
+        kind: timeline.map(|_| RequestKind::Timeline),
         name: settings.name.as_str(),
         id: settings.id.as_str(),
         title: settings.title(),

@@ -10,9 +10,9 @@ use simplefeed_http::{
     endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
     problem::Problem,
 };
-use simplefeed_log::{Closed, EntryLog};
-use simplefeed_process::{clock::Clock, clock::Standing, threads::Threads};
-use simplefeed_publish::Publisher;
+use simplefeed_log::{EndReason, EntryLog};
+use simplefeed_process::{clock::Clock, clock::ClockStanding, threads::Threads};
+use simplefeed_publish::WriterHandle;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{Site, off_thread};
@@ -29,7 +29,7 @@ pub struct HealthParts {
     /// The log, without its timelines.
     pub log: Arc<dyn EntryLog>,
     /// Way to the writer.
-    pub publisher: Publisher,
+    pub publisher: WriterHandle,
     /// The clock that commits are stamped by.
     pub clock: Clock,
     /// Threads beside the writer.
@@ -58,14 +58,14 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,
-            handle: |site, exchange| Box::pin(ready(&site.health, exchange)),
+            handle: |site, exchange| Box::pin(show_readiness(&site.health, exchange)),
         }],
     },
 ];
 
 /// Tells whether the log takes entries, and all threads are well. A clock that is behind or ahead
 /// does not matter, unless the clock is refused.
-async fn ready(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn show_readiness(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     // First, since a look at the log may wait for the writer.
@@ -89,21 +89,21 @@ async fn ready(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem>
         )));
     };
     Ok(Outcome::Answer(match looked? {
-        Err(Closed::Failed) => {
+        Err(EndReason::Failed) => {
             unwell("the log failed: it takes no entries until the server is restarted\n")
         }
-        Err(Closed::Displaced) => {
+        Err(EndReason::Displaced) => {
             unwell("the data folder is not what the server opened: the log takes no entries\n")
         }
-        Err(Closed::Replaced) => unwell(
+        Err(EndReason::Replaced) => unwell(
             "a document beside the log is of another one, so the log takes no entries: stop the server, and name the right \
              --www, or run `simplefeed-server recover`\n",
         ),
-        Err(Closed::Lacking) => unwell(
+        Err(EndReason::Lacking) => unwell(
             "the log waits for something that the system lacks: the messages of the server say what\n",
         ),
-        Err(Closed::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
-        Ok(()) if matches!(parts.clock.standing(), Standing::Refused { .. }) => unwell(
+        Err(EndReason::Full(space)) => unwell_by(format!("the log takes no entries: {space}\n")),
+        Ok(()) if matches!(parts.clock.standing(), ClockStanding::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",
         ),
         Ok(()) => match parts.threads.panicked() {

@@ -10,7 +10,7 @@ use hyper::{
     header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
 };
 use simplefeed_http::{
-    Answers, Ending,
+    Answers, ConnectionEnd,
     answers::{Answer, failed, problem_answer, whole},
     problem::Problem,
     reply::NO_STORE,
@@ -31,7 +31,7 @@ pub struct Scrapes {
 }
 
 impl Answers for Scrapes {
-    async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, ending: &ConnectionEnd) -> Answer {
         ending.owe_answer();
         if !self.hosts.have(&request) {
             return problem_answer(&Problem::misdirected());

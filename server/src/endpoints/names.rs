@@ -21,20 +21,20 @@ pub(super) const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MA
 /// Names and patterns, no more than a timeline can follow: a list of short names takes many times
 /// the bytes of the body.
 #[derive(Debug, Default)]
-pub(super) struct Names(pub(super) Vec<String>);
+pub(super) struct BoundedNames(pub(super) Vec<String>);
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for BoundedNames {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Bounded;
 
         impl<'de> Visitor<'de> for Bounded {
-            type Value = Names;
+            type Value = BoundedNames;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a list of at most {FOLLOWED_MAX} names and patterns")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Names, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<BoundedNames, A::Error> {
                 let mut names = vec![];
                 while let Some(name) = from.next_element()? {
                     if names.len() == FOLLOWED_MAX {
@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for Names {
                     }
                     names.push(name);
                 }
-                Ok(Names(names))
+                Ok(BoundedNames(names))
             }
         }
 

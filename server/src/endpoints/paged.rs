@@ -15,7 +15,7 @@ use simplefeed_http::{
     problem::Problem,
 };
 use simplefeed_resource::{Resource, Validity};
-use simplefeed_views::documents::pages::{self, Form, Wanted};
+use simplefeed_views::documents::pages::{self, PageForm, PageRequest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -35,7 +35,7 @@ const PAGE_WAIT: Duration = Duration::from_secs(5);
 pub(super) async fn page(
     (shelf, room): (&Shelf, &PageRoom),
     exchange: Exchange<'_>,
-    form: Form,
+    form: PageForm,
 ) -> Result<Outcome, Problem> {
     let wanted = wanted_page(exchange.query())?;
     let seen = seen(shelf, &exchange).await?;
@@ -58,8 +58,8 @@ pub(super) async fn page(
     // A slow reader holds a page for long.
     let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
     let media_type = match form {
-        Form::Atom => FEED_TYPE,
-        Form::Json => "application/json",
+        PageForm::Atom => FEED_TYPE,
+        PageForm::Json => "application/json",
     };
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
     Ok(Outcome::Shown(Box::new(shown(shelf, resource, seen))))
@@ -114,7 +114,7 @@ impl AsRef<[u8]> for HeldPage {
 }
 
 /// Returns the page that a query asks for.
-fn wanted_page(query: &str) -> Result<Wanted, Problem> {
+fn wanted_page(query: &str) -> Result<PageRequest, Problem> {
     let wrong = || {
         let detail = format!(
             "a page is asked for with limit= from -{PAGE_ENTRIES_MAX} to {PAGE_ENTRIES_MAX}, and anchor= as the links \
@@ -137,5 +137,5 @@ fn wanted_page(query: &str) -> Result<Wanted, Problem> {
         }
     }
     let limit = limit.unwrap_or(PAGE_ENTRIES_DEFAULT);
-    Ok(Wanted { anchor, limit })
+    Ok(PageRequest { anchor, limit })
 }

@@ -21,12 +21,12 @@ use simplefeed_core::timestamp::Timestamp;
 use simplefeed_http::{
     answers::{Answer, header_value, plain, whole},
     cookie::Cookie,
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
     reply::NO_STORE,
 };
 use simplefeed_resource::{Resource, Validity, Visibility};
-use simplefeed_views::{Views, error::ViewError, rates::Rates};
+use simplefeed_views::{Views, error::ViewError, rates::RatesView};
 use tokio::sync::Semaphore;
 use url::Url;
 
@@ -94,7 +94,7 @@ pub struct PageParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// Counts of entries, for plots.
-    pub rates: Arc<Rates>,
+    pub rates: Arc<RatesView>,
     /// Memory of pages, each of which is made for one reader.
     pub pages: PageRoom,
     /// Feeds in the order of their entries.
@@ -140,8 +140,8 @@ impl PageParts {
 
 /// Endpoints of the pages for people, with their style sheet and their script.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
-    page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
-    page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
+    page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(redirect_to("ui/")) })),
+    page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(redirect_to("ui/")) })),
     page!("/ui/", Named, GET => |site, exchange| Box::pin(feeds::show(&site.pages, exchange))),
     page!("/ui/feeds/{feed}", Named, GET => |site, exchange| Box::pin(feed::show(&site.pages, exchange))),
     page!("/ui/feeds/{feed}/documents", Named,
@@ -155,11 +155,11 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     page!("/ui/sign-out", Ignored,
         POST => |site, exchange| { let out = signing::sign_out(&site.pages, &exchange); Box::pin(async { out }) }),
     page!("/ui/style-{version}.css", Ignored, GET => |_, exchange| {
-        let asset = asset(&exchange, *STYLE_NUMBER, "text/css;charset=utf-8", STYLE);
+        let asset = find_asset(&exchange, *STYLE_NUMBER, "text/css;charset=utf-8", STYLE);
         Box::pin(async { asset })
     }),
     page!("/ui/script-{version}.js", Ignored, GET => |_, exchange| {
-        let asset = asset(&exchange, *SCRIPT_NUMBER, "text/javascript;charset=utf-8", SCRIPT);
+        let asset = find_asset(&exchange, *SCRIPT_NUMBER, "text/javascript;charset=utf-8", SCRIPT);
         Box::pin(async { asset })
     }),
 ];
@@ -183,16 +183,16 @@ struct Top {
 
 impl Top {
     /// Returns the parts of a page whose path has `depth` slashes behind `/ui/`.
-    fn of(exchange: &Exchange<'_>, depth: usize) -> Self {
+    fn of_exchange(exchange: &Exchange<'_>, depth: usize) -> Self {
         Self {
             has_tokens: exchange.access.has_tokens(),
             is_signed_in: exchange.headers.contains_key(AUTHORIZATION)
                 && exchange.access.knows_caller(exchange.headers).is_ok(),
-            ..Self::below(depth)
+            ..Self::of_depth(depth)
         }
     }
 
-    fn below(depth: usize) -> Self {
+    fn of_depth(depth: usize) -> Self {
         Self {
             ui: match depth {
                 0 => "./",
@@ -217,7 +217,7 @@ fn number_of(text: &str) -> u64 {
 }
 
 /// Returns a redirect to a relative URL.
-fn to(location: &str) -> Outcome {
+fn redirect_to(location: &str) -> Outcome {
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
     answer
         .headers_mut()
@@ -226,7 +226,7 @@ fn to(location: &str) -> Outcome {
 }
 
 /// Returns an asset, if the URL names the asset's bytes.
-fn asset(
+fn find_asset(
     exchange: &Exchange<'_>,
     number: u64,
     media_type: &'static str,
@@ -241,7 +241,7 @@ fn asset(
     }
     let bytes = Bytes::from_static(text.as_bytes());
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         policy: IMMUTABLE,
         resource,
         visibility: Visibility::Public,
@@ -252,7 +252,7 @@ fn asset(
 }
 
 /// Header fields of a page.
-fn fields() -> Vec<(HeaderName, HeaderValue)> {
+fn page_fields() -> Vec<(HeaderName, HeaderValue)> {
     vec![
         (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
         (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
@@ -262,21 +262,21 @@ fn fields() -> Vec<(HeaderName, HeaderValue)> {
 }
 
 /// Returns a page for one reader alone.
-fn shown(html: String) -> Outcome {
+fn private_page(html: String) -> Outcome {
     let resource = Resource::of_bytes(HTML, None, Validity::Once, html.into());
-    Outcome::Shown(Box::new(Shown {
+    Outcome::Shown(Box::new(Representation {
         policy: NO_STORE,
         resource,
         // Without the fields that let scripts of other sites read the page.
         visibility: Visibility::Private,
-        headers: fields(),
+        headers: page_fields(),
         over: 0,
         depends_on_reader: true,
     }))
 }
 
 /// Returns the text of a page.
-fn rendered(template: &impl Template) -> Result<String, Problem> {
+fn render_page(template: &impl Template) -> Result<String, Problem> {
     template.render().map_err(|error| {
         tracing::error!(%error, "a page cannot be made");
         Problem::internal()
@@ -284,14 +284,14 @@ fn rendered(template: &impl Template) -> Result<String, Problem> {
 }
 
 /// Returns a complete answer with a page.
-fn answered(status: StatusCode, template: &impl Template) -> Result<Answer, Problem> {
-    let mut answer = Answer::new(whole(rendered(template)?));
+fn page_answer(status: StatusCode, template: &impl Template) -> Result<Answer, Problem> {
+    let mut answer = Answer::new(whole(render_page(template)?));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(HTML));
     headers.insert(CACHE_CONTROL, NO_STORE);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.extend(fields());
+    headers.extend(page_fields());
     Ok(answer)
 }
 
@@ -322,14 +322,14 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
     };
     let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
     let page = ProblemPage {
-        top: Top::below(rest.matches('/').count()),
+        top: Top::of_depth(rest.matches('/').count()),
         status,
         detail: problem.detail().into(),
         near: near.iter().map(ToString::to_string).collect(),
         // A closed feed is 404 for readers without the right, so a token may help there, too.
         wants_token: is_refused || status == StatusCode::NOT_FOUND,
     };
-    let mut answer = answered(status, &page).ok()?;
+    let mut answer = page_answer(status, &page).ok()?;
     if status == StatusCode::UNAUTHORIZED {
         // A 401 must have a challenge (RFC 9110, 15.5.2).
         let challenge = HeaderValue::from_static("Bearer realm=\"simplefeed\"");
@@ -340,7 +340,7 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
 
 /// Returns counts, or none where they cannot be read: the error is logged, and a page does without
 /// the plot.
-fn told<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
+fn logged_none<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
     read.unwrap_or_else(|unreadable| {
         let error: &(dyn std::error::Error + 'static) = &unreadable;
         tracing::error!(error, "counts cannot be read");
@@ -349,7 +349,7 @@ fn told<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
 }
 
 /// Returns the value of a field in a query or a form, decoded.
-fn value(query: &str, name: &str) -> Option<String> {
+fn field_value(query: &str, name: &str) -> Option<String> {
     let pairs = url::form_urlencoded::parse(query.as_bytes());
     let mut values = pairs.filter(|(key, _)| key == name);
     values.next().map(|(_, value)| value.trim().to_owned())
@@ -357,14 +357,14 @@ fn value(query: &str, name: &str) -> Option<String> {
 
 /// Log, timelines, counts and clock that pages read.
 #[derive(Clone, Debug)]
-struct Reading {
+struct PageReading {
     shelf: Arc<Shelf>,
-    rates: Arc<Rates>,
+    rates: Arc<RatesView>,
     now: Timestamp,
 }
 
-impl Reading {
-    fn of(parts: &PageParts) -> Self {
+impl PageReading {
+    fn of_parts(parts: &PageParts) -> Self {
         Self {
             shelf: Arc::clone(&parts.shelf),
             rates: Arc::clone(&parts.rates),

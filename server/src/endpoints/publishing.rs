@@ -11,13 +11,14 @@ use hyper::{
 use simplefeed_core::{settings::Settings, sight::Sight};
 use simplefeed_http::{
     answers::{Answer, document, header_value, json},
-    endpoint::{Exchange, Outcome, Shown},
+    endpoint::{Exchange, Outcome, Representation},
     problem::Problem,
 };
 use simplefeed_log::settings_of;
 use simplefeed_process::workers;
 use simplefeed_publish::{
-    Append, Asked, Configure, Configured, Expected, PublishError, Publisher, Wanted,
+    AppendRequest, Configure, ConfigureResult, FeedKindRule, FollowItems, PublishError,
+    SettingsCondition, WriterHandle,
 };
 use simplefeed_resource::{Resource, Validity, Visibility, head_tag::SettingsTag};
 use tracing::error;
@@ -30,7 +31,7 @@ use super::{
     shelf::is_hidden,
     timelines::hide,
 };
-use crate::{metrics::Fate, metrics::Metrics};
+use crate::{metrics::EntryFate, metrics::Metrics};
 
 /// Handles for requests of publishers.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub struct PublishParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// Way to the writer.
-    pub publisher: Publisher,
+    pub publisher: WriterHandle,
     /// Counters of entries in publishing requests.
     pub metrics: Arc<Metrics>,
 }
@@ -68,7 +69,7 @@ pub(super) async fn append(
         })?
     };
     let drafts = drafts.map_err(|refusal| Problem::from(&refusal))?;
-    let append = Append {
+    let append = AppendRequest {
         feed,
         drafts,
         key,
@@ -79,15 +80,15 @@ pub(super) async fn append(
     let appended = match parts.publisher.append(append).await {
         Ok(appended) => appended,
         Err(error) => {
-            parts.metrics.published(Fate::Refused, offered);
+            parts.metrics.published(EntryFate::Refused, offered);
             return Ok(Outcome::Answer(publish_error(&error)));
         }
     };
     let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
-    parts.metrics.published(Fate::Duplicate, duplicates);
+    parts.metrics.published(EntryFate::Duplicate, duplicates);
     parts
         .metrics
-        .published(Fate::Appended, offered - duplicates);
+        .published(EntryFate::Appended, offered - duplicates);
     // An empty batch makes no feed, so there is nothing to announce.
     let announcement = parts
         .shelf
@@ -136,7 +137,7 @@ pub(super) async fn configure(
     exchange: Exchange<'_>,
 ) -> Result<Outcome, Problem> {
     let expected = forms::expected_of_feed(exchange.headers)?;
-    let (configured, body) = match change(parts, exchange, expected).await? {
+    let (configured, body) = match apply_settings(parts, exchange, expected).await? {
         Ok(changed) => changed,
         Err(answer) => return Ok(Outcome::Answer(answer)),
     };
@@ -158,7 +159,7 @@ pub(super) async fn change_settings(
 ) -> Result<Outcome, Problem> {
     let expected = forms::expected_of_settings(exchange.headers)?;
     Ok(Outcome::Answer(
-        match change(parts, exchange, expected).await? {
+        match apply_settings(parts, exchange, expected).await? {
             Ok((configured, body)) => {
                 let mut answer = document(StatusCode::OK, body);
                 // The tag of the identity coding; conditions ignore the letter.
@@ -173,11 +174,11 @@ pub(super) async fn change_settings(
 
 /// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a
 /// refused request.
-async fn change(
+async fn apply_settings(
     parts: &PublishParts,
     exchange: Exchange<'_>,
-    expected: Expected,
-) -> Result<Result<(Configured, Vec<u8>), Answer>, Problem> {
+    expected: SettingsCondition,
+) -> Result<Result<(ConfigureResult, Vec<u8>), Answer>, Problem> {
     let feed = exchange.params.feed().clone();
     // The memory of the body is given back with `_room`, after the commit.
     let (body, _room) = exchange.body.read().await?;
@@ -188,14 +189,14 @@ async fn change(
         following,
     } = forms::settings_body(exchange.headers, &body)?;
     let sight = exchange.access.sight(exchange.headers);
-    let mut wanted = Wanted {
+    let mut wanted = FollowItems {
         follow: following,
         sight: sight.clone(),
-        ..Wanted::default()
+        ..FollowItems::default()
     };
     // Before the writer: the time of the writer's lookup would reveal a closed feed.
     let mut hidden = hide(&parts.shelf, &mut wanted).await?;
-    if let Asked::Timeline {
+    if let FeedKindRule::Timeline {
         owner: Some(owner), ..
     } = &kind
         && is_hidden(&parts.shelf, owner, &sight).await?
@@ -243,7 +244,7 @@ pub(super) async fn settings(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Ou
     let shows_owner = sees_owner(shelf, &settings, sight).await?;
     let body = forms::settings_answer(&settings, |_| shows_owner);
     let resource = Resource::of_bytes("application/json", None, Validity::Once, body.into());
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         resource: resource.tagged(tag.as_str()),
         visibility: Visibility::Private,
         policy: ASKED_AGAIN,

@@ -10,11 +10,11 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_http::{
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
 };
 use simplefeed_resource::{Resource, Validity};
-use simplefeed_views::{rates::Rates as RatesView, rates::Read};
+use simplefeed_views::{rates::RatesRead, rates::RatesView};
 
 use super::{
     Site, off_thread,
@@ -39,7 +39,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,
-        handle: |site, exchange| Box::pin(show(&site.rates, exchange)),
+        handle: |site, exchange| Box::pin(show_rates(&site.rates, exchange)),
     }],
 }];
 
@@ -56,7 +56,7 @@ struct RateQuery {
 /// # Errors
 ///
 /// A problem with status 400 for anything else.
-fn wanted(query: &str) -> Result<RateQuery, Problem> {
+fn parse_query(query: &str) -> Result<RateQuery, Problem> {
     let (mut by, mut from, mut to) = (None, None, None);
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         let no = |what: &str| Problem::malformed(format!("{name}={value} {what}"));
@@ -93,8 +93,8 @@ fn wanted(query: &str) -> Result<RateQuery, Problem> {
 }
 
 /// Shows the rates of a feed.
-async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let wanted = wanted(exchange.query())?;
+async fn show_rates(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let wanted = parse_query(exchange.query())?;
     let seen = seen(&parts.shelf, &exchange).await?;
     if seen.is_timeline {
         return Err(Problem::not_found(format!(
@@ -124,14 +124,14 @@ async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Prob
         // not see.
         let bound = over.min(last.unwrap_or(over));
         let through = counted.map(|second| second.min(bound));
-        Ok(Some(json(&read, wanted.by, through, now)))
+        Ok(Some(rates_json(&read, wanted.by, through, now)))
     });
     let behind = || Problem::busy_with("entries are being counted");
     let rates = read.await?.ok_or_else(behind)?;
     let seen = look_again(&parts.shelf, &exchange, seen).await?;
     let bytes = serde_json::to_vec(&rates).expect("rates have a JSON form");
     let resource = Resource::of_bytes(RATES_TYPE, None, Validity::Once, bytes.into());
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         policy: parts.shelf.lifetimes.of(&resource, seen.visibility),
         resource,
         visibility: seen.visibility,
@@ -141,7 +141,7 @@ async fn show(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome, Prob
     })))
 }
 
-fn json(read: &Read, by: Unit, through: Option<i64>, now: Timestamp) -> Rates {
+fn rates_json(read: &RatesRead, by: Unit, through: Option<i64>, now: Timestamp) -> Rates {
     let second = |second: i64| span_text(Timestamp::from_micros(second.saturating_mul(1_000_000)));
     let counts = read.feeds.iter().flatten();
     let counts = counts.map(|(span, count)| (span_text(by.start(*span)), *count));
@@ -181,7 +181,11 @@ mod tests {
                 second..second,
             ),
         ] {
-            assert_eq!(wanted(query).unwrap(), RateQuery { by, spans }, "{query}");
+            assert_eq!(
+                parse_query(query).unwrap(),
+                RateQuery { by, spans },
+                "{query}"
+            );
         }
         for wrong in [
             "by=week",
@@ -190,7 +194,7 @@ mod tests {
             "since=2026-11-25T00:00:00Z",
             "by",
         ] {
-            assert!(wanted(wrong).is_err(), "{wrong}");
+            assert!(parse_query(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -19,7 +19,7 @@ use simplefeed_process::clock::Clock;
 use simplefeed_resource::Visibility;
 use simplefeed_views::{
     catalogue::Catalogue,
-    documents::reading::{Documents, Snapshot},
+    documents::reading::{Documents, FeedSnapshot},
     timelines::Timelines,
 };
 use url::Url;
@@ -85,7 +85,7 @@ impl Shelf {
 /// Feed as one reader sees the feed: the visibility, the SUP announcement, and the last second that
 /// was over before the lookup.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct FeedSight {
     pub(super) visibility: Visibility,
     pub(super) announcement: Option<(HeaderName, HeaderValue)>,
     pub(super) over: i64,
@@ -94,13 +94,13 @@ pub(super) struct Seen {
 }
 
 /// Looks a feed up. For readers without the right, the feed does not exist.
-pub(super) async fn seen(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+pub(super) async fn seen(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<FeedSight, Problem> {
     let sight = || exchange.access.sight(exchange.headers);
     seen_with(shelf, exchange, sight).await
 }
 
 /// Looks a feed up for a reader that waits, with the reader's current rights.
-pub(super) async fn seen_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+pub(super) async fn seen_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<FeedSight, Problem> {
     let sight = || exchange.rules.now().sight(exchange.headers);
     seen_with(shelf, exchange, sight).await
 }
@@ -110,13 +110,13 @@ pub(super) async fn seen_with(
     shelf: &Shelf,
     exchange: &Exchange<'_>,
     sight: impl Fn() -> Sight,
-) -> Result<Seen, Problem> {
+) -> Result<FeedSight, Problem> {
     // Before the lookup: a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let feed = exchange.params.feed();
     let (state, visibility) = state_for(shelf, feed, sight).await?;
     let announcement = shelf.announcement(&state.settings);
-    Ok(Seen {
+    Ok(FeedSight {
         visibility,
         announcement,
         over,
@@ -130,8 +130,8 @@ pub(super) async fn seen_with(
 pub(super) async fn look_again(
     shelf: &Shelf,
     exchange: &Exchange<'_>,
-    before: Seen,
-) -> Result<Seen, Problem> {
+    before: FeedSight,
+) -> Result<FeedSight, Problem> {
     match before.visibility {
         Visibility::Public => Ok(before),
         Visibility::Private => seen(shelf, exchange).await,
@@ -146,7 +146,7 @@ pub(super) async fn state_for(
     shelf: &Shelf,
     feed: &FeedName,
     sight: impl Fn() -> Sight,
-) -> Result<(Arc<Snapshot>, Visibility), Problem> {
+) -> Result<(Arc<FeedSnapshot>, Visibility), Problem> {
     let sight = sight();
     if is_hidden(shelf, feed, &sight).await? {
         return Err(absent(feed));

@@ -12,17 +12,17 @@ use bytes::Bytes;
 use hyper::{Method, header::LINK};
 use parking_lot::Mutex;
 use simplefeed_core::{
-    feed::{FeedKey, Numbered},
+    feed::{EpochNumber, FeedKey},
     push::WAIT_REL,
     sup::{Heading, SUP_TYPE, SupId},
     timestamp::Timestamp,
 };
 use simplefeed_http::{
     answers::{denied_answer, header_value},
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
-    pipeline::nothing_at,
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
     reply::Lifetimes,
+    router::nothing_at,
 };
 use simplefeed_log::{LogError, watermark::Watermark};
 use simplefeed_process::{clock::Clock, workers::idle};
@@ -33,7 +33,7 @@ use simplefeed_views::{
     sup::{
         PACE, Sup,
         updates::TimelineUpdates,
-        windows::{Current, Subject, document_name, file_name},
+        windows::{Current, SupSubject, document_name, file_name},
     },
 };
 use tokio::{
@@ -43,17 +43,17 @@ use tokio::{
 use url::Url;
 
 use super::{
-    Handles, Site, may_see_row, off_thread, shelf::Shelf, waits, waits::Parking, without_slash,
+    Handles, Site, may_see_row, off_thread, shelf::Shelf, waits, waits::WaitPlaces, without_slash,
 };
 use crate::config::Config;
 
 /// Subject of a document, and its readers.
-type DocumentKind = (Subject, Visibility);
+type DocumentKind = (SupSubject, Visibility);
 
-const FEEDS: DocumentKind = (Subject::Feeds, Visibility::Public);
-const CLOSED_FEEDS: DocumentKind = (Subject::Feeds, Visibility::Private);
-const TIMELINES: DocumentKind = (Subject::Timelines, Visibility::Public);
-const CLOSED_TIMELINES: DocumentKind = (Subject::Timelines, Visibility::Private);
+const FEEDS: DocumentKind = (SupSubject::Feeds, Visibility::Public);
+const CLOSED_FEEDS: DocumentKind = (SupSubject::Feeds, Visibility::Private);
+const TIMELINES: DocumentKind = (SupSubject::Timelines, Visibility::Public);
+const CLOSED_TIMELINES: DocumentKind = (SupSubject::Timelines, Visibility::Private);
 
 /// Handles for updates of feeds and timelines.
 #[derive(Debug)]
@@ -61,9 +61,9 @@ pub struct SupParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// Documents; `None` if the server offers none.
-    pub updates: Option<Arc<Updates>>,
+    pub updates: Option<Arc<SupUpdates>>,
     /// Places for readers that wait.
-    pub parking: Parking,
+    pub parking: WaitPlaces,
 }
 
 /// Paths of SUP documents: the current ones, and archived windows.
@@ -75,7 +75,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, FEEDS)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -85,7 +85,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, FEEDS)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -95,7 +95,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_FEEDS)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, CLOSED_FEEDS)),
         }],
     },
     Endpoint {
@@ -105,7 +105,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, TIMELINES)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, TIMELINES)),
         }],
     },
     Endpoint {
@@ -115,7 +115,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_TIMELINES)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, CLOSED_TIMELINES)),
         }],
     },
     Endpoint {
@@ -125,7 +125,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(&site.sup, exchange, CLOSED_FEEDS)),
+            handle: |site, exchange| Box::pin(show_updates(&site.sup, exchange, CLOSED_FEEDS)),
         }],
     },
 ];
@@ -146,7 +146,7 @@ const SUP_WAIT: u64 = 15;
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
 /// Decides whether a reader may see the updates of a feed.
-pub type Shows<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
+pub type SightCheck<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 
 /// SUP document for one reader, or for everybody.
 #[derive(Clone, Debug)]
@@ -156,12 +156,12 @@ pub struct SupResource {
     /// URL of the archived document before this one, relative to this one; `None` if there is none.
     pub previous: Option<String>,
     /// Seconds that a current document tells of; `None` for an archived one.
-    pub span: Option<Span>,
+    pub span: Option<SecondSpan>,
 }
 
 /// Seconds that a document tells of.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct SecondSpan {
     /// First second of the window.
     pub since: i64,
     /// Last second of the window.
@@ -170,7 +170,7 @@ pub struct Span {
     pub newest: Option<i64>,
 }
 
-impl Span {
+impl SecondSpan {
     /// Returns whether there may be updates later than a second.
     fn tells_after(&self, second: i64) -> bool {
         // Only archived documents have the updates before this window.
@@ -196,7 +196,7 @@ struct Wait {
 type RenderedDocuments = HashMap<u32, SupResource>;
 
 /// Source of SUP documents: one for each period, and the archived windows.
-pub struct Updates {
+pub struct SupUpdates {
     log: Arc<dyn ShownLog>,
     view: Arc<Sup>,
     timelines: Arc<TimelineUpdates>,
@@ -211,13 +211,13 @@ pub struct Updates {
     turn: Arc<Semaphore>,
 }
 
-impl std::fmt::Debug for Updates {
+impl std::fmt::Debug for SupUpdates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Updates").finish_non_exhaustive()
     }
 }
 
-impl Updates {
+impl SupUpdates {
     /// Returns the documents of both views of a server, if the server offers any.
     pub(super) fn of(config: &Config, public_url: &Url, handles: &Handles) -> Option<Arc<Self>> {
         let view = handles.views.files.sup.as_ref()?;
@@ -242,17 +242,17 @@ impl Updates {
 
     /// Returns the public document of a period, or `None` while the commits from before the start
     /// are being read.
-    pub fn public(&self, subject: Subject, period: u32) -> Option<SupResource> {
+    pub fn public(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
         if let Some(made) = self.public_at_once(subject, period) {
             return Some(made);
         }
         // Held while the document is made: parallel requests wait, and share the document.
-        let mut kept = self.rendered(subject).lock();
-        if let Some(made) = fresh(&kept, period) {
+        let mut kept = self.rendered_documents(subject).lock();
+        if let Some(made) = fresh_document(&kept, period) {
             return Some(made);
         }
         let told = (subject, Visibility::Public);
-        let current = self.current(told, period, true)?;
+        let current = self.current_window(told, period, true)?;
         let updates: Vec<(SupId, i64)> = current
             .updates
             .iter()
@@ -264,10 +264,10 @@ impl Updates {
     }
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
-    pub fn public_at_once(&self, subject: Subject, period: u32) -> Option<SupResource> {
+    pub fn public_at_once(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
         // Otherwise another thread makes the document, and this one serves connections.
-        let kept = self.rendered(subject).try_lock()?;
-        fresh(&kept, period)
+        let kept = self.rendered_documents(subject).try_lock()?;
+        fresh_document(&kept, period)
     }
 
     /// Returns the document of a period about feeds that are or were closed, limited to those that
@@ -279,14 +279,14 @@ impl Updates {
     /// Returns why the log cannot be read.
     pub fn private(
         &self,
-        subject: Subject,
+        subject: SupSubject,
         period: u32,
         is_stranger: bool,
-        shows: Shows<'_>,
+        shows: SightCheck<'_>,
     ) -> Result<Option<SupResource>, LogError> {
         let told = (subject, Visibility::Private);
-        let has_updates = !(is_stranger && subject == Subject::Timelines);
-        let Some(current) = self.current(told, period, has_updates) else {
+        let has_updates = !(is_stranger && subject == SupSubject::Timelines);
+        let Some(current) = self.current_window(told, period, has_updates) else {
             return Ok(None);
         };
         // The state is not locked here, because `shows` reads the log.
@@ -325,12 +325,12 @@ impl Updates {
         let document: Bytes = heading.document(updates).into();
         let resource = match visibility {
             Visibility::Public => {
-                let lasts = lasts(self.clock.now(), current.until, period, document.len());
+                let lasts = time_to_live(self.clock.now(), current.until, period, document.len());
                 Resource::renewed(SUP_TYPE, document, lasts)
             }
             Visibility::Private => for_one_reader(document),
         };
-        let span = Some(Span {
+        let span = Some(SecondSpan {
             since: current.since,
             until: current.until,
             newest: updates.iter().map(|(_, second)| *second).max(),
@@ -344,7 +344,7 @@ impl Updates {
 
     /// Returns the current window of a document, or `None` while the view has not applied every
     /// commit from before the start.
-    fn current(
+    fn current_window(
         &self,
         (subject, visibility): DocumentKind,
         period: u32,
@@ -353,8 +353,8 @@ impl Updates {
         let published = |newest| self.watermark.publish(self.clock.now(), newest);
         let log = &*self.log;
         match subject {
-            Subject::Feeds => self.view.current(log, visibility, period, published),
-            Subject::Timelines => {
+            SupSubject::Feeds => self.view.current(log, visibility, period, published),
+            SupSubject::Timelines => {
                 self.timelines
                     .current(log, visibility, period, has_updates, published)
             }
@@ -370,8 +370,8 @@ impl Updates {
     pub fn archived(
         &self,
         visibility: Visibility,
-        name: Numbered,
-        shows: Shows<'_>,
+        name: EpochNumber,
+        shows: SightCheck<'_>,
     ) -> Result<Option<SupResource>, ViewError> {
         let record = self.view.files().record(visibility, name.number)?;
         // A window of another epoch may have the same number.
@@ -409,17 +409,17 @@ impl Updates {
         }))
     }
 
-    fn rendered(&self, subject: Subject) -> &Mutex<RenderedDocuments> {
+    fn rendered_documents(&self, subject: SupSubject) -> &Mutex<RenderedDocuments> {
         let [feeds, timelines] = &self.rendered;
         match subject {
-            Subject::Feeds => feeds,
-            Subject::Timelines => timelines,
+            SupSubject::Feeds => feeds,
+            SupSubject::Timelines => timelines,
         }
     }
 }
 
 /// Shows a SUP document: the current one of a period, or an archived window.
-async fn updates(
+async fn show_updates(
     parts: &SupParts,
     exchange: Exchange<'_>,
     told: DocumentKind,
@@ -430,11 +430,11 @@ async fn updates(
     // A window has no query. The default period sets the lifetime of a window that is made for one
     // reader.
     let asked = match exchange.params.number() {
-        None => asked(exchange.query(), periods)?,
-        Some(_) => asked("", periods)?,
+        None => parse_query(exchange.query(), periods)?,
+        Some(_) => parse_query("", periods)?,
     };
     let Some(wait) = asked.wait else {
-        let (shown, _) = look(parts, updates, &exchange, told, asked.period).await?;
+        let (shown, _) = look_up(parts, updates, &exchange, told, asked.period).await?;
         return Ok(Outcome::Shown(Box::new(shown)));
     };
     // Without a free place, the wait below is a poll.
@@ -451,7 +451,7 @@ async fn updates(
         {
             return Ok(Outcome::Answer(denied_answer(denied)));
         }
-        let (shown, span) = look(parts, updates, &exchange, told, asked.period).await?;
+        let (shown, span) = look_up(parts, updates, &exchange, told, asked.period).await?;
         let is_answer = span.is_none_or(|span| span.tells_after(wait.since));
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
             return Ok(Outcome::Waited(Box::new(shown)));
@@ -477,13 +477,13 @@ async fn updates(
 }
 
 /// Returns the current SUP document with the links, and the seconds that the document tells of.
-async fn look(
+async fn look_up(
     parts: &SupParts,
-    updates: &Arc<Updates>,
+    updates: &Arc<SupUpdates>,
     exchange: &Exchange<'_>,
     told: DocumentKind,
     period: u32,
-) -> Result<(Shown, Option<Span>), Problem> {
+) -> Result<(Representation, Option<SecondSpan>), Problem> {
     let (_, visibility) = told;
     let window = exchange.params.number();
     // Before the lookup: a commit that the lookup misses lies in a later second.
@@ -517,7 +517,7 @@ async fn look(
         ));
     }
     let headers = links.iter().map(|link| (LINK, header_value(link)));
-    let shown = Shown {
+    let shown = Representation {
         headers: headers.collect(),
         resource,
         visibility,
@@ -531,7 +531,7 @@ async fn look(
 /// Returns the SUP document that a request asks for, if there is one.
 async fn document_for(
     parts: &SupParts,
-    updates: &Arc<Updates>,
+    updates: &Arc<SupUpdates>,
     exchange: &Exchange<'_>,
     (subject, visibility): DocumentKind,
     period: u32,
@@ -574,7 +574,7 @@ async fn document_for(
 
 /// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query,
 /// and a wait.
-fn asked(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
+fn parse_query(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     let all: Vec<String> = periods.iter().map(u32::to_string).collect();
     let wrong = || {
         Problem::malformed(format!(
@@ -614,7 +614,7 @@ fn for_one_reader(document: Bytes) -> Resource {
 }
 
 /// Returns the last document of a period, as long as it is fresh.
-fn fresh(kept: &RenderedDocuments, period: u32) -> Option<SupResource> {
+fn fresh_document(kept: &RenderedDocuments, period: u32) -> Option<SupResource> {
     let kept = kept.get(&period)?;
     kept.resource.is_current().then(|| kept.clone())
 }
@@ -622,7 +622,7 @@ fn fresh(kept: &RenderedDocuments, period: u32) -> Option<SupResource> {
 /// Returns the time until a document is rendered again: until the views have the next complete
 /// second, so that an update is listed as early as possible. A large document, or one of a long
 /// period, is rendered less often.
-fn lasts(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
+fn time_to_live(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
     let size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
     let seconds = (period / FRESH_PART).max(size.saturating_add(1).min(FRESH_LARGE));
     // The document lacks a complete second, for example one that ended during the rendering.
@@ -643,7 +643,7 @@ mod tests {
     #[test]
     fn an_update_is_told_once_its_second_is_over() {
         let lasts = |millis: i64, until, period, bytes| {
-            lasts(Timestamp::from_micros(millis * 1_000), until, period, bytes).as_millis()
+            time_to_live(Timestamp::from_micros(millis * 1_000), until, period, bytes).as_millis()
         };
         assert_eq!(lasts(10_000, 9, 60, 400), 1_060);
         assert_eq!(lasts(10_300, 9, 60, 400), 760);

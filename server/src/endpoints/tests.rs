@@ -5,10 +5,10 @@ use simplefeed_core::{
     settings::Choices,
     timestamp::Timestamp,
 };
-use simplefeed_http::{access::Access, pipeline::find, reply::Lifetimes};
+use simplefeed_http::{access::Access, reply::Lifetimes, router::find};
 use simplefeed_log::{Append as _, fixtures::create, memory::MemoryLog};
 use simplefeed_process::clock;
-use simplefeed_publish::Wanted;
+use simplefeed_publish::FollowItems;
 use simplefeed_views::{
     documents::archive::Archive,
     folders::Folders,
@@ -168,17 +168,17 @@ async fn the_right_to_a_feed_is_asked_first() {
         assert!(shown.is_ok());
         // The writer is not asked: it would look the name up.
         let pattern = FeedPattern::of(&name);
-        let follow = Wanted {
+        let follow = FollowItems {
             follow: vec![pattern.clone()],
-            ..Wanted::default()
+            ..FollowItems::default()
         };
-        let unfollow = Wanted {
+        let unfollow = FollowItems {
             unfollow: vec![pattern],
-            ..Wanted::default()
+            ..FollowItems::default()
         };
         for (sight, hidden) in [(Sight::default(), Some(name.clone())), (all(), None)] {
             let is_hidden = hidden.is_some();
-            let [mut follow, mut unfollow] = [&follow, &unfollow].map(|wanted| Wanted {
+            let [mut follow, mut unfollow] = [&follow, &unfollow].map(|wanted| FollowItems {
                 sight: sight.clone(),
                 ..wanted.clone()
             });

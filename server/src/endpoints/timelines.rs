@@ -22,17 +22,17 @@ use simplefeed_core::{
 use simplefeed_http::{
     access::Right,
     answers::{Answer, document},
-    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Representation, Verb},
     problem::Problem,
 };
 use simplefeed_log::LogError;
-use simplefeed_publish::{Follow, Followed, PublishError, Publisher, Wanted};
+use simplefeed_publish::{Follow, FollowItems, FollowResult, PublishError, WriterHandle};
 use simplefeed_resource::{Resource, Validity, Visibility};
 use simplefeed_views::{
-    catalogue::{Catalogue, Row},
+    catalogue::{Catalogue, CatalogueRow},
     timelines::{
         Timelines,
-        lists::{Part, SeenClosed, Stretch},
+        lists::{ClosedSight, FeedListPart, ListStretch},
     },
 };
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ use super::{
     catalogue::{Href, after},
     forms::{check_object, check_uncoded, media_type},
     may_see_row,
-    names::{FOLLOWED_MAX, Names, patterns},
+    names::{BoundedNames, FOLLOWED_MAX, patterns},
     off_thread,
     refusals::publish_error,
     shelf::{Shelf, is_hidden, look_again, seen},
@@ -54,7 +54,7 @@ pub struct TimelineParts {
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
     /// Way to the writer.
-    pub publisher: Publisher,
+    pub publisher: WriterHandle,
     /// One permit for each search through all names at the same time.
     pub searches: Arc<Semaphore>,
 }
@@ -68,7 +68,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::POST,
             needs: Needs::Right(Right::Publish),
-            handle: |site, exchange| Box::pin(change(&site.timelines, exchange)),
+            handle: |site, exchange| Box::pin(change_items(&site.timelines, exchange)),
         }],
     },
     Endpoint {
@@ -79,12 +79,12 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             Verb {
                 method: Method::PUT,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(follow(&site.timelines, exchange)),
+                handle: |site, exchange| Box::pin(follow_item(&site.timelines, exchange)),
             },
             Verb {
                 method: Method::DELETE,
                 needs: Needs::Right(Right::Publish),
-                handle: |site, exchange| Box::pin(unfollow(&site.timelines, exchange)),
+                handle: |site, exchange| Box::pin(unfollow_item(&site.timelines, exchange)),
             },
         ],
     },
@@ -95,7 +95,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Following)),
+            handle: |site, exchange| {
+                Box::pin(show_list(&site.timelines, exchange, ListSubject::Following))
+            },
         }],
     },
     Endpoint {
@@ -105,7 +107,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Opml)),
+            handle: |site, exchange| {
+                Box::pin(show_list(&site.timelines, exchange, ListSubject::Opml))
+            },
         }],
     },
     Endpoint {
@@ -115,7 +119,9 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(show(&site.timelines, exchange, Subject::Followers)),
+            handle: |site, exchange| {
+                Box::pin(show_list(&site.timelines, exchange, ListSubject::Followers))
+            },
         }],
     },
     Endpoint {
@@ -126,7 +132,11 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             method: Method::GET,
             needs: Needs::Sight,
             handle: |site, exchange| {
-                Box::pin(show(&site.timelines, exchange, Subject::FriendsOfFriends))
+                Box::pin(show_list(
+                    &site.timelines,
+                    exchange,
+                    ListSubject::FriendsOfFriends,
+                ))
             },
         }],
     },
@@ -160,9 +170,9 @@ struct FollowBody {
 )]
 struct ChangeBody {
     #[serde(default)]
-    follow: Names,
+    follow: BoundedNames,
     #[serde(default)]
-    unfollow: Names,
+    unfollow: BoundedNames,
     #[serde(default)]
     backfill: u32,
 }
@@ -187,7 +197,7 @@ struct ChangeAnswer<'a> {
 }
 
 /// Handles a request to follow one feed or one pattern.
-async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn follow_item(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();
     let (body, _room) = exchange.body.read().await?;
@@ -196,27 +206,27 @@ async fn follow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
         FollowBody::default()
     } else {
         check_json(exchange.headers)?;
-        parse(&body)?
+        parse_body(&body)?
     };
-    let wanted = Wanted {
+    let wanted = FollowItems {
         follow: vec![item.clone()],
         backfill,
         sight: exchange.access.sight(exchange.headers),
-        ..Wanted::default()
+        ..FollowItems::default()
     };
     change_one(parts, exchange.params.feed(), item, true, wanted).await
 }
 
 /// Follows one item no longer.
-async fn unfollow(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn unfollow_item(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
     // The body says nothing, but only a body that is read completes the request.
     let (_nothing, _room) = exchange.body.read().await?;
     let item = exchange.params.item().clone();
-    let wanted = Wanted {
+    let wanted = FollowItems {
         unfollow: vec![item.clone()],
         sight: exchange.access.sight(exchange.headers),
-        ..Wanted::default()
+        ..FollowItems::default()
     };
     change_one(parts, exchange.params.feed(), item, false, wanted).await
 }
@@ -226,11 +236,11 @@ async fn change_one(
     timeline: &FeedName,
     item: FeedPattern,
     followed: bool,
-    wanted: Wanted,
+    wanted: FollowItems,
 ) -> Result<Outcome, Problem> {
     Ok(Outcome::Answer(
-        match changed(parts, timeline, wanted).await? {
-            Ok(outcome) => told(&ItemAnswer {
+        match change_follows(parts, timeline, wanted).await? {
+            Ok(outcome) => json_answer(&ItemAnswer {
                 timeline: timeline.as_str(),
                 item: item.to_string(),
                 followed,
@@ -243,11 +253,11 @@ async fn change_one(
 }
 
 /// Changes the follows of a timeline.
-async fn changed(
+async fn change_follows(
     parts: &TimelineParts,
     timeline: &FeedName,
-    mut wanted: Wanted,
-) -> Result<Result<Followed, PublishError>, Problem> {
+    mut wanted: FollowItems,
+) -> Result<Result<FollowResult, PublishError>, Problem> {
     if let Some(hidden) = hide(&parts.shelf, &mut wanted).await? {
         return Ok(Err(PublishError::UnknownFeed(hidden)));
     }
@@ -260,7 +270,10 @@ async fn changed(
 /// change nothing.
 ///
 /// The writer would look such a name up, and would reveal a closed feed by the time of the lookup.
-pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<FeedName>, Problem> {
+pub(super) async fn hide(
+    shelf: &Shelf,
+    wanted: &mut FollowItems,
+) -> Result<Option<FeedName>, Problem> {
     for name in wanted.follow.iter().filter_map(FeedPattern::exact) {
         if is_hidden(shelf, &name, &wanted.sight).await? {
             return Ok(Some(name));
@@ -278,7 +291,7 @@ pub(super) async fn hide(shelf: &Shelf, wanted: &mut Wanted) -> Result<Option<Fe
 }
 
 /// Changes many items at once.
-async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+async fn change_items(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     // All headers are checked before a byte of the body is read.
     check_no_match(exchange.headers)?;
     check_uncoded(exchange.headers)?;
@@ -292,18 +305,18 @@ async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
     let mut wanted = if is_opml {
         of_opml(&body, &parts.shelf.public_url)?
     } else {
-        let body: ChangeBody = parse(&body)?;
-        Wanted {
+        let body: ChangeBody = parse_body(&body)?;
+        FollowItems {
             follow: patterns(&body.follow.0, "follow")?,
             unfollow: patterns(&body.unfollow.0, "unfollow")?,
             backfill: body.backfill,
-            ..Wanted::default()
+            ..FollowItems::default()
         }
     };
     wanted.sight = exchange.access.sight(exchange.headers);
     Ok(Outcome::Answer(
-        match changed(parts, &timeline, wanted).await? {
-            Ok(outcome) => told(&ChangeAnswer {
+        match change_follows(parts, &timeline, wanted).await? {
+            Ok(outcome) => json_answer(&ChangeAnswer {
                 timeline: timeline.as_str(),
                 followed: outcome.followed,
                 unfollowed: outcome.unfollowed,
@@ -319,7 +332,7 @@ async fn change(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome
     ))
 }
 
-fn told(answer: &impl Serialize) -> Answer {
+fn json_answer(answer: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(answer).expect("an answer has a JSON form");
     document(StatusCode::OK, body)
 }
@@ -347,7 +360,7 @@ fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::media_type(detail))
 }
 
-fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+fn parse_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     check_object(body)?;
     serde_json::from_slice(body).map_err(|error| {
         // JSON with other members is unacceptable; all else is malformed.
@@ -361,7 +374,7 @@ fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 }
 
 /// Returns the feeds of this server that a list names.
-fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
+fn of_opml(body: &Bytes, public_url: &str) -> Result<FollowItems, Problem> {
     let refused = |detail: String| {
         let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
         Problem::from(&refusal.at_element("xmlUrl"))
@@ -387,15 +400,15 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
         };
         follow.push(FeedPattern::of(&name));
     }
-    Ok(Wanted {
+    Ok(FollowItems {
         follow,
-        ..Wanted::default()
+        ..FollowItems::default()
     })
 }
 
 /// List that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
+enum ListSubject {
     Following,
     Opml,
     Followers,
@@ -415,7 +428,7 @@ struct ListRow<'l> {
 
 /// A page of a list.
 #[derive(Debug, Serialize)]
-struct List<'l> {
+struct FollowPage<'l> {
     count: u64,
     feeds: Vec<ListRow<'l>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -424,25 +437,25 @@ struct List<'l> {
 }
 
 /// Handles a GET of a list of follows or followers.
-async fn show(
+async fn show_list(
     parts: &TimelineParts,
     exchange: Exchange<'_>,
-    subject: Subject,
+    subject: ListSubject,
 ) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
     let after = match subject {
-        Subject::Following | Subject::Followers => after(exchange.query())?,
+        ListSubject::Following | ListSubject::Followers => after(exchange.query())?,
         // These lists are whole, and no query is refused: where the answer is kept ready, the same
         // query gets 200.
-        Subject::Opml | Subject::FriendsOfFriends => None,
+        ListSubject::Opml | ListSubject::FriendsOfFriends => None,
     };
     let seen = seen(&parts.shelf, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
     // Follows of friends, and closed followers for a reader of some, may be many to look at.
     let takes_long = match subject {
-        Subject::FriendsOfFriends => true,
-        Subject::Followers => !sight.is_all() && !sight.is_none(),
-        Subject::Following | Subject::Opml => false,
+        ListSubject::FriendsOfFriends => true,
+        ListSubject::Followers => !sight.is_all() && !sight.is_none(),
+        ListSubject::Following | ListSubject::Opml => false,
     };
     let turn = if takes_long {
         Arc::clone(&parts.searches).acquire_owned().await.ok()
@@ -462,14 +475,14 @@ async fn show(
     // The turn is held by the work, which goes on after its reader has gone.
     let found = off_thread(move || {
         let _turn = turn;
-        Ok(lists.show(subject, after.as_ref())?)
+        Ok(lists.show_subject(subject, after.as_ref())?)
     });
     let body = match found.await? {
-        Shows::List(body) => body,
-        Shows::NoTimeline => {
+        ListAnswer::List(body) => body,
+        ListAnswer::NoTimeline => {
             return Err(Problem::not_found(format!("feed {feed} is no timeline")));
         }
-        Shows::NoSuchPlace => {
+        ListAnswer::NoSuchPlace => {
             return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
@@ -484,11 +497,13 @@ async fn show(
         seen.visibility
     };
     let media_type = match subject {
-        Subject::Opml => OPML_TYPE,
-        Subject::Following | Subject::Followers | Subject::FriendsOfFriends => "application/json",
+        ListSubject::Opml => OPML_TYPE,
+        ListSubject::Following | ListSubject::Followers | ListSubject::FriendsOfFriends => {
+            "application/json"
+        }
     };
     let resource = Resource::of_bytes(media_type, None, validity, body.into());
-    Ok(Outcome::Shown(Box::new(Shown {
+    Ok(Outcome::Shown(Box::new(Representation {
         policy: parts.shelf.lifetimes.of(&resource, visibility),
         resource,
         visibility,
@@ -499,7 +514,7 @@ async fn show(
 }
 
 /// Answer to a request for a list.
-enum Shows {
+enum ListAnswer {
     List(Vec<u8>),
     NoTimeline,
     /// No feed that the reader may see has the name behind which the list is to begin.
@@ -517,8 +532,12 @@ struct Lists {
 }
 
 impl Lists {
-    fn show(&self, subject: Subject, after: Option<&FeedName>) -> Result<Shows, LogError> {
-        let mut wanted = Stretch {
+    fn show_subject(
+        &self,
+        subject: ListSubject,
+        after: Option<&FeedName>,
+    ) -> Result<ListAnswer, LogError> {
+        let mut wanted = ListStretch {
             after: None,
             max: CATALOGUE_FEEDS_MAX,
         };
@@ -527,83 +546,88 @@ impl Lists {
             match row
                 // A list of feeds has no place behind a timeline, and a list of timelines none
                 // behind a feed.
-                .filter(|row| row.is_timeline == matches!(subject, Subject::Followers))
-                .map(|row| Ok((self.shows(&row)?, row.key)))
+                .filter(|row| row.is_timeline == matches!(subject, ListSubject::Followers))
+                .map(|row| Ok((self.shows_row(&row)?, row.key)))
                 .transpose()?
             {
                 Some((true, key)) => wanted.after = Some(key),
                 // A feed that the reader may not see gets the answer of a feed that is not there.
-                Some((false, _)) | None => return Ok(Shows::NoSuchPlace),
+                Some((false, _)) | None => return Ok(ListAnswer::NoSuchPlace),
             }
         }
         match subject {
-            Subject::Followers => {
+            ListSubject::Followers => {
                 let shelf = (&*self.catalogue, &*self.timelines);
                 let part = seen_followers(shelf, self.feed, wanted, &self.sight)?;
-                self.page(part, "followers", vec![])
+                self.show_page(part, "followers", vec![])
             }
-            Subject::Following => match self.timelines.following(self.feed, wanted)? {
+            ListSubject::Following => match self.timelines.following(self.feed, wanted)? {
                 Some(part) => {
                     let patterns = self.timelines.patterns(self.feed)?;
                     let patterns = patterns.iter().map(FeedPattern::to_string);
-                    self.page(part, "following", patterns.collect())
+                    self.show_page(part, "following", patterns.collect())
                 }
-                None => Ok(Shows::NoTimeline),
+                None => Ok(ListAnswer::NoTimeline),
             },
-            Subject::Opml => {
+            ListSubject::Opml => {
                 // An OPML document has no pages.
-                let all = Stretch {
+                let all = ListStretch {
                     after: None,
                     max: usize::MAX,
                 };
                 match self.timelines.following(self.feed, all)? {
-                    Some(part) => self.opml(part),
-                    None => Ok(Shows::NoTimeline),
+                    Some(part) => self.show_opml(part),
+                    None => Ok(ListAnswer::NoTimeline),
                 }
             }
-            Subject::FriendsOfFriends => self.friends(),
+            ListSubject::FriendsOfFriends => self.show_friends(),
         }
     }
 
     /// Returns whether the reader may see the feed of a row.
-    fn shows(&self, row: &Row) -> Result<bool, LogError> {
+    fn shows_row(&self, row: &CatalogueRow) -> Result<bool, LogError> {
         may_see_row(&self.timelines, row, &self.sight)
     }
 
-    fn listed<'l>(&'l self, row: &'l Row, followed_by: Option<usize>) -> ListRow<'l> {
+    fn list_row<'l>(&'l self, row: &'l CatalogueRow, followed_by: Option<usize>) -> ListRow<'l> {
         ListRow {
             name: row.name.as_str(),
             title: row.title(),
-            href: self.href(row),
+            href: self.row_href(row),
             followed_by,
         }
     }
 
-    fn href<'l>(&'l self, row: &'l Row) -> Href<'l> {
+    fn row_href<'l>(&'l self, row: &'l CatalogueRow) -> Href<'l> {
         Href {
             public_url: &self.public_url,
             feed: &row.name,
         }
     }
 
-    fn page(&self, part: Part, list: &str, patterns: Vec<String>) -> Result<Shows, LogError> {
+    fn show_page(
+        &self,
+        part: FeedListPart,
+        list: &str,
+        patterns: Vec<String>,
+    ) -> Result<ListAnswer, LogError> {
         let rows = self.catalogue.rows(part.feeds.into_iter())?;
         let last = rows.last().filter(|_| part.has_more);
-        let next = |last: &Arc<Row>| {
+        let next = |last: &Arc<CatalogueRow>| {
             let (url, feed) = (&self.public_url, &self.name);
             format!("{url}/feeds/{feed}/{list}.json?after={}", last.name)
         };
-        Ok(Shows::List(json(&List {
+        Ok(ListAnswer::List(list_json(&FollowPage {
             count: part.count,
             next: last.map(next),
-            feeds: rows.iter().map(|row| self.listed(row, None)).collect(),
+            feeds: rows.iter().map(|row| self.list_row(row, None)).collect(),
             patterns,
         })))
     }
 
-    fn friends(&self) -> Result<Shows, LogError> {
+    fn show_friends(&self) -> Result<ListAnswer, LogError> {
         let is_seen = |timeline| match self.catalogue.row(timeline)? {
-            Some(row) => self.shows(&row),
+            Some(row) => self.shows_row(&row),
             None => Ok(false),
         };
         let shows = |name: &FeedName| self.sight.shows(name);
@@ -611,17 +635,17 @@ impl Lists {
             .timelines
             .friends_of_friends(self.feed, FRIENDS_MAX, is_seen, shows)?;
         let Some(found) = found else {
-            return Ok(Shows::NoTimeline);
+            return Ok(ListAnswer::NoTimeline);
         };
         let rows = self.catalogue.rows(found.iter().map(|(feed, _)| *feed))?;
         // A feed of this moment may have no row yet.
         let mut found = found.iter();
         let feeds = rows.iter().map(|row| {
             let counted = found.find(|(feed, _)| *feed == row.key);
-            self.listed(row, counted.map(|(_, count)| *count))
+            self.list_row(row, counted.map(|(_, count)| *count))
         });
         let feeds: Vec<ListRow<'_>> = feeds.collect();
-        Ok(Shows::List(json(&List {
+        Ok(ListAnswer::List(list_json(&FollowPage {
             count: u64::try_from(feeds.len()).unwrap_or(u64::MAX),
             feeds,
             patterns: vec![],
@@ -629,17 +653,17 @@ impl Lists {
         })))
     }
 
-    fn opml(&self, part: Part) -> Result<Shows, LogError> {
+    fn show_opml(&self, part: FeedListPart) -> Result<ListAnswer, LogError> {
         let rows = self.catalogue.rows(part.feeds.into_iter())?;
         let feeds = rows.iter();
-        let feeds = feeds.map(|row| (row.title().to_owned(), self.href(row).to_string()));
+        let feeds = feeds.map(|row| (row.title().to_owned(), self.row_href(row).to_string()));
         let feeds: Vec<(String, String)> = feeds.collect();
         let list = opml::list(self.name.as_str(), &feeds);
-        Ok(Shows::List(list.into_bytes()))
+        Ok(ListAnswer::List(list.into_bytes()))
     }
 }
 
-fn json(list: &List<'_>) -> Vec<u8> {
+fn list_json(list: &FollowPage<'_>) -> Vec<u8> {
     serde_json::to_vec(list).expect("a list has a JSON form")
 }
 
@@ -651,18 +675,18 @@ fn json(list: &List<'_>) -> Vec<u8> {
 pub(super) fn seen_followers(
     (catalogue, timelines): (&Catalogue, &Timelines),
     feed: FeedKey,
-    wanted: Stretch,
+    wanted: ListStretch,
     sight: &Sight,
-) -> Result<Part, LogError> {
+) -> Result<FeedListPart, LogError> {
     let is_seen = |timeline| match catalogue.row(timeline)? {
         Some(row) => may_see_row(timelines, &row, sight),
         None => Ok(false),
     };
     // For a reader of all or of none, no closed timeline needs a look of its own.
     let seen = match sight {
-        all if all.is_all() => SeenClosed::All,
-        none if none.is_none() => SeenClosed::None,
-        _ => SeenClosed::Some(&is_seen),
+        all if all.is_all() => ClosedSight::All,
+        none if none.is_none() => ClosedSight::None,
+        _ => ClosedSight::Some(&is_seen),
     };
     timelines.followers(feed, wanted, seen)
 }

@@ -12,8 +12,8 @@ use simplefeed_http::{
     answers::for_once,
     coding::negotiate,
     endpoint::{Exchange, Outcome},
-    pipeline::is_known,
     problem::Problem,
+    sending::is_known,
 };
 use simplefeed_process::workers::idle;
 use simplefeed_resource::Coding;
@@ -41,15 +41,15 @@ pub struct WaitParts {
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
     /// Places for readers that wait.
-    pub parking: Parking,
+    pub parking: WaitPlaces,
 }
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a
 /// connection.
 #[derive(Clone, Debug)]
-pub struct Parking(Arc<Semaphore>);
+pub struct WaitPlaces(Arc<Semaphore>);
 
-impl Parking {
+impl WaitPlaces {
     /// Returns the places of a server that takes this number of connections.
     pub fn beside(connections: usize) -> Self {
         let places = connections / 4 * 3;
@@ -95,7 +95,7 @@ pub(super) async fn recent(
 ) -> Result<Outcome, Problem> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     // A reader that lacks the document gets an answer at once, and takes no place.
-    let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
+    let (outcome, is_known) = look_now(&parts.shelf, &exchange).await?;
     if !is_known {
         return Ok(outcome);
     }
@@ -118,7 +118,7 @@ pub(super) async fn recent(
     // The loop begins with a look, because a commit may have come before the watch.
     let mut is_over = false;
     loop {
-        let (outcome, is_known) = look(&parts.shelf, &exchange).await?;
+        let (outcome, is_known) = look_now(&parts.shelf, &exchange).await?;
         if !is_known || is_over {
             return Ok(outcome);
         }
@@ -136,7 +136,7 @@ pub(super) async fn recent(
 }
 
 /// Returns the current answer, and whether the answer is that the reader has the document.
-async fn look(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
+async fn look_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
     // The first of the readers that are woken together makes the answer ready for the others.
     if let Some((_, answer)) = exchange
         .ready
@@ -195,10 +195,10 @@ mod tests {
 
     #[test]
     fn who_waits_leaves_connections_to_others() {
-        let parking = Parking::beside(8);
+        let parking = WaitPlaces::beside(8);
         let places: Vec<_> = std::iter::from_fn(|| parking.place()).collect();
         assert_eq!(places.len(), 6);
         drop(places);
-        assert!(parking.place().is_some() && Parking::beside(1).place().is_some());
+        assert!(parking.place().is_some() && WaitPlaces::beside(1).place().is_some());
     }
 }

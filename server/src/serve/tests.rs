@@ -11,11 +11,11 @@ use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
-    plan::{FeedHead, Known, Opening},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Defaults, Settings},
 };
 use simplefeed_log::{
-    Append as _, Commits, Ids, LogHead, Room, Series,
+    Append as _, Commits, Ids, LogHead, LogRoom, Series,
     announcements::Announcements,
     memory::{MemoryLog, MemoryStore},
     store::StoreError,
@@ -29,7 +29,7 @@ use crate::{
     config::ServeArgs,
     upkeep::{
         rebuild::rebuild,
-        verify::{Report, verify},
+        verify::{VerifyReport, verify},
     },
 };
 
@@ -41,7 +41,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(folder: &Path, store: impl Store + 'static) -> Self {
+    fn start(folder: &Path, store: impl LogStore + 'static) -> Self {
         let args = ServeArgs {
             data: Some(folder.into()),
             listen: ([127, 0, 0, 1], 0).into(),
@@ -151,7 +151,7 @@ fn a_server_runs_over_a_log_in_memory() {
     assert_eq!((report.entries, report.findings.documents), (5, 2));
 }
 
-fn verified(store: &MemoryStore, views: &Views) -> Result<Report, ViewError> {
+fn verified(store: &MemoryStore, views: &Views) -> Result<VerifyReport, ViewError> {
     let log: Arc<dyn EntryLog> = store.log();
     verify(&*log, &*with_timelines(&log)?, views)
 }
@@ -318,16 +318,16 @@ impl Ids for Followed {
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
         self.log.find_all(feed, ids)
     }
 }
 
-impl Room for Followed {}
+impl LogRoom for Followed {}
 
 struct FollowedStore(Arc<Followed>);
 
-impl Store for FollowedStore {
+impl LogStore for FollowedStore {
     fn log(&self) -> Arc<dyn WritableLog> {
         Arc::<Followed>::clone(&self.0)
     }

@@ -70,7 +70,7 @@ pub enum BackupError {
 
 /// Contents of a finished backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct BackupReport {
     /// Commits in the copied log.
     pub commits: u64,
     /// Feeds in the copied log.
@@ -84,9 +84,9 @@ const PARTIAL: &str = ".partial-";
 
 /// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole
 /// one is synced at once.
-pub(crate) struct Unhurried;
+pub(crate) struct NoBarrier;
 
-impl Barrier for Unhurried {
+impl Barrier for NoBarrier {
     fn sync(&self, _file: &fs::File) -> io::Result<()> {
         Ok(())
     }
@@ -98,17 +98,17 @@ impl Barrier for Unhurried {
 /// # Errors
 ///
 /// See [`BackupError`].
-pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, BackupError> {
+pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<BackupReport, BackupError> {
     tell_left(to);
     make_folder(to, |folder| {
-        let opened = open_with(folder, &Disk::behind(Unhurried))?;
+        let opened = open_with(folder, &Disk::behind(NoBarrier))?;
         copy_commits(log, &opened.log)?;
         let folders = Folders::new(folder, None).unhurried();
         let mut documents = 0;
         for (view, _) in views.iter() {
             documents += view.copy(&opened.log, &folders)?;
         }
-        let report = Report {
+        let report = BackupReport {
             commits: opened.log.head().number.0,
             feeds: opened.log.head().feeds,
             documents,

@@ -25,28 +25,28 @@ use simplefeed_log::{
     opening::{self, Disk, open_with},
     quietly,
     salvage::Remains,
-    seen::{self, Seen},
+    seen::{self, ReadersEnd},
     sled_log::SledLog,
-    witness::{self, Said},
+    witness::{self, WitnessStatement},
 };
 use simplefeed_process::{
     lack::{check_memory, unless_lacking},
     regular,
 };
 use simplefeed_views::{
-    documents::{archive::Archive, frozen::Frozen},
+    documents::{archive::Archive, frozen::FrozenDocument},
     error::ViewError,
     folders::Folders,
 };
 
-use crate::upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder, tell_left};
+use crate::upkeep::backup::{BackupError, NoBarrier, folder_beside, make_folder, tell_left};
 
 mod found;
 mod recorded;
 mod timeline;
 
-use found::{FoundDocument, FoundFeed, Source};
-use recorded::Recorded;
+use found::{EntrySource, FoundDocument, FoundFeed};
+use recorded::TimelineFacts;
 
 /// Why nothing was recovered.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ pub enum RecoverError {
 
 /// Contents of the new log, and everything that is missing there.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct RecoverReport {
     /// Feeds in the new log.
     pub feeds: u64,
     /// Entries of these feeds that were recovered.
@@ -127,7 +127,7 @@ fn check_readable(folder: &Path) -> Result<(), OpenError> {
 /// # Errors
 ///
 /// See [`RecoverError`].
-pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, RecoverError> {
+pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<RecoverReport, RecoverError> {
     let nothing = |missing: &[String]| RecoverError::Nothing {
         folder: data.into(),
         missing: missing
@@ -153,8 +153,8 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let lost_commits = lost_commits(data, &archive, old);
     let told_all = lost_commits.is_empty() && old.is_some();
     missing.extend(lost_commits);
-    let recorded = Recorded::find(old);
-    let (mut feeds, knows_all) = find(old, &archive, &recorded, &mut missing);
+    let recorded = TimelineFacts::find(old);
+    let (mut feeds, knows_all) = find_remains(old, &archive, &recorded, &mut missing);
     if feeds.is_empty() {
         return Err(nothing(&missing));
     }
@@ -198,22 +198,22 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
 /// different.
 fn make_log(
     feeds: &[FoundFeed],
-    recorded: &Recorded,
+    recorded: &TimelineFacts,
     old: Option<&Remains>,
     archive: &Archive,
     folder: &Path,
-) -> Result<(Report, Different), RecoverError> {
+) -> Result<(RecoverReport, Different), RecoverError> {
     // No sync per commit: `make_folder` syncs the finished folder as a whole.
-    let opened = open_with(folder, &Disk::behind(Unhurried))?;
+    let opened = open_with(folder, &Disk::behind(NoBarrier))?;
     timeline::replay(feeds, recorded, old, archive, &opened.log)?;
-    let mut report = Report {
+    let mut report = RecoverReport {
         feeds: opened.log.head().feeds,
         timelines: recorded.timelines.len(),
-        ..Report::default()
+        ..RecoverReport::default()
     };
     let mut different = Different::new();
     for feed in feeds {
-        for document in compare(feed, &opened.log)? {
+        for document in compare_documents(feed, &opened.log)? {
             different.insert((feed.name.clone(), document));
         }
     }
@@ -223,14 +223,14 @@ fn make_log(
         for feed in feeds {
             archive_again(feed, &opened.log, archive, &made, &mut report)?;
         }
-        made.save_cursor(Seen::of(&opened.log.head()))?;
+        made.save_cursor(ReadersEnd::of(&opened.log.head()))?;
     }
     opened.close()?;
     Ok((report, different))
 }
 
 /// Returns the documents of a feed whose bytes or links came out different.
-fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, RecoverError> {
+fn compare_documents(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, RecoverError> {
     let mut different = vec![];
     let trusted = |document: &&FoundDocument| !document.distrusted;
     for (index, document) in feed
@@ -240,7 +240,7 @@ fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, Recover
         .filter(|(_, found)| trusted(found))
     {
         let number = document.name.number;
-        let frozen = Frozen::render(log, feed.key, number)?;
+        let frozen = FrozenDocument::render(log, feed.key, number)?;
         // The open document has no frozen form, nor has one that lacks entries.
         let Some(frozen) = frozen else { continue };
         let next = feed.documents.get(index + 1);
@@ -290,13 +290,13 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
 /// that the witness or a view names, and another commit in the place of a named one.
 fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<String> {
     let had = match witness::read(&data.join("witness")) {
-        Some(Said::Current(testimony)) => testimony.commit.max(testimony.end),
+        Some(WitnessStatement::Current(testimony)) => testimony.commit.max(testimony.end),
         // Such a witness names no commit of this log. The views below may still name one.
-        Some(Said::Other(_)) | None => CommitNumber(0),
+        Some(WitnessStatement::Other(_)) | None => CommitNumber(0),
     };
     let seen = seen::read(&data.join("views").join(seen::NAME));
     let shown = [seen, Some(archive.cursor())].into_iter().flatten();
-    let shown: Vec<Seen> = shown.collect();
+    let shown: Vec<ReadersEnd> = shown.collect();
     let had = shown
         .iter()
         .map(|seen| seen.commit)
@@ -327,10 +327,10 @@ fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<St
 
 /// Collects the remains of every feed. Returns them, and whether the log knows each name that
 /// documents have.
-fn find(
+fn find_remains(
     old: Option<&Remains>,
     archive: &Archive,
-    recorded: &Recorded,
+    recorded: &TimelineFacts,
     missing: &mut Vec<String>,
 ) -> (Vec<FoundFeed>, bool) {
     let mut knows_all = true;
@@ -444,9 +444,9 @@ fn archive_again(
     log: &SledLog,
     old: &Archive,
     new: &Archive,
-    report: &mut Report,
+    report: &mut RecoverReport,
 ) -> Result<(), RecoverError> {
-    report.entries += feed.entries();
+    report.entries += feed.entry_count();
     for document in &feed.documents {
         let number = document.name.number;
         let made = new.make(log, feed.key, &feed.name, number, Some(old))?;
@@ -465,23 +465,23 @@ fn archive_again(
 }
 
 impl FoundFeed {
-    fn entries(&self) -> u64 {
+    fn entry_count(&self) -> u64 {
         let entries = self.documents.iter().map(|document| document.entries.len());
         u64::try_from(entries.sum::<usize>()).unwrap_or(u64::MAX)
     }
 
     /// Returns the position after the last entry that is left.
-    fn end(&self) -> Position {
+    fn end_position(&self) -> Position {
         let last = self.documents.last();
         last.map_or(Position(0), FoundDocument::end)
     }
 
     /// Returns whether the log has the feed up to the end of its documents.
     fn reaches_its_documents(&self) -> bool {
-        let is_shown = |document: &FoundDocument| document.source == Source::Archive;
+        let is_shown = |document: &FoundDocument| document.source == EntrySource::Archive;
         // Without an archived document, nothing shows that the feed had more than the log has.
         let is_known = self.told_end.is_some() || !self.documents.iter().any(is_shown);
-        let reaches = self.told_end.is_none_or(|told| told >= self.end());
+        let reaches = self.told_end.is_none_or(|told| told >= self.end_position());
         self.parted.is_none() && self.in_log.is_none() && is_known && reaches
     }
 
@@ -574,7 +574,7 @@ impl FoundFeed {
                 ));
             }
         }
-        let end = self.end();
+        let end = self.end_position();
         // The head of a log that ends too early may be an old one.
         match self.told_end.filter(|_| told_all) {
             Some(told) if told > end => missing.push(format!(

@@ -21,17 +21,21 @@ use simplefeed_log::{LogError, LogHead, WritableLog, settings_of};
 ///
 /// Returns why the log cannot be read or written.
 pub fn begin_epoch(log: &dyn WritableLog, now: Timestamp) -> Result<Epoch, LogError> {
-    begin(log, now, BATCH_ENTRIES_MAX)
+    begin_epoch_in(log, now, BATCH_ENTRIES_MAX)
 }
 
 /// Begins an epoch in commits of at most `feeds_max` feeds.
-fn begin(log: &dyn WritableLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
+fn begin_epoch_in(
+    log: &dyn WritableLog,
+    now: Timestamp,
+    feeds_max: usize,
+) -> Result<Epoch, LogError> {
     let LogHead { epoch, .. } = log.head();
     // Two restorations of the same log begin in different seconds, and so get different numbers.
     let epoch = epoch.next(now);
     let epoch = epoch.ok_or_else(|| LogError::damaged("there is no number for one more epoch"))?;
     // The epoch comes first: the names that follow contain it.
-    append(log, now, vec![Change::Epoch { epoch }])?;
+    append_changes(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
     loop {
         let feeds = log.feeds(after.as_ref(), feeds_max)?;
@@ -47,12 +51,16 @@ fn begin(log: &dyn WritableLog, now: Timestamp, feeds_max: usize) -> Result<Epoc
             }
         }
         if !renamed.is_empty() {
-            append(log, now, renamed)?;
+            append_changes(log, now, renamed)?;
         }
     }
 }
 
-fn append(log: &dyn WritableLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
+fn append_changes(
+    log: &dyn WritableLog,
+    now: Timestamp,
+    changes: Vec<Change>,
+) -> Result<(), LogError> {
     let head = log.head();
     log.append(&Commit {
         number: head.number.next(),
@@ -139,7 +147,7 @@ mod tests {
             fragment: "<entry/>".into(),
             digest: Digest::of(b"<entry/>"),
         });
-        append(log, second(100), changes).unwrap();
+        append_changes(log, second(100), changes).unwrap();
     }
 
     /// Goal: an epoch has begun for every feed, or it is begun again, with a number of its own.
@@ -154,14 +162,14 @@ mod tests {
             // The opening syncs once.
             let failing = Failing(AtomicUsize::new(commits + 1));
             let opened = open_with(folder.path(), &Disk::behind(failing)).unwrap();
-            let begun = begin(&opened.log, second(LATER), 2);
+            let begun = begin_epoch_in(&opened.log, second(LATER), 2);
             assert_eq!(begun.is_ok(), commits == 4, "{commits} commits");
             drop(opened);
 
             let opened = open(folder.path()).unwrap();
             let epoch = match begun {
                 Ok(epoch) => epoch,
-                Err(_) => begin(&opened.log, second(LATER + 1), 2).unwrap(),
+                Err(_) => begin_epoch_in(&opened.log, second(LATER + 1), 2).unwrap(),
             };
             assert_eq!(epoch, opened.log.head().epoch);
             assert!(i64::from(epoch.0) >= LATER);
@@ -204,7 +212,7 @@ mod tests {
     fn an_epoch_begins_although_commits_are_ahead_of_the_clock() {
         let log = MemoryLog::default();
         fill(&log);
-        append(&log, second(2 * LATER), vec![]).unwrap();
+        append_changes(&log, second(2 * LATER), vec![]).unwrap();
         let last = log.head().last;
         let epoch = begin_epoch(&log, second(LATER)).unwrap();
         assert_eq!((log.head().epoch, i64::from(epoch.0)), (epoch, LATER));

@@ -15,22 +15,17 @@ use simplefeed_core::{
 };
 use simplefeed_log::{EntryLog, LogError, settings_of};
 use simplefeed_process::lack::lack_in;
-use simplefeed_views::{
-    Views,
-    error::ViewError,
-    reports::{Findings, Replayed},
-    shown::ShownLog,
-};
+use simplefeed_views::{Views, error::ViewError, reports::VerifyFindings, shown::ShownLog};
 
 /// Counts of the checked records, and the faults.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct VerifyReport {
     /// Commits whose chain hash was recomputed.
     pub commits: u64,
     /// Entries whose bytes entered the history hash.
     pub entries: u64,
     /// Faults, and the number of documents that were compared with their files.
-    pub findings: Findings,
+    pub findings: VerifyFindings,
     /// Missing resource that ended the check early.
     pub lack: Option<ViewError>,
 }
@@ -44,10 +39,10 @@ pub fn verify(
     log: &dyn EntryLog,
     shown: &dyn ShownLog,
     views: &Views,
-) -> Result<Report, ViewError> {
+) -> Result<VerifyReport, ViewError> {
     let mut checking = Checking {
         log,
-        report: Report::default(),
+        report: VerifyReport::default(),
         feeds: HashMap::new(),
         timelines: 0,
         epoch: Epoch::FIRST,
@@ -59,7 +54,7 @@ pub fn verify(
     if let Err(replaced) = log.check_seen().and_then(|()| views.check_log(log)) {
         checking.report.findings.fault(replaced.to_string());
     }
-    let checked = checking.all(shown, views);
+    let checked = checking.verify_all(shown, views);
     let mut report = checking.report;
     match checked {
         // Faults found before the lack stay in the report.
@@ -71,7 +66,7 @@ pub fn verify(
 
 struct Checking<'l> {
     log: &'l dyn EntryLog,
-    report: Report,
+    report: VerifyReport,
     feeds: HashMap<FeedKey, FeedHead>,
     /// Feeds among them that are timelines.
     timelines: usize,
@@ -85,25 +80,23 @@ struct Checking<'l> {
 }
 
 impl Checking<'_> {
-    fn all(&mut self, shown: &dyn ShownLog, views: &Views) -> Result<(), ViewError> {
-        let is_complete = self.commits()?;
+    fn verify_all(&mut self, shown: &dyn ShownLog, views: &Views) -> Result<(), ViewError> {
+        let is_complete = self.replay_commits()?;
         // Heads follow from all commits, so after a partial replay they cannot be compared.
         if is_complete {
             self.check_heads()?;
         }
         self.check_names()?;
-        let replayed = Replayed {
-            feeds: self.feeds.keys().copied().collect(),
-            is_complete,
-        };
+        self.report.findings.feeds = self.feeds.keys().copied().collect();
+        self.report.findings.is_replayed = is_complete;
         for (view, _) in views.iter() {
-            view.verify(shown, &replayed, &mut self.report.findings)?;
+            view.verify(shown, &mut self.report.findings)?;
         }
         Ok(())
     }
 
     /// Replays the commits that the log has by now. Returns whether all of them could be replayed.
-    fn commits(&mut self) -> Result<bool, LogError> {
+    fn replay_commits(&mut self) -> Result<bool, LogError> {
         while self.next <= self.log.head().number {
             let number = self.next;
             // One at a time: a commit may be as large as a request.
@@ -134,7 +127,7 @@ impl Checking<'_> {
                 ));
             }
             self.last = commit.last_instant();
-            self.commit(&commit)?;
+            self.replay_commit(&commit)?;
             self.take_commit(&commit);
             self.report.commits += 1;
             self.next = number.next();
@@ -142,7 +135,7 @@ impl Checking<'_> {
         Ok(true)
     }
 
-    fn commit(&mut self, commit: &Commit) -> Result<(), LogError> {
+    fn replay_commit(&mut self, commit: &Commit) -> Result<(), LogError> {
         let mut entries = 0;
         for change in &commit.changes {
             if let Change::Epoch { epoch } = change {
@@ -212,7 +205,7 @@ impl Checking<'_> {
     }
 
     /// Returns the number of feeds that the log counts.
-    fn counted(&self) -> usize {
+    fn counted_feeds(&self) -> usize {
         self.feeds.len() - self.timelines
     }
 
@@ -222,7 +215,7 @@ impl Checking<'_> {
         // This count is read between two replays, so the count must lie between those of the
         // replays.
         let feeds = self.log.head().feeds;
-        let replayed = self.counted();
+        let replayed = self.counted_feeds();
         let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
         // Twice, because a head may be asked for while a commit replaces that head.
         for _ in 0..2 {
@@ -234,7 +227,7 @@ impl Checking<'_> {
                 }
             }
             // The log may have grown: the replay catches up with the heads just read.
-            if !self.commits()? {
+            if !self.replay_commits()? {
                 return Ok(());
             }
             keys = self.found.keys().copied().collect();
@@ -245,7 +238,7 @@ impl Checking<'_> {
                 key.0
             ));
         }
-        let known = replayed..=self.counted();
+        let known = replayed..=self.counted_feeds();
         if usize::try_from(feeds).is_ok_and(|feeds| !known.contains(&feeds)) {
             self.report.findings.fault(format!(
                 "there are {replayed} feeds, and the log says {feeds}"

@@ -16,12 +16,12 @@ use simplefeed_core::{
 use simplefeed_log::{EntryLog, durable::create_folder};
 use simplefeed_process::regular;
 use simplefeed_views::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     files::{Remade, failed},
     folders::Folders,
     follower::Grace,
-    reports::{Findings, Rebuilt, Replayed},
+    reports::{Rebuilt, VerifyFindings},
     scrub::{self, Scrub},
     shown::{ShownLog, ShownSeries},
 };
@@ -38,7 +38,7 @@ struct CountState {
 }
 
 impl CountState {
-    fn apply(&mut self, commit: &Outline) {
+    fn apply_commit(&mut self, commit: &Outline) {
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, count, .. } = *change {
                 *self.entries.entry(feed).or_default() += count;
@@ -71,7 +71,7 @@ impl CountState {
             for outline in log.outlines(counted.commit.next(), COMMITS_TOGETHER)? {
                 // The log may have grown beyond `last` by now, and the counts must end there.
                 if outline.number <= last {
-                    counted.apply(&outline);
+                    counted.apply_commit(&outline);
                 }
             }
         }
@@ -81,12 +81,12 @@ impl CountState {
 
 /// View of the number of entries in each feed.
 #[derive(Debug)]
-pub struct Counts {
+pub struct CountsView {
     folder: PathBuf,
     counted: Mutex<CountState>,
 }
 
-impl Counts {
+impl CountsView {
     /// Returns the view in some folders.
     pub fn new(folders: &Folders) -> Self {
         Self {
@@ -97,19 +97,19 @@ impl Counts {
 
     /// Returns the entries of a feed.
     pub fn entries(&self, feed: FeedKey) -> u64 {
-        self.counted().entries.get(&feed).copied().unwrap_or(0)
+        self.lock_counts().entries.get(&feed).copied().unwrap_or(0)
     }
 
-    fn counted(&self) -> MutexGuard<'_, CountState> {
+    fn lock_counts(&self) -> MutexGuard<'_, CountState> {
         self.counted.lock().unwrap()
     }
 
-    fn stored(&self) -> Option<CountState> {
+    fn read_stored(&self) -> Option<CountState> {
         CountState::of_text(&regular::read_text(self.folder.join("entries")).ok()?)
     }
 
-    fn write(&self, counted: &CountState) -> Result<Remade, ViewError> {
-        let before = match self.stored() {
+    fn write_counts(&self, counted: &CountState) -> Result<Remade, ViewError> {
+        let before = match self.read_stored() {
             Some(stored) if stored == *counted => return Ok(Remade::Identical),
             Some(_) => Remade::Different,
             None => Remade::New,
@@ -121,28 +121,28 @@ impl Counts {
     }
 }
 
-impl View for Counts {
+impl View for CountsView {
     fn name(&self) -> &'static str {
         "counts"
     }
 
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let stored = self
-            .stored()
+            .read_stored()
             .filter(|stored| stored.commit <= log.head().number);
         // Counts of later commits than the log has are another log's.
-        *self.counted() = stored.unwrap_or_default();
-        Ok(self.counted().commit)
+        *self.lock_counts() = stored.unwrap_or_default();
+        Ok(self.lock_counts().commit)
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
-        self.counted().apply(commit);
-        Ok(Applied::More)
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
+        self.lock_counts().apply_commit(commit);
+        Ok(ApplyOutcome::More)
     }
 
     fn carry_out(&self, _: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
-        let counted = self.counted().clone();
-        self.write(&counted).map(|_| true)
+        let counted = self.lock_counts().clone();
+        self.write_counts(&counted).map(|_| true)
     }
 
     fn note(&self, _: CommitNumber, _: &dyn ShownLog) -> Result<(), ViewError> {
@@ -153,13 +153,8 @@ impl View for Counts {
         1
     }
 
-    fn verify(
-        &self,
-        log: &dyn ShownLog,
-        _: &Replayed,
-        findings: &mut Findings,
-    ) -> Result<(), ViewError> {
-        if let Some(stored) = self.stored()
+    fn verify(&self, log: &dyn ShownLog, findings: &mut VerifyFindings) -> Result<(), ViewError> {
+        if let Some(stored) = self.read_stored()
             && CountState::of_log(log, stored.commit)? != stored
         {
             findings.fault("the entries are counted wrong".into());
@@ -168,13 +163,13 @@ impl View for Counts {
     }
 
     fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
-        let remade = self.write(&CountState::of_log(log, log.head().number)?)?;
+        let remade = self.write_counts(&CountState::of_log(log, log.head().number)?)?;
         rebuilt.add(remade, || "counts/entries".into());
         Ok(())
     }
 
     fn scrub(&self, _: &dyn ShownSeries, _: &Scrub<'_>) {
-        if self.stored().is_none() {
+        if self.read_stored().is_none() {
             let path = self.folder.join("entries");
             scrub::report(&ViewError::Damaged { path });
         }

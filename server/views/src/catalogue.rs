@@ -41,7 +41,7 @@ const COMMITS_COUNTER: usize = 1;
 
 /// A feed or a timeline, as lists show it.
 #[derive(Debug)]
-pub struct Row {
+pub struct CatalogueRow {
     /// Key of the feed in the log.
     pub key: FeedKey,
     /// Name of the feed, as in its URL.
@@ -60,7 +60,7 @@ pub struct Row {
     entries: AtomicU64,
 }
 
-impl Row {
+impl CatalogueRow {
     fn new(key: FeedKey, settings: &Settings, entries: u64) -> Self {
         let title = settings.title();
         let lower = title.to_lowercase();
@@ -102,7 +102,7 @@ impl Row {
 /// The feeds and timelines of a log.
 pub struct Catalogue {
     log: Arc<dyn EntryLog>,
-    known: RwLock<Known>,
+    known: RwLock<CatalogueState>,
     /// Held while the log is read, so that one thread reads it.
     reading: Mutex<()>,
     counters: Arc<[AtomicU64]>,
@@ -115,12 +115,12 @@ impl std::fmt::Debug for Catalogue {
 }
 
 #[derive(Debug, Default)]
-enum Known {
+enum CatalogueState {
     #[default]
     Nothing,
     /// The log is being read; these changes were committed meanwhile.
     Reading(Vec<RowChange>),
-    All(Rows),
+    All(CatalogueRows),
 }
 
 /// Change of a row.
@@ -132,21 +132,21 @@ enum RowChange {
 }
 
 #[derive(Debug, Default)]
-struct Rows {
+struct CatalogueRows {
     open: ByName,
     closed: ByName,
     /// All feeds and timelines. Timelines are in the order in which they were made, as followers
     /// are listed.
-    all: Vec<(FeedKey, Arc<Row>)>,
+    all: Vec<(FeedKey, Arc<CatalogueRow>)>,
     /// Place of each in `all`.
     places: HashMap<FeedKey, usize>,
 }
 
 /// Result of a search: feeds that match, among those that the search looked at.
 #[derive(Debug)]
-pub struct Found {
+pub struct RowMatches {
     /// Feeds that match, in the order of their names.
-    pub matching: Vec<Arc<Row>>,
+    pub matching: Vec<Arc<CatalogueRow>>,
     /// Name of the last feed that the search looked at; `None` if there was no feed.
     pub end: Option<FeedName>,
 }
@@ -155,8 +155,8 @@ pub struct Found {
 ///
 /// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an
 /// `Arc` waits for each row.
-fn fetch(rows: &[&Arc<Row>]) {
-    let read = |all, row: &&Arc<Row>| {
+fn prefetch_rows(rows: &[&Arc<CatalogueRow>]) {
+    let read = |all, row: &&Arc<CatalogueRow>| {
         let name = row.name.as_str().bytes().next();
         let (_, key) = row.key.0.as_u64_pair();
         all ^ key ^ row.entries.load(Ordering::Relaxed) ^ u64::from(name.unwrap_or_default())
@@ -165,17 +165,17 @@ fn fetch(rows: &[&Arc<Row>]) {
     black_box(rows.iter().fold(0, read));
 }
 
-impl Rows {
-    fn take(&mut self, change: &RowChange) {
+impl CatalogueRows {
+    fn take_change(&mut self, change: &RowChange) {
         match change {
             RowChange::Settings(key, settings) => {
                 // A commit of settings says nothing of entries, so the count of the old row stays.
-                let entries = self.of(*key);
+                let entries = self.row_of(*key);
                 let entries = entries.map_or(0, |row| row.entries.load(Ordering::Relaxed));
-                self.put(Arc::new(Row::new(*key, settings, entries)));
+                self.put_row(Arc::new(CatalogueRow::new(*key, settings, entries)));
             }
             RowChange::Next(key, next) => {
-                if let Some(row) = self.of(*key) {
+                if let Some(row) = self.row_of(*key) {
                     // A commit during the reading may be in the number that was read.
                     row.entries.fetch_max(next.0, Ordering::Relaxed);
                 }
@@ -183,7 +183,7 @@ impl Rows {
         }
     }
 
-    fn put(&mut self, row: Arc<Row>) {
+    fn put_row(&mut self, row: Arc<CatalogueRow>) {
         let (into, other) = if row.is_closed {
             (&mut self.closed, &mut self.open)
         } else {
@@ -219,7 +219,7 @@ impl Rows {
         }
     }
 
-    fn of(&self, feed: FeedKey) -> Option<&Arc<Row>> {
+    fn row_of(&self, feed: FeedKey) -> Option<&Arc<CatalogueRow>> {
         self.all.get(*self.places.get(&feed)?).map(|(_, row)| row)
     }
 }
@@ -258,7 +258,7 @@ impl Catalogue {
                 Change::Opened { .. } | Change::Epoch { .. } | Change::Defaults { .. } => {}
             }
         }
-        self.take(changes);
+        self.take_changes(changes);
         // Behind the rows: what is read at a newer count has them.
         for (counter, is_counted) in [(NAMES_COUNTER, changes_lists), (COMMITS_COUNTER, true)] {
             if let Some(counter) = self.counters.get(counter).filter(|_| is_counted) {
@@ -267,14 +267,14 @@ impl Catalogue {
         }
     }
 
-    fn take(&self, changes: Vec<RowChange>) {
+    fn take_changes(&self, changes: Vec<RowChange>) {
         // Counts change under the lock of readers: most commits have nothing else.
-        if let Known::All(rows) = &*self.known.read() {
+        if let CatalogueState::All(rows) = &*self.known.read() {
             let mut counts = changes.iter();
             if counts.all(|change| matches!(change, RowChange::Next(..))) {
                 for change in &changes {
                     if let RowChange::Next(key, next) = change
-                        && let Some(row) = rows.of(*key)
+                        && let Some(row) = rows.row_of(*key)
                     {
                         row.entries.fetch_max(next.0, Ordering::Relaxed);
                     }
@@ -284,11 +284,11 @@ impl Catalogue {
         }
         match &mut *self.known.write() {
             // The first reader finds this commit in the log.
-            Known::Nothing => {}
-            Known::Reading(meanwhile) => meanwhile.extend(changes),
-            Known::All(rows) => {
+            CatalogueState::Nothing => {}
+            CatalogueState::Reading(meanwhile) => meanwhile.extend(changes),
+            CatalogueState::All(rows) => {
                 for change in &changes {
-                    rows.take(change);
+                    rows.take_change(change);
                 }
             }
         }
@@ -310,14 +310,17 @@ impl Catalogue {
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn rows(&self, keys: impl Iterator<Item = FeedKey>) -> Result<Vec<Arc<Row>>, LogError> {
+    pub fn rows(
+        &self,
+        keys: impl Iterator<Item = FeedKey>,
+    ) -> Result<Vec<Arc<CatalogueRow>>, LogError> {
         self.with_rows(|rows| {
             let mut place_of = rows.places_of();
             let found = keys.filter_map(|key| rows.all.get(place_of(key)?).map(|(_, row)| row));
-            let found: Vec<&Arc<Row>> = found.collect();
+            let found: Vec<&Arc<CatalogueRow>> = found.collect();
             // Before the clones: the count of an `Arc` waits for each row, while these loads
             // overlap.
-            fetch(&found);
+            prefetch_rows(&found);
             found.into_iter().cloned().collect()
         })
     }
@@ -327,8 +330,8 @@ impl Catalogue {
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn row(&self, feed: FeedKey) -> Result<Option<Arc<Row>>, LogError> {
-        self.with_rows(|rows| rows.of(feed).cloned())
+    pub fn row(&self, feed: FeedKey) -> Result<Option<Arc<CatalogueRow>>, LogError> {
+        self.with_rows(|rows| rows.row_of(feed).cloned())
     }
 
     /// Returns the row of the feed with a name.
@@ -336,7 +339,7 @@ impl Catalogue {
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn named(&self, name: &FeedName) -> Result<Option<Arc<Row>>, LogError> {
+    pub fn named(&self, name: &FeedName) -> Result<Option<Arc<CatalogueRow>>, LogError> {
         self.with_rows(|rows| {
             let name = name.as_str();
             let found = rows.open.get(name).or_else(|| rows.closed.get(name));
@@ -349,8 +352,8 @@ impl Catalogue {
     pub fn is_open(&self, name: &FeedName) -> Option<bool> {
         match &*self.known.read() {
             // Only open names are looked at, so the time tells nothing of closed feeds.
-            Known::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
-            Known::Nothing | Known::Reading(_) => None,
+            CatalogueState::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
+            CatalogueState::Nothing | CatalogueState::Reading(_) => None,
         }
     }
 
@@ -369,12 +372,12 @@ impl Catalogue {
         closed: &[FeedPattern],
         max: usize,
         text: &str,
-    ) -> Result<Found, LogError> {
+    ) -> Result<RowMatches, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with_rows(|all| {
             let open = all.open.from(from).take(max);
             // No name behind the first `max` of each set can be among the first `max` of all.
-            let mut rows: Vec<&Arc<Row>> = open.collect();
+            let mut rows: Vec<&Arc<CatalogueRow>> = open.collect();
             let opened = rows.len();
             for pattern in closed {
                 let beginning = pattern.beginning();
@@ -390,13 +393,13 @@ impl Catalogue {
                 let found = found.take_while(|row| pattern.matches(&row.name));
                 rows.extend(found.take(max));
             }
-            fetch(&rows);
+            prefetch_rows(&rows);
             if rows.len() > opened {
                 rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
                 rows.dedup_by(|one, other| one.key == other.key);
                 rows.truncate(max);
             }
-            Found {
+            RowMatches {
                 end: rows.last().map(|row| row.name.clone()),
                 matching: rows
                     .into_iter()
@@ -410,11 +413,11 @@ impl Catalogue {
     /// Returns the open feeds whose names are next to a text that may be a name with a mistake.
     /// Never reads the log.
     pub fn near(&self, text: &str) -> Vec<FeedName> {
-        let Known::All(rows) = &*self.known.read() else {
+        let CatalogueState::All(rows) = &*self.known.read() else {
             return vec![];
         };
         let beginning: String = text.chars().take(NEAR_CHARS).collect();
-        let is_near = |row: &&Arc<Row>| row.name.as_str().starts_with(&beginning);
+        let is_near = |row: &&Arc<CatalogueRow>| row.name.as_str().starts_with(&beginning);
         let before = rows.open.before(text);
         let before = before.take_while(is_near).take(NEAR_MAX);
         let behind = rows.open.from(Bound::Included(text));
@@ -434,27 +437,27 @@ impl Catalogue {
     pub fn read(&self, goes_on: impl Fn() -> bool) -> Result<(), LogError> {
         let _reading = self.reading.lock();
         // Another thread may have read the log while this one waited.
-        if matches!(*self.known.read(), Known::All(_)) {
+        if matches!(*self.known.read(), CatalogueState::All(_)) {
             return Ok(());
         }
-        *self.known.write() = Known::Reading(vec![]);
+        *self.known.write() = CatalogueState::Reading(vec![]);
         // Unlocked while the log is read: the writer takes this lock for each commit.
-        let read = read(&*self.log, goes_on);
+        let read = read_rows(&*self.log, goes_on);
         let mut known = self.known.write();
         // Taken before an error returns, so the next caller begins again.
         let meanwhile = std::mem::take(&mut *known);
-        if let (Some(mut rows), Known::Reading(changes)) = (read?, meanwhile) {
+        if let (Some(mut rows), CatalogueState::Reading(changes)) = (read?, meanwhile) {
             for change in &changes {
-                rows.take(change);
+                rows.take_change(change);
             }
-            *known = Known::All(rows);
+            *known = CatalogueState::All(rows);
         }
         Ok(())
     }
 
-    fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> Result<T, LogError> {
+    fn with_rows<T>(&self, look: impl FnOnce(&CatalogueRows) -> T) -> Result<T, LogError> {
         loop {
-            if let Known::All(rows) = &*self.known.read() {
+            if let CatalogueState::All(rows) = &*self.known.read() {
                 return Ok(look(rows));
             }
             self.read(|| true)?;
@@ -463,8 +466,11 @@ impl Catalogue {
 }
 
 /// Returns the rows of all feeds of a log, or `None` if `goes_on` ended the reading.
-fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, LogError> {
-    let (mut rows, mut timelines) = (Rows::default(), vec![]);
+fn read_rows(
+    log: &dyn EntryLog,
+    goes_on: impl Fn() -> bool,
+) -> Result<Option<CatalogueRows>, LogError> {
+    let (mut rows, mut timelines) = (CatalogueRows::default(), vec![]);
     let mut after: Option<FeedName> = None;
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
@@ -478,19 +484,19 @@ fn read(log: &dyn EntryLog, goes_on: impl Fn() -> bool) -> Result<Option<Rows>, 
                 let Some((_, row)) = timelines.next() else {
                     return Ok(Some(rows));
                 };
-                rows.put(Arc::new(row));
+                rows.put_row(Arc::new(row));
             }
             return Ok(None);
         };
         after = Some(last.clone());
         for (_, head) in &found {
             let settings = settings_of(log, head.feed, head.revision)?;
-            let row = Row::new(head.feed, &settings, head.next.0);
+            let row = CatalogueRow::new(head.feed, &settings, head.next.0);
             if row.is_timeline {
                 // A timeline is updated when made, and never again: `updated` tells the order.
                 timelines.push((head.updated, row));
             } else {
-                rows.put(Arc::new(row));
+                rows.put_row(Arc::new(row));
             }
         }
     }
@@ -533,9 +539,9 @@ pub(crate) mod tests {
     }
 
     /// The row of an open feed.
-    pub(super) fn row(name: &str) -> Row {
+    pub(super) fn row(name: &str) -> CatalogueRow {
         let settings = settings(name, false);
-        Row::new(settings.id.key(), &settings, 0)
+        CatalogueRow::new(settings.id.key(), &settings, 0)
     }
 
     /// A commit that gives a feed its settings, the first of which make it.
@@ -640,7 +646,7 @@ pub(crate) mod tests {
             let rows = catalogue.rows(keys).unwrap();
             let found: String = rows.iter().map(|row| row.name.as_str()).collect();
             assert_eq!(found, asked.replace('x', ""));
-            let closed = |row: &Arc<Row>| row.is_closed == (row.name.as_str() == "e");
+            let closed = |row: &Arc<CatalogueRow>| row.is_closed == (row.name.as_str() == "e");
             assert!(rows.iter().all(closed), "{asked}");
         }
     }

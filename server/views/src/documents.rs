@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod pages;
 pub mod reading;
 pub mod sidecar;
+mod each_head;
 mod checking;
 mod exporting;
 mod following;

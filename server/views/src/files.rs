@@ -24,14 +24,14 @@ use super::{error::ViewError, folders::Folders};
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coded {
+pub struct CodedFile {
     /// Length in bytes; 0 if the document is lost.
     pub bytes: u64,
     /// SHA-256 of the coded bytes.
     pub digest: Digest,
 }
 
-impl Coded {
+impl CodedFile {
     /// Returns the facts of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let length = u64::try_from(bytes.len()).expect("a file in memory has a 64-bit length");
@@ -209,11 +209,11 @@ impl FrozenFiles {
         bytes: &[u8],
         mtime: Timestamp,
         level: Compression,
-        recorded: Option<Coded>,
+        recorded: Option<CodedFile>,
     ) -> Result<(Vec<u8>, Remade), ViewError> {
         let path = twin_of(path);
         if let Ok(twin) = regular::read(&path)
-            && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
+            && recorded.is_none_or(|recorded| recorded == CodedFile::of(&twin))
             && gunzip(&twin, bytes.len()).is_ok_and(|decoded| decoded == *bytes)
         {
             // `write` finds the file right, and only adds the file to those that are synced.

@@ -11,11 +11,11 @@ use std::{
 };
 
 use simplefeed_core::feed::CommitNumber;
-use simplefeed_log::announcements::Coming;
+use simplefeed_log::announcements::WaitEnd;
 use simplefeed_process::stop::Stop;
 use tracing::error;
 
-use super::{Applied, View, error::ViewError};
+use super::{ApplyOutcome, View, error::ViewError};
 
 use crate::shown::ShownLog;
 
@@ -31,15 +31,15 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Last commit whose work a follower has carried out, as far as this process knows.
 #[derive(Debug, Default)]
-pub struct Progress(AtomicU64);
+pub struct FollowerProgress(AtomicU64);
 
-impl Progress {
+impl FollowerProgress {
     /// Returns the last commit whose work is carried out.
     pub fn reached(&self) -> CommitNumber {
         CommitNumber(self.0.load(Ordering::Relaxed))
     }
 
-    fn reach(&self, commit: CommitNumber) {
+    fn reach_commit(&self, commit: CommitNumber) {
         self.0.store(commit.0, Ordering::Relaxed);
     }
 }
@@ -75,14 +75,14 @@ impl<'s> Grace<'s> {
 
 /// Runs a view until the log's announcements end and the work of every commit is carried out. A
 /// view that panicked may be run again, and begins where the files of the view end.
-pub fn follow(view: &dyn View, log: &dyn ShownLog, progress: &Progress, stop: &Stop) {
+pub fn follow(view: &dyn View, log: &dyn ShownLog, progress: &FollowerProgress, stop: &Stop) {
     follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
 }
 
 fn follow_within(
     view: &dyn View,
     log: &dyn ShownLog,
-    progress: &Progress,
+    progress: &FollowerProgress,
     stop: &Stop,
     grace: &Grace<'_>,
 ) {
@@ -98,7 +98,7 @@ fn follow_within(
             }
         }
     };
-    progress.reach(begun);
+    progress.reach_commit(begun);
     let follower = Follower {
         view,
         log,
@@ -118,7 +118,7 @@ fn follow_within(
 struct Follower<'f> {
     view: &'f dyn View,
     log: &'f dyn ShownLog,
-    progress: &'f Progress,
+    progress: &'f FollowerProgress,
     stop: &'f Stop,
     grace: &'f Grace<'f>,
     /// Last commit that the view has applied.
@@ -136,7 +136,7 @@ struct Follower<'f> {
 impl Follower<'_> {
     fn run(mut self) {
         loop {
-            let applied = self.apply();
+            let applied = self.apply_next();
             if let Err(error) = &applied {
                 report_failure(self.view, error, "apply a commit");
             }
@@ -145,7 +145,7 @@ impl Follower<'_> {
             let has_ended = matches!(applied, Ok(false));
             if has_ended || self.carried_out.0 >= self.noted.0 + NOTED_COMMITS {
                 // The last note saves the next start the work of the commits since the note before.
-                self.note();
+                self.note_cursor();
             }
             if has_ended {
                 return;
@@ -154,7 +154,7 @@ impl Follower<'_> {
                 // A server that stops does not wait for a failing disk. The next start goes on from
                 // the cursor.
                 if self.stop.is_requested_within(RETRY) {
-                    self.note();
+                    self.note_cursor();
                     return;
                 }
             } else if self.log.head().number == self.applied {
@@ -166,7 +166,7 @@ impl Follower<'_> {
     }
 
     /// Applies the next commits, and waits for the first one. Returns whether more may come.
-    fn apply(&mut self) -> Result<bool, ViewError> {
+    fn apply_next(&mut self) -> Result<bool, ViewError> {
         let next = self.applied.next();
         if self.carried_out < self.applied {
             // Work that failed is tried again, even if no commit comes.
@@ -178,18 +178,18 @@ impl Follower<'_> {
         }
         let announced = self.log.announcements();
         match announced.comes(next, self.wakes) {
-            Coming::Commit => {}
-            Coming::Woken(wakes) => {
+            WaitEnd::Commit => {}
+            WaitEnd::Woken(wakes) => {
                 self.wakes = wakes;
                 // Nothing is applied, but `carry_out` finds the work that somebody has left.
                 return Ok(self.grace.lasts());
             }
-            Coming::End => return Ok(false),
+            WaitEnd::End => return Ok(false),
         }
         for outline in announced.outlines(next, COMMITS_TOGETHER, self.log)? {
             let applied = self.view.apply(&outline, self.log)?;
             self.applied = outline.number;
-            self.is_full = applied == Applied::Full;
+            self.is_full = applied == ApplyOutcome::Full;
             if self.is_full {
                 // The next round reads the outlines behind this one again.
                 break;
@@ -209,7 +209,7 @@ impl Follower<'_> {
             Ok(true) => {
                 self.carried_out = self.applied;
                 self.is_full = false;
-                self.progress.reach(self.carried_out);
+                self.progress.reach_commit(self.carried_out);
                 true
             }
             Err(error) => {
@@ -233,7 +233,7 @@ impl Follower<'_> {
     }
 
     /// Notes the cursor. A failure is only logged, because the cursor saves nothing but time.
-    fn note(&mut self) {
+    fn note_cursor(&mut self) {
         if let Err(error) = self.view.note(self.carried_out, self.log) {
             report_failure(self.view, &error, "note its cursor");
         }

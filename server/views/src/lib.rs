@@ -39,15 +39,15 @@ pub mod rates;
 
 use error::ViewError;
 use folders::Folders;
-use follower::{Grace, Progress};
-use reports::{Findings, Rebuilt, Replayed};
+use follower::{FollowerProgress, Grace};
+use reports::{Rebuilt, VerifyFindings};
 use scrub::Scrub;
 use shown::{ShownLog, ShownSeries};
 use tree::{ExportError, Tree};
 
 /// Answer of a view to a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum ApplyOutcome {
     /// The view takes the next commit.
     More,
     /// As much work waits as the view keeps in memory. The follower has this work carried out
@@ -78,9 +78,9 @@ pub trait View: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
-    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError>;
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError>;
 
-    /// Whether a view that was [full](Applied::Full) takes commits again, although some work has
+    /// Whether a view that was [full](ApplyOutcome::Full) takes commits again, although some work has
     /// failed.
     fn has_room(&self) -> bool {
         false
@@ -113,17 +113,13 @@ pub trait View: fmt::Debug + Send + Sync {
         0
     }
 
-    /// Compares all files of the view with the log, and reports each difference.
+    /// Compares all files of the view with the log, and reports each difference. `findings` has the
+    /// outcome of the replay.
     ///
     /// # Errors
     ///
     /// Returns an error only where checking cannot go on.
-    fn verify(
-        &self,
-        _log: &dyn ShownLog,
-        _replayed: &Replayed,
-        _findings: &mut Findings,
-    ) -> Result<(), ViewError> {
+    fn verify(&self, _log: &dyn ShownLog, _: &mut VerifyFindings) -> Result<(), ViewError> {
         Ok(())
     }
 
@@ -173,7 +169,7 @@ pub trait View: fmt::Debug + Send + Sync {
 
 /// The views of a data folder, each with the progress of its follower.
 #[derive(Clone, Debug)]
-pub struct Views(Vec<(Arc<dyn View>, Arc<Progress>)>);
+pub struct Views(Vec<(Arc<dyn View>, Arc<FollowerProgress>)>);
 
 impl Views {
     /// Returns some views, which nothing follows yet.
@@ -193,7 +189,7 @@ impl Views {
     }
 
     /// Returns the views, and how far the follower of each has come.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<Progress>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<FollowerProgress>)> {
         self.0.iter().map(|(view, progress)| (view, progress))
     }
 }

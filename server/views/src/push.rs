@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use crate::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     follower::Grace,
     shown::{ShownLog, ShownSeries},
@@ -38,9 +38,9 @@ use crate::{
 mod events;
 mod newest;
 
-pub use events::{Begin, Past, Stretch};
-use events::{Course, read_on};
-use newest::Newest;
+pub use events::{Begin, EventStretch, Past};
+use events::{PushCourse, read_on};
+use newest::NewestEvents;
 
 /// Longest pause of the follower. A commit of a feed that somebody watches ends the pause.
 const PACE: Duration = Duration::from_millis(50);
@@ -107,11 +107,11 @@ struct Hub {
     readers: AtomicUsize,
     /// Whether watchers want the recent document in each coding.
     documents: [AtomicBool; 2],
-    newest: Mutex<Newest>,
+    newest: Mutex<NewestEvents>,
     /// Number of the last commit that had been announced when the feed was looked at.
     looked: AtomicU64,
     /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
-    looking: Mutex<Option<Course>>,
+    looking: Mutex<Option<PushCourse>>,
 }
 
 /// Hubs of all watched feeds.
@@ -164,14 +164,14 @@ struct PushState {
 }
 
 /// Stretches of the past that several readers may read.
-struct Stretches(Cache<(FeedKey, Position), Arc<Stretch>, Weight>);
+struct Stretches(Cache<(FeedKey, Position), Arc<EventStretch>, StretchWeight>);
 
 #[derive(Clone)]
-struct Weight;
+struct StretchWeight;
 
-impl Weighter<(FeedKey, Position), Arc<Stretch>> for Weight {
-    fn weight(&self, _: &(FeedKey, Position), stretch: &Arc<Stretch>) -> u64 {
-        u64::try_from(stretch.bytes.len() + size_of::<Stretch>()).unwrap_or(u64::MAX)
+impl Weighter<(FeedKey, Position), Arc<EventStretch>> for StretchWeight {
+    fn weight(&self, _: &(FeedKey, Position), stretch: &Arc<EventStretch>) -> u64 {
+        u64::try_from(stretch.bytes.len() + size_of::<EventStretch>()).unwrap_or(u64::MAX)
     }
 }
 
@@ -196,7 +196,11 @@ impl Default for Push {
             announced: AtomicU64::new(0),
             is_urgent: Mutex::default(),
             urged: Condvar::new(),
-            stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
+            stretches: Stretches(Cache::with_weighter(
+                1_000,
+                STRETCHES_BYTES_MAX,
+                StretchWeight,
+            )),
         }))
     }
 }
@@ -250,7 +254,7 @@ impl Push {
             watched.watchers += 1;
             (Arc::clone(&watched.hub), watched.hub.news.subscribe())
         };
-        hub.serve(interest);
+        hub.note_interest(interest);
         let mut watching = Watching {
             feed,
             interest,
@@ -259,7 +263,9 @@ impl Push {
             shared,
         };
         // After the hub is there: the follower announces each commit that this look misses.
-        watching.hub.look(feed, log, &watching.shared, false)?;
+        watching
+            .hub
+            .look_at_end(feed, log, &watching.shared, false)?;
         // The change that this look has made is no news for this watcher.
         watching.news.mark_unchanged();
         Ok(watching)
@@ -278,7 +284,7 @@ impl Push {
         watched.watchers += 1;
         let hub = Arc::clone(&watched.hub);
         drop(hubs);
-        hub.serve(interest);
+        hub.note_interest(interest);
         Some(Watching {
             feed,
             interest,
@@ -349,14 +355,14 @@ impl Push {
     }
 
     /// Returns the hub of a feed, if somebody watches that feed.
-    fn hub(&self, feed: FeedKey) -> Option<Arc<Hub>> {
+    fn watched_hub(&self, feed: FeedKey) -> Option<Arc<Hub>> {
         let hubs = self.0.hubs.lock();
         let watched = hubs.by_feed.get(&feed);
         watched.map(|watched| Arc::clone(&watched.hub))
     }
 
     /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
-    fn timelines(&self, commit: &Outline, log: &dyn ShownSeries) -> HashSet<FeedKey> {
+    fn concerned_timelines(&self, commit: &Outline, log: &dyn ShownSeries) -> HashSet<FeedKey> {
         // Only the pointer is copied: the graph is asked without the lock.
         let watched = Arc::clone(&self.0.hubs.lock().timelines);
         let mut concerned = HashSet::new();
@@ -376,15 +382,15 @@ impl Push {
 
     /// Looks at a feed that somebody watches: for an announced commit, or without a commit in any
     /// case. A feed that cannot be read holds up no other, and is looked at again.
-    fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn ShownSeries) {
-        let Some(hub) = self.hub(feed) else {
+    fn look_at(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn ShownSeries) {
+        let Some(hub) = self.watched_hub(feed) else {
             return;
         };
         if commit.is_some_and(|commit| commit.0 <= hub.looked.load(Ordering::SeqCst)) {
             // A look after a later announcement has seen this commit.
             return;
         }
-        if let Err(error) = hub.look(feed, log, &self.0, true) {
+        if let Err(error) = hub.look_at_end(feed, log, &self.0, true) {
             warn!(%error, feed = %feed.0, "a feed that somebody watches cannot be read; it is tried again");
             self.0.unseen.lock().insert(feed);
         }
@@ -406,7 +412,7 @@ impl Hub {
     }
 
     /// Notes the interest of a watcher.
-    fn serve(&self, interest: Interest) {
+    fn note_interest(&self, interest: Interest) {
         match interest {
             Interest::Place => {}
             Interest::Entries => {
@@ -423,7 +429,7 @@ impl Hub {
     /// Looks at the end of the feed, and wakes the watchers if the end has moved; with `is_due`, in
     /// any case. The log shows a commit before the announcement, so a watcher that an earlier look
     /// has woken may have found an older document in memory.
-    fn look(
+    fn look_at_end(
         &self,
         feed: FeedKey,
         log: &dyn ShownSeries,
@@ -433,7 +439,7 @@ impl Hub {
         let mut looking = self.looking.lock();
         // Before the feed is read, so that a commit that comes meanwhile is looked at again.
         let announced = shared.announced.load(Ordering::SeqCst);
-        let Some(course) = Course::of(feed, log)? else {
+        let Some(course) = PushCourse::of(feed, log)? else {
             return Ok(());
         };
         let news = course.news;
@@ -442,9 +448,9 @@ impl Hub {
             self.newest.lock().begin_at(news.next());
         } else {
             let from = self.newest.lock().next();
-            let begin = looking.as_ref().map(Course::end);
+            let begin = looking.as_ref().map(PushCourse::end);
             match begin.filter(|_| from < news.next()) {
-                Some(begin) => self.extend(from, begin, &course, log)?,
+                Some(begin) => self.extend_events(from, begin, &course, log)?,
                 None if from == news.next() => {}
                 // Without the end of an earlier look, there is no base for marks.
                 None => self.newest.lock().begin_at(news.next()),
@@ -476,11 +482,11 @@ impl Hub {
 
     /// Makes the events of the entries that have come since the last look. Where these are many,
     /// readers take them from the past.
-    fn extend(
+    fn extend_events(
         &self,
         from: Position,
         begin: Begin,
-        course: &Course,
+        course: &PushCourse,
         log: &dyn ShownSeries,
     ) -> Result<(), LogError> {
         match events::newest(log, course, from, begin, HUB_BYTES_MAX)? {
@@ -510,7 +516,7 @@ impl Watching {
     /// Asks for the recent document again, for a watcher that goes on waiting.
     pub fn wish_again(&self) {
         if let Interest::Document(_) = self.interest {
-            self.hub.serve(self.interest);
+            self.hub.note_interest(self.interest);
         }
     }
 
@@ -557,26 +563,26 @@ impl View for Push {
         // After a panic, watchers may have missed commits.
         let watched: Vec<FeedKey> = self.0.hubs.lock().by_feed.keys().copied().collect();
         for feed in watched {
-            self.look(feed, None, log);
+            self.look_at(feed, None, log);
         }
         Ok(head)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         if self.is_watched() {
-            let timelines = self.timelines(commit, log);
+            let timelines = self.concerned_timelines(commit, log);
             for feed in commit.feeds().into_iter().chain(timelines) {
-                self.look(feed, Some(commit.number), log);
+                self.look_at(feed, Some(commit.number), log);
             }
         }
-        Ok(Applied::More)
+        Ok(ApplyOutcome::More)
     }
 
     fn carry_out(&self, log: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
-        // Taken out first, because `look` puts a feed back that fails again.
+        // Taken out first, because `look_at_end` puts a feed back that fails again.
         let unseen = std::mem::take(&mut *self.0.unseen.lock());
         for feed in unseen {
-            self.look(feed, None, log);
+            self.look_at(feed, None, log);
         }
         Ok(self.0.unseen.lock().is_empty())
     }

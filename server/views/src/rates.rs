@@ -24,12 +24,12 @@ use simplefeed_log::{EntryLog, barrier::sync_folder};
 use simplefeed_process::{regular, stop::Stop};
 
 use super::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     files::{Remade, failed},
     folders::Folders,
     follower::Grace,
-    reports::{Findings, Rebuilt, Replayed},
+    reports::{Rebuilt, VerifyFindings},
     scrub::{self, Scrub},
 };
 
@@ -38,10 +38,10 @@ mod files;
 mod reading;
 mod table;
 
-use counting::{COUNTED, Counting, State};
-use files::{Files, KEPT, oldest_kept, span_of, within};
-use reading::{Reading, each_of};
-use table::Row;
+use counting::{COUNTED, Counting, CountingState};
+use files::{KEPT, RateFolder, oldest_kept, span_of, within};
+use reading::{RatesReader, each_of};
+use table::TableRow;
 
 use crate::shown::{ShownLog, ShownSeries};
 
@@ -57,7 +57,7 @@ const PACE: Duration = Duration::from_millis(500);
 
 /// View of the rates of feeds.
 #[derive(Debug)]
-pub struct Rates {
+pub struct RatesView {
     counting: Counting,
     /// Folder in which the tables are made again, by one at a time.
     again: PathBuf,
@@ -70,7 +70,7 @@ pub type FeedRates = BTreeMap<i64, u64>;
 
 /// Rates of some feeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct RatesRead {
     /// Rates of each feed, in the order in which they were asked for.
     pub feeds: Vec<FeedRates>,
     /// Last commit that is counted, of any feed, and its instant.
@@ -81,7 +81,7 @@ pub struct Read {
     hour: Option<i64>,
 }
 
-impl Read {
+impl RatesRead {
     /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. The
     /// instant does not depend on the newest entry, which may be of a closed feed.
     pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
@@ -102,7 +102,7 @@ pub struct Active {
     pub newest: i64,
 }
 
-impl Rates {
+impl RatesView {
     /// Returns the view in some folders.
     pub fn new(folders: &Folders) -> Self {
         let folder = folders.of_view(NAME);
@@ -110,7 +110,7 @@ impl Rates {
             again: folder.join("again"),
             counting_again: Mutex::default(),
             counting: Counting {
-                files: Files::new(folder),
+                files: RateFolder::new(folder),
                 state: RwLock::default(),
             },
             folders: folders.clone(),
@@ -128,13 +128,13 @@ impl Rates {
         feeds: &[FeedKey],
         unit: Unit,
         spans: Range<i64>,
-    ) -> Result<Option<Read>, ViewError> {
+    ) -> Result<Option<RatesRead>, ViewError> {
         // Held to the end, so that each hour is either in memory or in tables.
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
             return Ok(None);
         };
-        let mut reading = Reading {
+        let mut reading = RatesReader {
             files: &self.counting.files,
             state,
             unit,
@@ -142,7 +142,7 @@ impl Rates {
             found: feeds.iter().map(|feed| (*feed, FeedRates::new())).collect(),
         };
         reading.all()?;
-        Ok(Some(Read {
+        Ok(Some(RatesRead {
             feeds: reading.found.into_iter().map(|(_, rates)| rates).collect(),
             applied: state.applied,
             through: state.through,
@@ -178,12 +178,12 @@ impl Rates {
 
     /// Counts all commits again, with files in a folder of their own.
     fn count_again(&self, log: &dyn EntryLog) -> Result<Counting, ViewError> {
-        let files = Files::new(self.again.clone());
+        let files = RateFolder::new(self.again.clone());
         files.delete()?;
         files.create()?;
         let counting = Counting {
             files,
-            state: RwLock::new(Some(State::default())),
+            state: RwLock::new(Some(CountingState::default())),
         };
         counting.catch_up(log)?;
         Ok(counting)
@@ -191,7 +191,7 @@ impl Rates {
 
     /// Takes over a new count: the files that differ, and the state, from which the follower goes
     /// on.
-    fn adopt(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+    fn adopt_count(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let files = &self.counting.files;
         // Readers wait until the files fit the state again.
         let mut live = self.counting.state.write();
@@ -201,13 +201,13 @@ impl Rates {
         for unit in KEPT {
             for &span in state.present.of(unit) {
                 let path = files.path(unit, span);
-                let remade = take(&again.files.path(unit, span), &path)?;
+                let remade = take_file(&again.files.path(unit, span), &path)?;
                 rebuilt.add(remade, || table_name(&path));
             }
         }
         if let Some(hour) = state.hour {
             for run in 0..state.runs {
-                take(&again.files.run(hour, run), &files.run(hour, run))?;
+                take_file(&again.files.run(hour, run), &files.run(hour, run))?;
             }
         }
         files.sync()?;
@@ -215,7 +215,7 @@ impl Rates {
         // before the tables go that the older file names.
         if state.applied > CommitNumber(0) {
             let counted = files.folder().join(COUNTED);
-            take(&again.files.folder().join(COUNTED), &counted)?;
+            take_file(&again.files.folder().join(COUNTED), &counted)?;
             let synced = regular::open(&counted).and_then(|file| file.sync_data());
             synced
                 .and_then(|()| sync_folder(files.folder()))
@@ -231,7 +231,7 @@ impl Rates {
     }
 }
 
-impl View for Rates {
+impl View for RatesView {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -240,7 +240,7 @@ impl View for Rates {
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let files = &self.counting.files;
         let _writing = self.folders.writing();
-        let found = State::of(files, log)?;
+        let found = CountingState::of(files, log)?;
         if let Some(found) = &found {
             // Tables that the counts do not name are left of work that broke off.
             files.keep_only(&found.present)?;
@@ -248,7 +248,7 @@ impl View for Rates {
             // Tables of another log, of more than this log still has, or damaged ones.
             files.delete()?;
         }
-        let begun = State {
+        let begun = CountingState {
             start: log.head().number,
             ..found.unwrap_or_default()
         };
@@ -257,13 +257,13 @@ impl View for Rates {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         let has_work = self.counting.apply(commit);
         // The work comes before the next commit, because only one hour that is over can wait.
         Ok(if has_work {
-            Applied::Full
+            ApplyOutcome::Full
         } else {
-            Applied::More
+            ApplyOutcome::More
         })
     }
 
@@ -296,23 +296,18 @@ impl View for Rates {
         state.as_ref().map_or(0, |state| state.made)
     }
 
-    fn verify(
-        &self,
-        log: &dyn ShownLog,
-        replayed: &Replayed,
-        findings: &mut Findings,
-    ) -> Result<(), ViewError> {
+    fn verify(&self, log: &dyn ShownLog, findings: &mut VerifyFindings) -> Result<(), ViewError> {
         // Rates follow from all commits, so after a partial replay they cannot be compared.
-        if !replayed.is_complete {
+        if !findings.is_replayed {
             return Ok(());
         }
         let _alone = self.counting_again.lock();
         let again = self.count_again(log)?;
         let writing = self.folders.writing();
         // Tables are known to be right up to the hour of the file of the counts.
-        let compared = match State::read(&self.counting.files) {
+        let compared = match CountingState::read(&self.counting.files) {
             Some(found) if found.fits(&self.counting.files, log)? => match found.hour {
-                Some(open) => self.compare(&again, open, findings),
+                Some(open) => self.compare_tables(&again, open, findings),
                 None => Ok(()),
             },
             Some(_) => {
@@ -346,7 +341,7 @@ impl View for Rates {
         let _writing = self.folders.writing();
         // Only the commits that came meanwhile are counted under the lock.
         again.catch_up(log)?;
-        self.adopt(again, rebuilt)
+        self.adopt_count(again, rebuilt)
     }
 
     fn scrub(&self, _: &dyn ShownSeries, scrub: &Scrub<'_>) {
@@ -370,13 +365,13 @@ impl View for Rates {
     }
 }
 
-impl Rates {
+impl RatesView {
     /// Compares the tables with those that were made again, up to an hour.
-    fn compare(
+    fn compare_tables(
         &self,
         again: &Counting,
         open: i64,
-        findings: &mut Findings,
+        findings: &mut VerifyFindings,
     ) -> Result<(), ViewError> {
         let state = again.state.read();
         let Some((state, hour)) = state.as_ref().and_then(|state| Some((state, state.hour?)))
@@ -414,10 +409,10 @@ impl Rates {
 
 /// Returns the rows of a table, without the counts from a span on.
 fn rows_before(
-    files: &Files,
+    files: &RateFolder,
     (unit, span): (Unit, i64),
     limit: i64,
-) -> Result<Vec<Row>, ViewError> {
+) -> Result<Vec<TableRow>, ViewError> {
     let first = within(span_of(unit), span, unit);
     let mut rows = vec![];
     for row in files.table(unit, span)?.rows() {
@@ -445,7 +440,7 @@ fn table_name(path: &Path) -> String {
     clippy::disallowed_methods,
     reason = "tables are counted again from the log"
 )]
-fn take(from: &Path, to: &Path) -> Result<Remade, ViewError> {
+fn take_file(from: &Path, to: &Path) -> Result<Remade, ViewError> {
     let new = regular::read(from).map_err(failed("read", from))?;
     let remade = match regular::read(to) {
         Ok(old) if old == new => return Ok(Remade::Identical),

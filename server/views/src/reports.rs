@@ -8,25 +8,20 @@ use simplefeed_process::lack::lack_in;
 
 use super::files::Remade;
 
-/// Outcome of the replay of a log's commits.
-#[derive(Clone, Debug)]
-pub struct Replayed {
-    /// Feeds that the commits have created.
-    pub feeds: Vec<FeedKey>,
-    /// Whether every commit could be replayed.
-    pub is_complete: bool,
-}
-
 /// Faults that `verify` found, and the number of documents that were compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct VerifyFindings {
+    /// Feeds that the replayed commits have created.
+    pub feeds: Vec<FeedKey>,
+    /// Whether every commit could be replayed.
+    pub is_replayed: bool,
     /// Archived documents compared with their files.
     pub documents: u64,
     /// The faults, one sentence each.
     pub faults: Vec<String>,
 }
 
-impl Findings {
+impl VerifyFindings {
     /// Adds a fault, described in one sentence.
     pub fn fault(&mut self, fault: String) {
         self.faults.push(fault);

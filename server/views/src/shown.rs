@@ -35,7 +35,7 @@ pub trait ShownSeries: Series {
     /// # Errors
     ///
     /// See [`LogError`].
-    fn sources(&self, _feed: FeedKey) -> Result<Option<Sources>, LogError> {
+    fn sources(&self, _feed: FeedKey) -> Result<Option<TimelineSources>, LogError> {
         Ok(None)
     }
 
@@ -52,7 +52,7 @@ pub trait ShownSeries: Series {
 
     /// Returns the identity of each timeline in a list of numbers from
     /// [`concerned`](Self::concerned), in the same order; `None` for an unknown number.
-    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<SupIdentity>> {
         vec![None; timelines.len()]
     }
 }
@@ -95,7 +95,7 @@ impl fmt::Debug for dyn ShownLog {
 
 /// Identity of a timeline in SUP documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SupIdentity {
     /// Key of the timeline.
     pub timeline: FeedKey,
     /// Id of the timeline in SUP documents.
@@ -106,7 +106,7 @@ pub struct Identity {
 
 /// Feeds whose entries a timeline has, or may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sources {
+pub enum TimelineSources {
     /// These feeds, and no other.
     These(Vec<FeedKey>),
     /// So many that any feed may be one of them.

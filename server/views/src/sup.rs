@@ -15,12 +15,12 @@ use simplefeed_resource::Visibility;
 use tracing::info;
 
 use crate::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     files::Remade,
     folders::Folders,
     follower::Grace,
-    reports::{Findings, Rebuilt, Replayed},
+    reports::{Rebuilt, VerifyFindings},
     scrub::{self, Scrub},
     shown::{ShownLog, ShownSeries},
 };
@@ -31,7 +31,7 @@ pub mod updates;
 pub mod windows;
 
 use files::{NAME, SupFiles, every_window};
-use windows::{Current, SupWindows, Window, file_name, series_name};
+use windows::{Current, SupWindow, SupWindows, file_name, series_name};
 
 /// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is
 /// woken for each commit would take time from the publisher.
@@ -48,15 +48,15 @@ pub struct Sup {
     /// Longest period that is offered, in seconds: how far back updates are kept in memory.
     longest: u32,
     /// `None` until the view has begun to follow.
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<SupState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SupState {
     windows: SupWindows,
     reach: Reach,
     /// Closed windows whose files are not written yet, oldest first.
-    over: VecDeque<(Visibility, Window)>,
+    over: VecDeque<(Visibility, SupWindow)>,
     /// Windows written since the start.
     made: u64,
 }
@@ -79,7 +79,7 @@ impl Reach {
     /// Returns the last second of a document, given the last applied commit and the second of that
     /// commit; `None` while commits from before the start are missing, or no second could be
     /// published.
-    fn end(
+    fn end_second(
         &mut self,
         log: &dyn Commits,
         applied: CommitNumber,
@@ -133,20 +133,20 @@ impl Sup {
         published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<Current> {
         // Held to the end, so no commit is applied in between.
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let state = state.as_mut()?;
         let (applied, newest) = (state.windows.applied(), state.windows.newest());
-        let until = state.reach.end(log, applied, newest, published)?;
+        let until = state.reach.end_second(log, applied, newest, published)?;
         Some(state.windows.current(visibility, period, until))
     }
 
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
+    fn lock_state(&self) -> MutexGuard<'_, Option<SupState>> {
         self.state.lock()
     }
 
     /// Notes up to which commit each series had no updates, so the next start skips these commits.
     fn note_idle(&self, applied: CommitNumber) -> Result<(), ViewError> {
-        let idle = match &*self.state() {
+        let idle = match &*self.lock_state() {
             // A note counts the windows with records, and a window that waits has none yet.
             Some(state) if state.over.is_empty() => {
                 Visibility::ALL.map(|series| (series, state.windows.idle_after(series)))
@@ -184,7 +184,7 @@ impl View for Sup {
             }
         }
         let applied = windows.applied();
-        *self.state() = Some(State {
+        *self.lock_state() = Some(SupState {
             windows,
             reach: Reach::new(head.number),
             // Windows that waited before a panic are cut from the commits again.
@@ -194,25 +194,25 @@ impl View for Sup {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         // Locked anew for each commit, so readers get in between.
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let Some(state) = &mut *state else {
-            return Ok(Applied::More);
+            return Ok(ApplyOutcome::More);
         };
         state.over.extend(state.windows.take(commit, log)?);
         // The rest is read again later, because windows that wait take memory.
         Ok(if state.over.len() < WAITING_MAX {
-            Applied::More
+            ApplyOutcome::More
         } else {
-            Applied::Full
+            ApplyOutcome::Full
         })
     }
 
     fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
         while grace.lasts() {
             // Cloned, so readers need not wait for the disk.
-            let next = match &*self.state() {
+            let next = match &*self.lock_state() {
                 Some(state) => state.over.front().cloned(),
                 None => None,
             };
@@ -224,7 +224,7 @@ impl View for Sup {
                 info!(window = %window.name, series, "updates archived");
             }
             // The window leaves the queue behind the write, so an error keeps it for the next try.
-            if let Some(state) = &mut *self.state() {
+            if let Some(state) = &mut *self.lock_state() {
                 state.windows.archived(visibility, &window);
                 state.over.pop_front();
                 state.made += 1;
@@ -242,17 +242,12 @@ impl View for Sup {
     }
 
     fn made(&self) -> u64 {
-        self.state().as_ref().map_or(0, |state| state.made)
+        self.lock_state().as_ref().map_or(0, |state| state.made)
     }
 
-    fn verify(
-        &self,
-        log: &dyn ShownLog,
-        replayed: &Replayed,
-        findings: &mut Findings,
-    ) -> Result<(), ViewError> {
+    fn verify(&self, log: &dyn ShownLog, findings: &mut VerifyFindings) -> Result<(), ViewError> {
         // Windows follow from all commits, so after a partial replay they cannot be compared.
-        if !replayed.is_complete {
+        if !findings.is_replayed {
             return Ok(());
         }
         every_window(log, |visibility, window| {

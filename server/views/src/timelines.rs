@@ -24,12 +24,12 @@ use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
     entry::Entry,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName, Position, Revision},
-    follow::Item,
+    follow::FollowItem,
     plan::{FeedHead, OpenDocument, Opening},
     settings::Settings,
     timeline::{
         Place,
-        cuts::{Course, Cut, Cuts, Sequence as _, no_history, revision_of, spell_of},
+        cuts::{Cut, CutCourse, Cuts, Sequence as _, no_history, revision_of, spell_of},
     },
 };
 use simplefeed_log::{
@@ -42,7 +42,7 @@ use simplefeed_log::{
 use crate::{
     error::ViewError,
     files::failed,
-    shown::{Identity, Sources},
+    shown::{SupIdentity, TimelineSources},
 };
 
 mod entries;
@@ -59,14 +59,14 @@ mod snapshot;
 
 use entries::EntryCache;
 use fan_out::{FanOut, Keeping};
-use followers::Timeline;
+use followers::TimelineKey;
 use gathered::{
-    Gathering, Step,
-    list::{Failure, List},
+    GatherStep, GatheredLists,
+    list::{GatheredList, ListFailure},
 };
 use graph::{Graph, each_gain};
-use newest::{Gains, Newest};
-use reading::{Reading, Seen, Titles};
+use newest::{Gains, NewestOfTimeline};
+use reading::{TimelineMoment, TimelineReader, Titles};
 
 /// Name of the file of the graph.
 const SNAPSHOT: &str = "graph";
@@ -105,10 +105,10 @@ pub struct Timelines {
     /// Last commit that the graph has, known without the lock of the graph.
     applied: AtomicU64,
     /// Entries of timelines, as far as they are gathered.
-    gathering: Gathering,
+    gathering: GatheredLists,
     fan_out: FanOut,
     entries: EntryCache,
-    kept: Cache<FeedKey, Shelf, ShelfWeight>,
+    kept: Cache<FeedKey, TimelineShelf, ShelfWeight>,
     /// Whether each of the feeds that were asked for lately is a timeline, which never changes.
     kinds: Cache<FeedKey, bool>,
 }
@@ -118,7 +118,7 @@ const BEHIND_MAX: u64 = 50_000;
 
 /// State of a timeline in memory, with the bytes as last counted.
 #[derive(Clone, Default)]
-struct Shelf {
+struct TimelineShelf {
     kept: Arc<Mutex<KnownDocuments>>,
     bytes: u64,
 }
@@ -126,8 +126,8 @@ struct Shelf {
 #[derive(Clone)]
 struct ShelfWeight;
 
-impl Weighter<FeedKey, Shelf> for ShelfWeight {
-    fn weight(&self, _: &FeedKey, shelf: &Shelf) -> u64 {
+impl Weighter<FeedKey, TimelineShelf> for ShelfWeight {
+    fn weight(&self, _: &FeedKey, shelf: &TimelineShelf) -> u64 {
         KEPT_BYTES + shelf.bytes
     }
 }
@@ -137,14 +137,14 @@ impl Weighter<FeedKey, Shelf> for ShelfWeight {
 struct KnownDocuments {
     /// Facts that the course was made of.
     changes: (usize, usize, usize),
-    course: Option<Arc<Course>>,
+    course: Option<Arc<CutCourse>>,
     cuts: Cuts,
-    newest: Option<Newest>,
+    newest: Option<NewestOfTimeline>,
 }
 
 impl KnownDocuments {
-    fn bytes(&self) -> u64 {
-        let newest = self.newest.as_ref().map_or(0, Newest::bytes);
+    fn weight_bytes(&self) -> u64 {
+        let newest = self.newest.as_ref().map_or(0, NewestOfTimeline::bytes);
         u64::try_from(newest + self.cuts.bytes()).unwrap_or(u64::MAX)
     }
 }
@@ -188,7 +188,7 @@ impl Timelines {
             }
         }
         let runs = folder.map(|folder| folder.join(RUNS));
-        let gathering = Gathering::open(runs.as_deref(), &*log)?;
+        let gathering = GatheredLists::open(runs.as_deref(), &*log)?;
         let kept_max = usize::try_from(keeping.memory / KEPT_BYTES).unwrap_or(usize::MAX);
         Ok(Self {
             log,
@@ -219,14 +219,14 @@ impl Timelines {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn items(&self, timeline: FeedKey) -> Result<Option<Vec<Item>>, LogError> {
-        let graph = self.graph()?;
+    pub fn items(&self, timeline: FeedKey) -> Result<Option<Vec<FollowItem>>, LogError> {
+        let graph = self.read_graph()?;
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         let items = state.following.items().filter_map(|item| match item {
-            Item::Feed(source) => Some(Item::Feed(graph.feeds.get(source)?.key)),
-            Item::Pattern(pattern) => Some(Item::Pattern(pattern)),
+            FollowItem::Feed(source) => Some(FollowItem::Feed(graph.feeds.get(source)?.key)),
+            FollowItem::Pattern(pattern) => Some(FollowItem::Pattern(pattern)),
         });
         Ok(Some(items.collect()))
     }
@@ -238,7 +238,7 @@ impl Timelines {
     /// # Errors
     ///
     /// Returns why the log cannot be read, or a file not be written.
-    fn keep(
+    fn keep_course(
         &self,
         stops: impl Fn() -> bool,
         goes_on: impl Fn() -> bool,
@@ -253,9 +253,9 @@ impl Timelines {
             let kept = self.keep_graph(stops());
             for _ in 0..STEPS_TOGETHER {
                 match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
-                    Step::Done => return kept.map(|()| true),
-                    Step::Waits => return kept.map(|()| false),
-                    Step::More => {}
+                    GatherStep::Done => return kept.map(|()| true),
+                    GatherStep::Waits => return kept.map(|()| false),
+                    GatherStep::More => {}
                 }
             }
             kept?;
@@ -303,7 +303,7 @@ impl Timelines {
     ///
     /// Fails as long as a server reads many commits, at the first timeline of a long log: nobody is
     /// to wait for minutes.
-    fn graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
+    fn read_graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
         let has_follower = self.snapshot.is_some();
         if has_follower && !self.is_near() {
             return Err(LogError::Behind);
@@ -387,55 +387,55 @@ impl Timelines {
     }
 
     /// Lets `look` look through a timeline as it is now.
-    fn with<T>(
+    fn with_timeline<T>(
         &self,
         timeline: FeedKey,
-        look: impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+        look: impl Fn(&TimelineReader<'_>, &CutCourse, &mut Cuts) -> Result<T, LogError>,
     ) -> Result<Option<T>, LogError> {
         let shelf = self
             .kept
-            .get_or_insert_with(&timeline, || Ok::<_, LogError>(Shelf::default()))?;
+            .get_or_insert_with(&timeline, || Ok::<_, LogError>(TimelineShelf::default()))?;
         // This lock comes before the graph's: a reader with an older graph would otherwise find
         // newer cuts.
         let mut kept = shelf.kept.lock();
-        let (outcome, broken) = self.look(timeline, &mut kept, &look, true);
+        let (outcome, broken) = self.look_through(timeline, &mut kept, &look, true);
         let outcome = match broken {
             // This reader merges the feeds. Damaged runs are gathered again.
-            Some(Failure { error, run }) => {
+            Some(ListFailure { error, run }) => {
                 // Other errors, such as a lack of file handles, pass, and the runs stay.
                 if error.kind() == io::ErrorKind::InvalidData {
                     self.gathering.begin_anew_at(&run, &error);
                     self.log.announcements().wake();
                 }
-                self.look(timeline, &mut kept, &look, false).0
+                self.look_through(timeline, &mut kept, &look, false).0
             }
             None => outcome,
         };
-        let bytes = kept.bytes();
+        let bytes = kept.weight_bytes();
         // The cache weighs a shelf at the insert, and small changes are not worth another one.
         if bytes > 2 * shelf.bytes || bytes < shelf.bytes / 2 {
             let kept = Arc::clone(&shelf.kept);
-            self.kept.insert(timeline, Shelf { kept, bytes });
+            self.kept.insert(timeline, TimelineShelf { kept, bytes });
         }
         outcome
     }
 
     /// Lets `look` look, and returns why the gathered entries cannot be read, if so: the outcome is
     /// void then.
-    fn look<T>(
+    fn look_through<T>(
         &self,
         timeline: FeedKey,
         kept: &mut KnownDocuments,
-        look: &impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+        look: &impl Fn(&TimelineReader<'_>, &CutCourse, &mut Cuts) -> Result<T, LogError>,
         with_list: bool,
-    ) -> (Result<Option<T>, LogError>, Option<Failure>) {
-        let (seen, newest) = match self.seen(timeline, kept.newest.take(), with_list) {
+    ) -> (Result<Option<T>, LogError>, Option<ListFailure>) {
+        let (seen, newest) = match self.seen_timeline(timeline, kept.newest.take(), with_list) {
             Ok(Some(found)) => found,
             Ok(None) => return (Ok(None), None),
             Err(error) => return (Err(error), None),
         };
         let outcome = self.look_at(&seen, newest, kept, look);
-        let broken = seen.list.as_ref().and_then(List::failure);
+        let broken = seen.list.as_ref().and_then(GatheredList::failure);
         if outcome.is_err() || broken.is_some() {
             // Cuts and entries found after the failure may be wrong.
             *kept = KnownDocuments::default();
@@ -445,10 +445,10 @@ impl Timelines {
 
     fn look_at<T>(
         &self,
-        seen: &Seen,
-        newest: Option<Newest>,
+        seen: &TimelineMoment,
+        newest: Option<NewestOfTimeline>,
         kept: &mut KnownDocuments,
-        look: impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+        look: impl Fn(&TimelineReader<'_>, &CutCourse, &mut Cuts) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let course = match kept
             .course
@@ -460,7 +460,7 @@ impl Timelines {
         };
         kept.changes = seen.changes();
         kept.course = Some(Arc::clone(&course));
-        let mut reading = Reading::new(seen, newest, &self.graph, &self.entries, &*self.log);
+        let mut reading = TimelineReader::new(seen, newest, &self.graph, &self.entries, &*self.log);
         if reading.newest.is_none() && self.keeps_newest(seen) {
             reading.keep_newest();
         }
@@ -470,26 +470,26 @@ impl Timelines {
     }
 
     /// Returns whether a timeline's newest entries stay in memory.
-    fn keeps_newest(&self, seen: &Seen) -> bool {
+    fn keeps_newest(&self, seen: &TimelineMoment) -> bool {
         let is_wide = seen.following.sources().len() >= newest::SOURCES_MIN;
         seen.list.is_some() || self.fan_out == FanOut::Cache || is_wide
     }
 
     /// Returns a timeline as it is now, with its newest entries if they are known.
-    fn seen(
+    fn seen_timeline(
         &self,
         timeline: FeedKey,
-        newest: Option<Newest>,
+        newest: Option<NewestOfTimeline>,
         with_list: bool,
-    ) -> Result<Option<(Seen, Option<Newest>)>, LogError> {
-        let graph = self.graph()?;
-        let Some((number, mut seen)) = Seen::of(&graph, timeline) else {
+    ) -> Result<Option<(TimelineMoment, Option<NewestOfTimeline>)>, LogError> {
+        let graph = self.read_graph()?;
+        let Some((number, mut seen)) = TimelineMoment::of(&graph, timeline) else {
             return Ok(None);
         };
         // Under the lock of the graph, so that the gains reach as far as the graph.
         let gains = self.gains.lock();
         if with_list && matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
-            seen.list = List::of(number, &seen.following, &self.gathering, &gains);
+            seen.list = GatheredList::of(number, &seen.following, &self.gathering, &gains);
         }
         let newest =
             newest.and_then(|newest| newest.moved_on(graph.applied, &seen.following, &gains));
@@ -501,12 +501,12 @@ impl Timelines {
         Ok(Some((seen, newest)))
     }
 
-    fn cut(
+    fn cut_of(
         &self,
         timeline: FeedKey,
         number: Option<DocumentNumber>,
     ) -> Result<Option<Cut>, LogError> {
-        let cut = self.with(timeline, |reading, course, cuts| {
+        let cut = self.with_timeline(timeline, |reading, course, cuts| {
             Ok(cuts.cut(number, course, reading))
         })?;
         Ok(cut.flatten())
@@ -514,7 +514,7 @@ impl Timelines {
 
     /// Returns the end of a timeline.
     fn head(&self, timeline: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        let head = self.with(timeline, |reading, course, cuts| {
+        let head = self.with_timeline(timeline, |reading, course, cuts| {
             let Some(Cut { opening, end }) = cuts.cut(None, course, reading) else {
                 return Ok(None);
             };
@@ -541,7 +541,7 @@ impl Timelines {
         timeline: FeedKey,
         document: DocumentNumber,
     ) -> Result<Option<Opening>, LogError> {
-        let cut = self.cut(timeline, Some(document))?;
+        let cut = self.cut_of(timeline, Some(document))?;
         Ok(cut.map(|cut| cut.opening))
     }
 
@@ -553,7 +553,7 @@ impl Timelines {
         let Some(spell) = spell_of(revision) else {
             return self.log.settings(timeline, revision);
         };
-        let settings = self.with(timeline, |_, course, _| {
+        let settings = self.with_timeline(timeline, |_, course, _| {
             let spell = course.spells.get(spell);
             Ok(spell.map(|spell| Settings::clone(&spell.settings)))
         })?;
@@ -561,7 +561,7 @@ impl Timelines {
     }
 
     fn entries(&self, timeline: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        let entries = self.with(timeline, |reading, course, cuts| {
+        let entries = self.with_timeline(timeline, |reading, course, cuts| {
             let count = reading.count();
             let end = range.end.0.min(count);
             let Some(wanted) = end.checked_sub(range.start.0).filter(|wanted| *wanted > 0) else {
@@ -605,7 +605,7 @@ impl Timelines {
         limit: i64,
     ) -> Result<Vec<PlacedEntry>, LogError> {
         let size = usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX);
-        let page = self.with(timeline, |reading, course, _| {
+        let page = self.with_timeline(timeline, |reading, course, _| {
             let found = if limit < 0 {
                 reading.newer(anchor, size)
             } else {
@@ -641,7 +641,11 @@ impl Timelines {
     }
 
     /// Passes the number of each timeline that a commit concerns to `add`.
-    fn concerned(&self, commit: &Outline, add: &mut dyn FnMut(Timeline)) -> Result<(), LogError> {
+    fn concerned(
+        &self,
+        commit: &Outline,
+        add: &mut dyn FnMut(TimelineKey),
+    ) -> Result<(), LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -666,20 +670,23 @@ impl Timelines {
     }
 
     /// Returns the number of a timeline; `None` for a feed that is none.
-    fn number(&self, timeline: FeedKey) -> Result<Option<Timeline>, LogError> {
+    fn number(&self, timeline: FeedKey) -> Result<Option<TimelineKey>, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
         }
-        Ok(self.graph()?.timeline(timeline).map(|(number, _)| number))
+        Ok(self
+            .read_graph()?
+            .timeline(timeline)
+            .map(|(number, _)| number))
     }
 
     /// Returns the identities of timelines. Does not catch up: a number from
     /// [`concerned`](Self::concerned) is in the graph.
-    fn identities(&self, timelines: &[Timeline]) -> Vec<Option<Identity>> {
+    fn identities(&self, timelines: &[TimelineKey]) -> Vec<Option<SupIdentity>> {
         let graph = self.graph.read();
         let all = timelines.iter().map(|number| {
             let state = graph.at(*number)?;
-            Some(Identity {
+            Some(SupIdentity {
                 timeline: state.key,
                 sup_id: state.sup_id,
                 is_closed: state.is_closed,
@@ -689,20 +696,20 @@ impl Timelines {
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.
-    fn sources(&self, timeline: FeedKey) -> Result<Option<Sources>, LogError> {
+    fn sources(&self, timeline: FeedKey) -> Result<Option<TimelineSources>, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let graph = self.graph()?;
+        let graph = self.read_graph()?;
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         let sources = state.following.sources();
         if sources.len() > SOURCES_MAX {
-            return Ok(Some(Sources::Any));
+            return Ok(Some(TimelineSources::Any));
         }
         let keys = sources.filter_map(|source| Some(graph.feeds.get(source)?.key));
-        Ok(Some(Sources::These(keys.collect())))
+        Ok(Some(TimelineSources::These(keys.collect())))
     }
 }
 
@@ -710,7 +717,7 @@ impl Timelines {
 /// wait.
 impl Timelines {
     /// Returns the items that a timeline follows.
-    pub fn items_at_once(&self, timeline: FeedKey) -> Option<Vec<Item>> {
+    pub fn items_at_once(&self, timeline: FeedKey) -> Option<Vec<FollowItem>> {
         self.is_near().then(|| self.items(timeline).ok())?.flatten()
     }
 
@@ -724,7 +731,7 @@ impl Timelines {
         if !self.exist.load(Ordering::Acquire) {
             return Some(0);
         }
-        let graph = self.is_near().then(|| self.graph().ok())??;
+        let graph = self.is_near().then(|| self.read_graph().ok())??;
         u64::try_from(graph.timelines.len()).ok()
     }
 

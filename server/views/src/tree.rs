@@ -98,13 +98,13 @@ impl Tree {
         }
         let parent = path.parent().unwrap_or(&self.to);
         // Behind `create_folder` there is a folder to open, and nothing is written yet.
-        let created = create_folder(parent).and_then(|()| self.open());
+        let created = create_folder(parent).and_then(|()| self.open_folder());
         let written = created.and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
     }
 
     /// Opens the folder, if that is not done yet.
-    fn open(&mut self) -> io::Result<()> {
+    fn open_folder(&mut self) -> io::Result<()> {
         if self.opened.is_none() {
             self.opened = Some(regular::open_folder(&self.to)?);
         }
@@ -119,7 +119,7 @@ impl Tree {
     pub fn sync(&mut self) -> Result<(), ExportError> {
         // An export without files has no folder.
         let opened = if self.to.exists() {
-            self.open()
+            self.open_folder()
         } else {
             Ok(())
         };

@@ -7,5 +7,5 @@ use std::io::{self, Write};
 use simplefeed_client::Delivery;
 
 pub(super) fn write(delivery: &Delivery, out: &mut impl Write) -> io::Result<()> {
-    super::line(&super::one_line(delivery.id()), out)
+    super::write_line(&super::one_line(delivery.id()), out)
 }

@@ -11,5 +11,5 @@ pub(super) fn write(
     feed: Option<&str>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    Ok(super::line(&delivery.line(feed)?, out)?)
+    Ok(super::write_line(&delivery.line(feed)?, out)?)
 }

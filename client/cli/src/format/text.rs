@@ -17,9 +17,9 @@ pub(super) fn write(delivery: &Delivery, paint: Paint, out: &mut impl Write) -> 
     let updated = event.updated.unwrap_or_default();
     let title = event.title.unwrap_or_default();
     let [updated, title, id] = [&updated, &title, delivery.id()].map(super::one_line);
-    let (updated, title) = (paint.text(DIM, &updated), paint.text(BOLD, &title));
-    super::line(
-        &format!("{updated}  {title}  {}", paint.text(DIM, &id)),
+    let (updated, title) = (paint.paint(DIM, &updated), paint.paint(BOLD, &title));
+    super::write_line(
+        &format!("{updated}  {title}  {}", paint.paint(DIM, &id)),
         out,
     )?;
     let Some(raw) = event.content else {
@@ -28,7 +28,7 @@ pub(super) fn write(delivery: &Delivery, paint: Paint, out: &mut impl Write) -> 
     // Plain text is a JSON string; other JSON content is shown unchanged.
     let text: String = serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().into());
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        super::line(&format!("    {}", super::one_line(line)), out)?;
+        super::write_line(&format!("    {}", super::one_line(line)), out)?;
     }
     Ok(())
 }

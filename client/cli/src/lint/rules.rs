@@ -26,7 +26,7 @@ const RECENT_SECONDS_MAX: u64 = 3_600;
 /// Severity of a finding, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Severity {
+pub(super) enum LintSeverity {
     /// Worth knowing, and harmless where it is known.
     Note,
     /// Consumers or caches do worse than they could.
@@ -35,7 +35,7 @@ pub(super) enum Severity {
     Error,
 }
 
-impl fmt::Display for Severity {
+impl fmt::Display for LintSeverity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Note => "note",
@@ -47,8 +47,8 @@ impl fmt::Display for Severity {
 
 /// A broken rule, and the document that breaks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub(super) severity: Severity,
+pub(super) struct LintFinding {
+    pub(super) severity: LintSeverity,
     pub(super) rule: &'static str,
     pub(super) url: String,
     pub(super) detail: String,
@@ -56,7 +56,7 @@ pub(super) struct Finding {
 
 /// A document as it was answered.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct LintPage {
     pub(super) url: Url,
     pub(super) document: Document,
     pub(super) answer: Answer,
@@ -74,8 +74,8 @@ struct Behind {
 
 /// Checks one document after the other, from the newest to the oldest.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
-    pub(super) findings: Vec<Finding>,
+pub(super) struct LintRules {
+    pub(super) findings: Vec<LintFinding>,
     pub(super) documents: usize,
     pub(super) entries: usize,
     feed: Option<String>,
@@ -92,15 +92,15 @@ struct EarlierEntry {
     url: Url,
 }
 
-impl Rules {
+impl LintRules {
     pub(super) fn add(
         &mut self,
-        severity: Severity,
+        severity: LintSeverity,
         rule: &'static str,
         url: &Url,
         detail: impl Into<String>,
     ) {
-        self.findings.push(Finding {
+        self.findings.push(LintFinding {
             severity,
             rule,
             url: url.to_string(),
@@ -109,22 +109,22 @@ impl Rules {
     }
 
     fn error(&mut self, rule: &'static str, url: &Url, detail: impl Into<String>) {
-        self.add(Severity::Error, rule, url, detail);
+        self.add(LintSeverity::Error, rule, url, detail);
     }
 
     fn warn(&mut self, rule: &'static str, url: &Url, detail: impl Into<String>) {
-        self.add(Severity::Warning, rule, url, detail);
+        self.add(LintSeverity::Warning, rule, url, detail);
     }
 
     /// Checks a document; the first one is the recent document.
-    pub(super) fn page(&mut self, page: &Page) {
+    pub(super) fn page(&mut self, page: &LintPage) {
         let is_recent = self.documents == 0;
         self.documents += 1;
         self.media_type(page);
-        self.head(page, is_recent);
+        self.check_head(page, is_recent);
         self.check_faults(page);
         self.check_caching(page, is_recent);
-        self.entries(page);
+        self.check_entries(page);
         self.check_order(page);
         self.check_history(page);
         // Links may lead to any URL of the document, and not only to the fetched URL.
@@ -142,7 +142,7 @@ impl Rules {
         });
     }
 
-    fn media_type(&mut self, page: &Page) {
+    fn media_type(&mut self, page: &LintPage) {
         let kind = page.answer.header("content-type").unwrap_or("nothing");
         // Parameters, such as `charset`, do not change the type.
         let essence = kind.split(';').next().unwrap_or_default().trim();
@@ -155,7 +155,7 @@ impl Rules {
         }
     }
 
-    fn head(&mut self, page: &Page, is_recent: bool) {
+    fn check_head(&mut self, page: &LintPage, is_recent: bool) {
         let (url, document) = (&page.url, &page.document);
         // The id in the recent document counts; each other id is a finding.
         match self.feed.clone() {
@@ -197,17 +197,17 @@ impl Rules {
     }
 
     /// Reports faults that consumers pass over, and faults at which they stop.
-    fn check_faults(&mut self, page: &Page) {
+    fn check_faults(&mut self, page: &LintPage) {
         for fault in page.document.faults(&page.url) {
             let (severity, rule) = match &fault {
                 FeedFault::Link(link) => match link.rel.as_str() {
-                    "prev-archive" => (Severity::Error, "FH-5"),
-                    "next-archive" => (Severity::Error, "FH-6"),
-                    "current" => (Severity::Error, "FH-7"),
-                    _ => (Severity::Warning, "A-4"),
+                    "prev-archive" => (LintSeverity::Error, "FH-5"),
+                    "next-archive" => (LintSeverity::Error, "FH-6"),
+                    "current" => (LintSeverity::Error, "FH-7"),
+                    _ => (LintSeverity::Warning, "A-4"),
                 },
-                FeedFault::Repeats { .. } => (Severity::Warning, "FH-13"),
-                _ => (Severity::Warning, "FH-1"),
+                FeedFault::Repeats { .. } => (LintSeverity::Warning, "FH-13"),
+                _ => (LintSeverity::Warning, "FH-1"),
             };
             self.add(severity, rule, &page.url, fault.to_string());
         }
@@ -215,7 +215,7 @@ impl Rules {
 
     /// Checks that an archive leads on to the document behind. Returns another URL to which the
     /// archive leads instead.
-    pub(super) fn wrong_next(&mut self, page: &Page) -> Option<Url> {
+    pub(super) fn wrong_next(&mut self, page: &LintPage) -> Option<Url> {
         let behind = self.behind.as_ref()?;
         let Some(next) = page.document.link("next-archive").cloned() else {
             // The newest archive need not (FH-9).
@@ -238,7 +238,7 @@ impl Rules {
         self.behind.as_ref().map(|behind| &behind.url)
     }
 
-    fn check_caching(&mut self, page: &Page, is_recent: bool) {
+    fn check_caching(&mut self, page: &LintPage, is_recent: bool) {
         let (url, answer) = (&page.url, &page.answer);
         let policy = answer
             .header("cache-control")
@@ -282,7 +282,7 @@ impl Rules {
         } else if is_timeline(&page.document) && !immutable {
             let detail =
                 "not frozen yet: a document of a timeline freezes once somebody has read it";
-            self.add(Severity::Note, "SF-11", url, detail);
+            self.add(LintSeverity::Note, "SF-11", url, detail);
         } else if max_age.is_none_or(|age| age < ARCHIVE_SECONDS_MIN) {
             let said = if policy.is_empty() {
                 "nothing"
@@ -310,7 +310,7 @@ impl Rules {
         }
     }
 
-    fn entries(&mut self, page: &Page) {
+    fn check_entries(&mut self, page: &LintPage) {
         let (url, document) = (&page.url, &page.document);
         self.entries += document.len();
         for index in 0..document.len() {
@@ -318,7 +318,7 @@ impl Rules {
                 continue;
             };
             let id = entry.id.to_owned();
-            self.entry(page, index, &id);
+            self.check_entry(page, index, &id);
             // Ids are unique in the feed that an entry comes from.
             if is_timeline(document) {
                 continue;
@@ -361,7 +361,7 @@ impl Rules {
     }
 
     /// Checks one entry by itself.
-    fn entry(&mut self, page: &Page, index: usize, id: &str) {
+    fn check_entry(&mut self, page: &LintPage, index: usize, id: &str) {
         let Some(element) = page.document.stand_alone(index) else {
             return;
         };
@@ -401,18 +401,18 @@ impl Rules {
                 "entry {id} has JSON as it is under a type that is neither text nor XML: feed readers expect \
                  Base64 there (RFC 4287, 4.1.3.3); text/json has it as it is"
             );
-            self.add(Severity::Note, "A-11", &page.url, detail);
+            self.add(LintSeverity::Note, "A-11", &page.url, detail);
         }
     }
 
-    fn check_order(&mut self, page: &Page) {
+    fn check_order(&mut self, page: &LintPage) {
         if page.document.shown_listing() == Some(Listing::OldestFirst) {
             self.error("SF-1", &page.url, "its oldest entry stands first");
         }
     }
 
     /// Checks positions and hashes: documents that have them continue each other exactly.
-    fn check_history(&mut self, page: &Page) {
+    fn check_history(&mut self, page: &LintPage) {
         let Some((first, _)) = page.document.history else {
             return;
         };

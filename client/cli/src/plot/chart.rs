@@ -25,13 +25,13 @@ pub(super) struct Chart {
 }
 
 impl Chart {
-    fn most(&self) -> u64 {
+    fn most_count(&self) -> u64 {
         self.values.iter().copied().max().unwrap_or(0)
     }
 
     /// Returns the chart as lines of text.
     pub(super) fn text(&self) -> String {
-        let most = self.most();
+        let most = self.most_count();
         let mut text = format!("{}\n", self.title);
         let margin = most.to_string().len();
         for row in (0..ROWS).rev() {
@@ -43,7 +43,7 @@ impl Chart {
             let bars: String = self
                 .values
                 .iter()
-                .map(|value| cell(*value, most, row))
+                .map(|value| cell_char(*value, most, row))
                 .collect();
             // A write into a string cannot fail.
             let _never = writeln!(text, "{number:>margin$} │{}", bars.trim_end());
@@ -68,15 +68,15 @@ impl Chart {
     }
 
     /// Writes the chart into a picture, `top` below its upper edge.
-    fn draw(&self, top: usize, out: &mut String) {
-        let most = self.most().max(1);
+    fn draw_chart(&self, top: usize, out: &mut String) {
+        let most = self.most_count().max(1);
         let base = top + TITLE + HEIGHT;
         let count = self.values.len().max(1);
         let _never = writeln!(
             out,
             "<text x=\"0\" y=\"{}\" class=\"title\">{}</text>",
             top + 20,
-            escaped(&self.title)
+            escape_text(&self.title)
         );
         let _never = writeln!(
             out,
@@ -109,14 +109,14 @@ impl Chart {
                 out,
                 "<text x=\"{x}\" y=\"{}\" class=\"label\" text-anchor=\"{anchor}\">{}</text>",
                 base + 18,
-                escaped(label)
+                escape_text(label)
             );
         }
     }
 }
 
 /// Returns the character of a column in a row, counted from below.
-fn cell(value: u64, most: u64, row: u64) -> char {
+fn cell_char(value: u64, most: u64, row: u64) -> char {
     let all = u128::from(ROWS) * 8;
     // However few: each is seen.
     let eighths = (u128::from(value) * all / u128::from(most.max(1))).max(u128::from(value > 0));
@@ -137,13 +137,13 @@ pub(super) fn svg(charts: &[Chart]) -> String {
         WIDTH + 20
     );
     for (at, chart) in charts.iter().enumerate() {
-        chart.draw(at * each, &mut out);
+        chart.draw_chart(at * each, &mut out);
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn escaped(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 

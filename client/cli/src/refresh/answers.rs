@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 /// Where answers are, as JSON pointers (RFC 6901).
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct AnswerPointers {
     /// Place of the array, or of the object, of answers in a body.
     pub(super) items: String,
     /// Place of the item's id in the answer.
@@ -16,27 +16,27 @@ pub(super) struct Places {
 }
 
 /// Answers of the provider, by the item's id.
-pub(super) type Answers = HashMap<String, Box<RawValue>>;
+pub(super) type AnswersById = HashMap<String, Box<RawValue>>;
 
-impl Places {
+impl AnswerPointers {
     /// Returns the answers of a body: an array of answers, an object of answers by id, or one
     /// answer. `null` is none.
-    pub(super) fn of_body(&self, body: &str, asked: &[String]) -> Result<Answers, String> {
+    pub(super) fn of_body(&self, body: &str, asked: &[String]) -> Result<AnswersById, String> {
         let whole: &RawValue =
             serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
         let items = raw_at(whole, &self.items)
             .ok_or_else(|| format!("its body has nothing at --items {}", self.items))?;
-        let mut answers = AnswerSet::of(asked);
-        if let Some(list) = read::<Vec<&RawValue>>(items) {
+        let mut answers = AnswerSet::of_items(asked);
+        if let Some(list) = read_value::<Vec<&RawValue>>(items) {
             for answer in list {
-                self.add(answer, &mut answers)?;
+                self.add_answer(answer, &mut answers)?;
             }
         // Before the object by id: one answer is an object as well, and has an id of its own.
         } else if self.id_of(items).is_some() {
-            self.add(items, &mut answers)?;
-        } else if let Some(by_id) = read::<HashMap<String, &RawValue>>(items) {
+            self.add_answer(items, &mut answers)?;
+        } else if let Some(by_id) = read_value::<HashMap<String, &RawValue>>(items) {
             for (id, answer) in by_id {
-                answers.keep(id, answer);
+                answers.keep_answer(id, answer);
             }
         } else {
             return Err(format!(
@@ -44,24 +44,24 @@ impl Places {
                 self.items
             ));
         }
-        answers.checked()
+        answers.check_answers()
     }
 
     /// Returns the answers of lines, one in each.
-    pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<Answers, String> {
-        let mut answers = AnswerSet::of(asked);
+    pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<AnswersById, String> {
+        let mut answers = AnswerSet::of_items(asked);
         for (number, line) in text.lines().enumerate() {
             if line.trim().is_empty() {
                 continue;
             }
             let answer: &RawValue = serde_json::from_str(line)
                 .map_err(|why| format!("line {} is no JSON: {why}", number + 1))?;
-            self.add(answer, &mut answers)?;
+            self.add_answer(answer, &mut answers)?;
         }
-        answers.checked()
+        answers.check_answers()
     }
 
-    fn add(&self, answer: &RawValue, answers: &mut AnswerSet<'_>) -> Result<(), String> {
+    fn add_answer(&self, answer: &RawValue, answers: &mut AnswerSet<'_>) -> Result<(), String> {
         // `null` is a provider's way to say that there is no such item.
         if is_null(answer) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Places {
         let id = self
             .id_of(answer)
             .ok_or_else(|| format!("an answer has no id at --answer-id {}", self.id))?;
-        answers.keep(id, answer);
+        answers.keep_answer(id, answer);
         Ok(())
     }
 
@@ -81,21 +81,21 @@ impl Places {
 /// Answers about items that were asked for, and the id of another one.
 struct AnswerSet<'a> {
     asked: HashSet<&'a str>,
-    answers: Answers,
+    answers: AnswersById,
     other: Option<String>,
 }
 
 impl<'a> AnswerSet<'a> {
-    fn of(asked: &'a [String]) -> Self {
+    fn of_items(asked: &'a [String]) -> Self {
         Self {
             asked: asked.iter().map(String::as_str).collect(),
-            answers: Answers::new(),
+            answers: AnswersById::new(),
             other: None,
         }
     }
 
     /// Keeps an answer if the item was asked for. Other answers of a large body take no memory.
-    fn keep(&mut self, id: String, answer: &RawValue) {
+    fn keep_answer(&mut self, id: String, answer: &RawValue) {
         if is_null(answer) {
             return;
         }
@@ -108,7 +108,7 @@ impl<'a> AnswerSet<'a> {
 
     /// Refuses answers about other items only: with a wrong place of ids, every item would count as
     /// gone.
-    fn checked(self) -> Result<Answers, String> {
+    fn check_answers(self) -> Result<AnswersById, String> {
         match self.other {
             Some(other) if self.answers.is_empty() => Err(format!(
                 "its answers are about {other:?} and others, and none of them was asked for; see --items and --answer-id"
@@ -124,9 +124,9 @@ pub(super) fn raw_at<'t>(value: &'t RawValue, pointer: &str) -> Option<&'t RawVa
     for name in pointer.split('/').skip(1) {
         // In this order: `~01` stands for `~1` (RFC 6901, 4).
         let name = name.replace("~1", "/").replace("~0", "~");
-        at = match read::<HashMap<String, &RawValue>>(at) {
+        at = match read_value::<HashMap<String, &RawValue>>(at) {
             Some(members) => *members.get(&name)?,
-            None => read::<Vec<&RawValue>>(at)?.get(name.parse::<usize>().ok()?)?,
+            None => read_value::<Vec<&RawValue>>(at)?.get(name.parse::<usize>().ok()?)?,
         };
     }
     Some(at)
@@ -134,7 +134,7 @@ pub(super) fn raw_at<'t>(value: &'t RawValue, pointer: &str) -> Option<&'t RawVa
 
 /// Returns a string, or a number with all its digits.
 pub(super) fn text_of(value: &RawValue) -> Option<String> {
-    if let Some(text) = read::<String>(value) {
+    if let Some(text) = read_value::<String>(value) {
         return Some(text);
     }
     let text = value.get();
@@ -143,7 +143,7 @@ pub(super) fn text_of(value: &RawValue) -> Option<String> {
     is_number.then(|| text.to_owned())
 }
 
-fn read<'t, T: serde::Deserialize<'t>>(value: &'t RawValue) -> Option<T> {
+fn read_value<'t, T: serde::Deserialize<'t>>(value: &'t RawValue) -> Option<T> {
     serde_json::from_str(value.get()).ok()
 }
 
@@ -163,16 +163,16 @@ pub(super) fn pointer(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn places(items: &str, id: &str) -> Places {
+    fn places(items: &str, id: &str) -> AnswerPointers {
         let (items, id) = (items.to_owned(), id.to_owned());
-        Places { items, id }
+        AnswerPointers { items, id }
     }
 
     fn asked(ids: &[&str]) -> Vec<String> {
         ids.iter().map(|id| (*id).to_owned()).collect()
     }
 
-    fn shown(answers: Result<Answers, String>) -> Vec<String> {
+    fn shown(answers: Result<AnswersById, String>) -> Vec<String> {
         let answers = answers.unwrap().into_iter();
         let mut shown: Vec<_> = answers.map(|(id, raw)| format!("{id} {raw}")).collect();
         shown.sort();
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_fits_no_item_is_an_error() {
         let ids = asked(&["1"]);
-        let refused = |places: Places, body: &str| places.of_body(body, &ids).unwrap_err();
+        let refused = |places: AnswerPointers, body: &str| places.of_body(body, &ids).unwrap_err();
         assert!(refused(places("/data", "/id"), "[]").contains("nothing at --items /data"));
         assert!(refused(places("", "/key"), r#"[{"id":1}]"#).contains("no id at --answer-id /key"));
         assert!(refused(places("", "/of"), r#"[{"id":1,"of":7}]"#).contains("about \"7\""));

@@ -50,8 +50,8 @@ pub(super) enum Question {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    Status(Counts),
+pub(super) enum ControlAnswer {
+    Status(StateCounts),
     Dead(Vec<DeadItem>),
     /// Items that were retried or dropped.
     Changed(usize),
@@ -60,7 +60,7 @@ pub(super) enum Answer {
 
 /// Counts of the items under one name, by state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Counts {
+pub(super) struct StateCounts {
     pub(super) waiting: u64,
     pub(super) due: u64,
     pub(super) leased: u64,
@@ -78,13 +78,17 @@ pub(super) struct DeadItem {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+struct ControlRequest {
     name: String,
     question: Question,
 }
 
 /// Answers a question by a call of the queue.
-async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::Result<Answer> {
+async fn answer_question<Q: Queue>(
+    queue: &Q,
+    name: &str,
+    question: Question,
+) -> anyhow::Result<ControlAnswer> {
     let name = Namespace::new(name)?;
     Ok(match question {
         Question::Status => {
@@ -99,7 +103,7 @@ async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::
             let now = queue.now().await?;
             // The due time may lie ahead of a clock that was set back.
             let age = oldest_due.map_or(0, |due| (now - due).num_seconds().max(0).unsigned_abs());
-            Answer::Status(Counts {
+            ControlAnswer::Status(StateCounts {
                 waiting,
                 due,
                 leased,
@@ -114,21 +118,21 @@ async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::
                 failures: dead.job.failures,
                 reason: dead.reason,
             };
-            Answer::Dead(dead.into_iter().map(item).collect())
+            ControlAnswer::Dead(dead.into_iter().map(item).collect())
         }
-        Question::Retry { ids } => Answer::Changed(queue.retry(&name, ids).await?),
-        Question::Drop { ids } => Answer::Changed(queue.remove(&name, ids).await?),
+        Question::Retry { ids } => ControlAnswer::Changed(queue.retry(&name, ids).await?),
+        Question::Drop { ids } => ControlAnswer::Changed(queue.remove(&name, ids).await?),
     })
 }
 
 /// The side that answers questions.
-pub(super) enum Asking {
+pub(super) enum Answerer {
     Keeper(Keeper),
     /// The process that has the file.
     Socket(PathBuf),
 }
 
-impl Asking {
+impl Answerer {
     /// Opens the queue, or finds the process that has it.
     pub(super) async fn open(queue: &str) -> anyhow::Result<Self> {
         // Opening would make the file: a mistyped path must not become a queue.
@@ -157,13 +161,17 @@ impl Asking {
         }
     }
 
-    pub(super) async fn ask(&self, name: &str, question: Question) -> anyhow::Result<Answer> {
+    pub(super) async fn ask(
+        &self,
+        name: &str,
+        question: Question,
+    ) -> anyhow::Result<ControlAnswer> {
         let answer = match self {
-            Self::Keeper(Keeper::File(queue, _)) => answer(queue, name, question).await?,
-            Self::Keeper(Keeper::Postgres(queue)) => answer(queue, name, question).await?,
+            Self::Keeper(Keeper::File(queue, _)) => answer_question(queue, name, question).await?,
+            Self::Keeper(Keeper::Postgres(queue)) => answer_question(queue, name, question).await?,
             Self::Socket(socket) => {
                 let name = name.to_owned();
-                let asked = Asked { name, question };
+                let asked = ControlRequest { name, question };
                 let asked = tokio::time::timeout(PATIENCE, ask_at(socket, &asked)).await;
                 asked.context("no answer in 30 s")?.with_context(|| {
                     format!(
@@ -174,13 +182,13 @@ impl Asking {
             }
         };
         match answer {
-            Answer::Failed(why) => bail!("{why}"),
+            ControlAnswer::Failed(why) => bail!("{why}"),
             answer => Ok(answer),
         }
     }
 }
 
-async fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Answer> {
+async fn ask_at(socket: &Path, asked: &ControlRequest) -> anyhow::Result<ControlAnswer> {
     let mut stream = UnixStream::connect(socket).await?;
     let mut line = serde_json::to_vec(asked)?;
     line.push(b'\n');
@@ -248,10 +256,10 @@ async fn answer_one<Q: Queue>(stream: UnixStream, queue: &Q) -> anyhow::Result<(
     // A caller must not fill this process's memory with a line without an end.
     let mut reader = BufReader::new(read).take(LINE_BYTES_MAX);
     reader.read_line(&mut line).await?;
-    let Asked { name, question } = serde_json::from_str(&line)?;
-    let answered = answer(queue, &name, question).await;
+    let ControlRequest { name, question } = serde_json::from_str(&line)?;
+    let answered = answer_question(queue, &name, question).await;
     // An error is an answer, too: the other command prints the cause.
-    let answered = answered.unwrap_or_else(|why| Answer::Failed(format!("{why:#}")));
+    let answered = answered.unwrap_or_else(|why| ControlAnswer::Failed(format!("{why:#}")));
     let mut line = serde_json::to_vec(&answered)?;
     line.push(b'\n');
     Ok(write.write_all(&line).await?)

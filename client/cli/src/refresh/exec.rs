@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use simplefeed_client::refresher::{Credential, Found, Lookup, LookupError};
+use simplefeed_client::refresher::{Credential, Lookup, LookupAnswer, LookupError};
 
-use super::answers::Places;
-use crate::child::{Output, run};
+use super::answers::AnswerPointers;
+use crate::child::{ChildOutput, run};
 
 /// Largest output, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -17,11 +17,15 @@ const COMMAND: Duration = Duration::from_secs(110);
 /// Asks by running a command.
 pub(super) struct Exec {
     pub(super) command: String,
-    pub(super) places: Places,
+    pub(super) places: AnswerPointers,
 }
 
 impl Lookup for Exec {
-    async fn lookup(&self, ids: &[String], credential: &Credential) -> Result<Found, LookupError> {
+    async fn lookup(
+        &self,
+        ids: &[String],
+        credential: &Credential,
+    ) -> Result<LookupAnswer, LookupError> {
         let failed = |why: String| LookupError::Failed {
             status: None,
             pause: None,
@@ -43,12 +47,12 @@ impl Lookup for Exec {
             ("SIMPLEFEED_CREDENTIAL", name.to_owned()),
             ("SIMPLEFEED_HEADER", header),
         ];
-        let output = Output::Taken(OUTPUT_BYTES_MAX);
+        let output = ChildOutput::Taken(OUTPUT_BYTES_MAX);
         let output = run(&self.command, input.as_bytes(), &variables, COMMAND, output).await;
         let output = output.map_err(|why| failed(format!("the command failed: {why}")))?;
         // Wrong bytes become U+FFFD, so that one broken text spoils no other answer.
         let text = String::from_utf8_lossy(&output);
-        let mut found = Found::default();
+        let mut found = LookupAnswer::default();
         found.answers = self.places.of_lines(&text, ids).map_err(failed)?;
         Ok(found)
     }

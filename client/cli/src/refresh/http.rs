@@ -11,17 +11,17 @@ use std::{
 use anyhow::Context as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use simplefeed_client::{
-    Transport,
-    refresher::{Credential, Found, Lookup, LookupError},
+    Transport, error_text,
+    refresher::{Credential, Lookup, LookupAnswer, LookupError},
     transport::{self, Answer, Method, Request, Timeouts},
 };
 use url::Url;
 
 use super::{
-    answers::Places,
+    answers::AnswerPointers,
     quota::{floor, named_pause, report},
 };
-use crate::{exit::Usage, say};
+use crate::exit::Usage;
 
 /// Place of the ids in a URL.
 const IDS: &str = "{ids}";
@@ -48,7 +48,7 @@ pub(super) struct Http {
     /// URL, with `{ids}` in the place of the ids.
     template: String,
     is_posted: bool,
-    places: Places,
+    places: AnswerPointers,
     /// Fields with the secrets, by the credential's name.
     fields: HashMap<String, Field>,
 }
@@ -57,7 +57,7 @@ impl Http {
     pub(super) fn new(
         template: String,
         is_posted: bool,
-        places: Places,
+        places: AnswerPointers,
         credentials: &[Credential],
     ) -> anyhow::Result<Self> {
         if is_posted == template.contains(IDS) {
@@ -92,7 +92,7 @@ impl Http {
         })
     }
 
-    fn request(&self, ids: &[String], credential: &Credential) -> anyhow::Result<Request> {
+    fn request_for(&self, ids: &[String], credential: &Credential) -> anyhow::Result<Request> {
         let mut headers = vec![("accept", "application/json".to_owned())];
         headers.extend(self.fields.get(&credential.name).cloned());
         let (mut method, mut body) = (Method::Get, Vec::new());
@@ -110,15 +110,15 @@ impl Http {
         })
     }
 
-    fn found(
+    fn read_found(
         &self,
         answer: &Answer,
         ids: &[String],
         credential: &Credential,
-    ) -> Result<Found, LookupError> {
+    ) -> Result<LookupAnswer, LookupError> {
         let now = SystemTime::now();
         // Some providers repeat the request, with its secrets, in an error.
-        let detail = |body: &str| detail(&without_secret(body, credential));
+        let detail = |body: &str| detail_of(&without_secret(body, credential));
         let failed = |why: String| LookupError::Failed {
             status: Some(answer.status),
             pause: named_pause(answer, now),
@@ -128,7 +128,7 @@ impl Http {
         match answer.status {
             200..=299 => {
                 let answers = self.places.of_body(&body(), ids).map_err(failed)?;
-                let mut found = Found::default();
+                let mut found = LookupAnswer::default();
                 found.answers = answers;
                 found.floor = floor(answer, now);
                 found.report = report(answer, now);
@@ -149,16 +149,20 @@ impl Http {
 }
 
 impl Lookup for Http {
-    async fn lookup(&self, ids: &[String], credential: &Credential) -> Result<Found, LookupError> {
-        let request = self.request(ids, credential);
+    async fn lookup(
+        &self,
+        ids: &[String],
+        credential: &Credential,
+    ) -> Result<LookupAnswer, LookupError> {
+        let request = self.request_for(ids, credential);
         let request = request.map_err(|why| LookupError::failed(&*why))?;
         let answer = self.transport.send(request).await;
         let answer = answer.map_err(|why| LookupError::Failed {
             status: None,
             pause: None,
-            why: say::chain(&why),
+            why: error_text(&why),
         })?;
-        self.found(&answer, ids, credential)
+        self.read_found(&answer, ids, credential)
     }
 }
 
@@ -189,7 +193,7 @@ fn without_secret(text: &str, credential: &Credential) -> String {
 }
 
 /// Returns the begin of a body, for a message.
-fn detail(body: &str) -> String {
+fn detail_of(body: &str) -> String {
     crate::format::one_line(&body.chars().take(DETAIL_CHARS).collect::<String>())
 }
 

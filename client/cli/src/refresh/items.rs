@@ -5,7 +5,7 @@
 use std::str::FromStr;
 
 use serde_json::value::RawValue;
-use simplefeed_client::{Delivery, Timestamp, refresher::Item};
+use simplefeed_client::{Delivery, Timestamp, refresher::RefreshItem};
 use simplefeed_core::event::Event;
 
 use super::answers::{raw_at, text_of};
@@ -15,7 +15,7 @@ const SECONDS_MAX: i64 = 100_000_000_000;
 
 /// Part of an entry: an element by the Atom name, or a JSON pointer into the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ItemPart {
     Id,
     Title,
     Published,
@@ -23,7 +23,7 @@ pub(crate) enum Place {
     Content(String),
 }
 
-impl FromStr for Place {
+impl FromStr for ItemPart {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -43,8 +43,8 @@ impl FromStr for Place {
     }
 }
 
-impl Place {
-    fn text(&self, event: &Event) -> Option<String> {
+impl ItemPart {
+    fn text_at(&self, event: &Event) -> Option<String> {
         match self {
             Self::Id => event.id.clone(),
             Self::Title => event.title.clone(),
@@ -60,28 +60,28 @@ impl Place {
 
 /// Where an entry has an item's id and birth.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
-    pub(super) id: Place,
+pub(super) struct ItemParts {
+    pub(super) id: ItemPart,
     /// `None` stands for `published`, or else `updated`.
-    pub(super) born: Option<Place>,
+    pub(super) born: Option<ItemPart>,
 }
 
-impl Places {
+impl ItemParts {
     /// Returns the item of an entry.
-    pub(super) fn item(&self, delivery: &Delivery) -> anyhow::Result<Item> {
+    pub(super) fn item(&self, delivery: &Delivery) -> anyhow::Result<RefreshItem> {
         let event = delivery.event()?;
-        let id = self.id.text(&event).unwrap_or_default();
+        let id = self.id.text_at(&event).unwrap_or_default();
         let born = match &self.born {
-            Some(place) => place.text(&event),
+            Some(place) => place.text_at(&event),
             None => event.published.clone().or_else(|| event.updated.clone()),
         };
-        let born = born.as_deref().and_then(instant);
+        let born = born.as_deref().and_then(parse_instant);
         let born = born.ok_or_else(|| anyhow::anyhow!("it has no time of birth at --born"))?;
         if id.is_empty() {
             anyhow::bail!("it has no id of an item at --item-id");
         }
-        let item = Item::new(id, born)?;
-        let related = related(&event).or_else(|| delivery.document().map(ToString::to_string));
+        let item = RefreshItem::new(id, born)?;
+        let related = related_url(&event).or_else(|| delivery.document().map(ToString::to_string));
         Ok(match related {
             Some(url) => item.related(url),
             None => item,
@@ -90,7 +90,7 @@ impl Places {
 }
 
 /// Returns the URL of the subject of an entry: the source, or else the entry's page.
-fn related(event: &Event) -> Option<String> {
+fn related_url(event: &Event) -> Option<String> {
     let links = event.links.as_deref().unwrap_or_default();
     let link = |wanted: &str| {
         let mut links = links.iter();
@@ -102,7 +102,7 @@ fn related(event: &Event) -> Option<String> {
 }
 
 /// Reads an instant: a date-time, or seconds or milliseconds after 1970.
-fn instant(text: &str) -> Option<Timestamp> {
+fn parse_instant(text: &str) -> Option<Timestamp> {
     if let Some(instant) = Timestamp::parse(text) {
         return Some(instant);
     }
@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn an_instant_is_a_date_time_or_a_number() {
         let expected = Timestamp::parse("2026-01-01T00:00:00Z");
-        assert_eq!(instant("2026-01-01T01:00:00+01:00"), expected);
-        assert_eq!(instant("1767225600"), expected);
-        assert_eq!(instant("1767225600000"), expected);
+        assert_eq!(parse_instant("2026-01-01T01:00:00+01:00"), expected);
+        assert_eq!(parse_instant("1767225600"), expected);
+        assert_eq!(parse_instant("1767225600000"), expected);
         for text in ["", "yesterday", "1.5", "9223372036854775807"] {
-            assert_eq!(instant(text), None, "{text}");
+            assert_eq!(parse_instant(text), None, "{text}");
         }
     }
 
@@ -137,13 +137,13 @@ mod tests {
             r#"{"id":"urn:1","title":"T","content":{"post":{"id":9007199254740993}}}"#,
         )
         .unwrap();
-        let text = |place: &str| place.parse::<Place>().unwrap().text(&event);
+        let text = |place: &str| place.parse::<ItemPart>().unwrap().text_at(&event);
         assert_eq!(text("/post/id").as_deref(), Some("9007199254740993"));
         assert_eq!(text("id").as_deref(), Some("urn:1"));
         assert_eq!(text("/post"), None);
         assert!(
             "post/id"
-                .parse::<Place>()
+                .parse::<ItemPart>()
                 .unwrap_err()
                 .contains("JSON pointer")
         );
@@ -155,6 +155,6 @@ mod tests {
             r#"{"links":[{"href":"https://a.example/"},{"rel":"via","href":"https://b.example/"}]}"#,
         )
         .unwrap();
-        assert_eq!(related(&event).as_deref(), Some("https://b.example/"));
+        assert_eq!(related_url(&event).as_deref(), Some("https://b.example/"));
     }
 }

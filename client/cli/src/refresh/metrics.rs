@@ -19,7 +19,7 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
     registry::{Registry, Unit},
 };
-use simplefeed_client::refresher::{Refreshed, Refresher};
+use simplefeed_client::refresher::{RefreshTally, Refresher};
 use simplefeed_queue::{Namespace, Queue, Stats};
 use tokio::{net::TcpListener, sync::Semaphore};
 
@@ -31,7 +31,7 @@ const CONNECTIONS_MAX: usize = 16;
 const CONNECTION: Duration = Duration::from_secs(30);
 
 /// Listener that answers GET `/metrics`.
-pub(super) struct Metrics<Q> {
+pub(super) struct MetricsListener<Q> {
     listener: TcpListener,
     scrape: Arc<Scrape<Q>>,
 }
@@ -42,7 +42,7 @@ struct Scrape<Q> {
     name: Namespace,
 }
 
-impl<Q: Queue> Metrics<Q> {
+impl<Q: Queue> MetricsListener<Q> {
     /// Binds the listener to `address`.
     pub(super) async fn listen(
         address: SocketAddr,
@@ -74,7 +74,7 @@ impl<Q: Queue> Metrics<Q> {
             };
             let scrape = Arc::clone(&self.scrape);
             tokio::spawn(async move {
-                let answer = service_fn(|request| answer(Arc::clone(&scrape), request));
+                let answer = service_fn(|request| answer_scrape(Arc::clone(&scrape), request));
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(CONNECTION)
@@ -87,7 +87,7 @@ impl<Q: Queue> Metrics<Q> {
     }
 }
 
-async fn answer<Q: Queue>(
+async fn answer_scrape<Q: Queue>(
     scrape: Arc<Scrape<Q>>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -106,7 +106,7 @@ async fn answer<Q: Queue>(
     };
     // With counts, the metric is always there: without a due item, the age is 0.
     let age = stats.as_ref().map(|stats| age(stats).unwrap_or(0));
-    match text(scrape.refresher.refreshed(), stats, age) {
+    match scrape_text(scrape.refresher.refreshed(), stats, age) {
         Ok(text) => {
             *response.body_mut() = Full::from(text);
             let kind = HeaderValue::from_static(OPEN_METRICS);
@@ -118,8 +118,8 @@ async fn answer<Q: Queue>(
 }
 
 /// Returns the text of a scrape. `age` is the seconds for which an item has been due for longest.
-fn text(
-    refreshed: Refreshed,
+fn scrape_text(
+    refreshed: RefreshTally,
     stats: Option<Stats>,
     age: Option<i64>,
 ) -> Result<String, std::fmt::Error> {
@@ -166,7 +166,7 @@ mod tests {
             waiting: 7,
             ..Stats::default()
         };
-        let shown = text(Refreshed::default(), Some(stats), Some(3)).unwrap();
+        let shown = scrape_text(RefreshTally::default(), Some(stats), Some(3)).unwrap();
         assert!(
             shown.contains("simplefeed_refresh_requests_total 0\n"),
             "{shown}"
@@ -180,7 +180,7 @@ mod tests {
             shown.contains("simplefeed_refresh_pause_seconds 0\n"),
             "{shown}"
         );
-        let shown = text(Refreshed::default(), None, None).unwrap();
+        let shown = scrape_text(RefreshTally::default(), None, None).unwrap();
         assert!(!shown.contains("waiting"), "{shown}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use simplefeed_client::{refresher::queue::Report, transport::Answer};
+use simplefeed_client::{refresher::queue::QuotaReport, transport::Answer};
 
 /// Larger numbers are instants, not spans: as a span, the bound is 31 years.
 const SPAN_MAX: u64 = 1_000_000_000;
@@ -14,17 +14,17 @@ const SECONDS_MAX: u64 = 100_000_000_000;
 const FAMILIES: [&str; 3] = ["ratelimit", "x-ratelimit", "x-rate-limit"];
 
 /// Returns the remaining requests, and the time after which the provider counts anew.
-pub(super) fn report(answer: &Answer, now: SystemTime) -> Report {
+pub(super) fn report(answer: &Answer, now: SystemTime) -> QuotaReport {
     // The single field first: later drafts name both numbers in one field.
     let remaining = one_field(answer).or_else(|| {
         FAMILIES.iter().find_map(|family| {
-            let number = |part| number(answer.header(&format!("{family}-{part}"))?);
+            let number = |part| parse_number(answer.header(&format!("{family}-{part}"))?);
             let remaining = u32::try_from(number("remaining")?).unwrap_or(u32::MAX);
-            Some((remaining, until(number("reset")?, now)))
+            Some((remaining, time_until(number("reset")?, now)))
         })
     });
     let pause = None;
-    Report { pause, remaining }
+    QuotaReport { pause, remaining }
 }
 
 /// Reads `RateLimit: limit=100, remaining=50, reset=30`, or `"default";r=50;t=30` of later drafts.
@@ -37,8 +37,8 @@ fn one_field(answer: &Answer) -> Option<(u32, Duration)> {
         };
         match name.trim() {
             // Several policies may stand in one field; the first counts.
-            "remaining" | "r" => remaining = remaining.or(number(value)),
-            "reset" | "t" => reset = reset.or(number(value)),
+            "remaining" | "r" => remaining = remaining.or(parse_number(value)),
+            "reset" | "t" => reset = reset.or(parse_number(value)),
             _ => {}
         }
     }
@@ -64,11 +64,11 @@ pub(super) fn floor(answer: &Answer, now: SystemTime) -> Duration {
         .filter_map(|directive| {
             let (name, value) = directive.split_once('=')?;
             let is_age = name.trim().eq_ignore_ascii_case("max-age");
-            is_age.then(|| number(value))?
+            is_age.then(|| parse_number(value))?
         })
         .max();
     // A cache has kept the answer for so long already (RFC 9111, 4.2.3).
-    let age = answer.header("age").and_then(number).unwrap_or(0);
+    let age = answer.header("age").and_then(parse_number).unwrap_or(0);
     let fresh = Duration::from_secs(fresh.unwrap_or(0).saturating_sub(age));
     fresh.max(retry_after(answer, now).unwrap_or_default())
 }
@@ -76,7 +76,7 @@ pub(super) fn floor(answer: &Answer, now: SystemTime) -> Duration {
 /// Reads `Retry-After`: seconds, or a date.
 fn retry_after(answer: &Answer, now: SystemTime) -> Option<Duration> {
     let field = answer.header("retry-after")?.trim();
-    if let Some(seconds) = number(field) {
+    if let Some(seconds) = parse_number(field) {
         return Some(Duration::from_secs(seconds));
     }
     let date = httpdate::parse_http_date(field).ok()?;
@@ -84,12 +84,12 @@ fn retry_after(answer: &Answer, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     text.trim().trim_matches('"').parse().ok()
 }
 
 /// Returns the time until a reset, which is a span or an instant.
-fn until(reset: u64, now: SystemTime) -> Duration {
+fn time_until(reset: u64, now: SystemTime) -> Duration {
     if reset < SPAN_MAX {
         return Duration::from_secs(reset);
     }

@@ -6,7 +6,7 @@ use std::{collections::HashSet, fs, path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
-use simplefeed_client::refresher::{Credential, Intervals, Line, Span, queue::Limit};
+use simplefeed_client::refresher::{Credential, IntervalLine, Intervals, TimeSpan, queue::Limit};
 
 /// Quota of the only credential without a file: a request a second.
 const LIMIT: Limit = Limit {
@@ -27,13 +27,13 @@ struct OneCredential {
     /// Header field with the secret, as `Authorization: Bearer abc`.
     header: Option<String>,
     limit: u32,
-    #[serde(deserialize_with = "span")]
+    #[serde(deserialize_with = "read_span")]
     window: Duration,
 }
 
-fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+fn read_span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
-    Span::from_str(&text)
+    TimeSpan::from_str(&text)
         .map(|span| span.0)
         .map_err(D::Error::custom)
 }
@@ -44,7 +44,7 @@ pub(super) fn credentials(path: Option<&Path>, provider: &str) -> anyhow::Result
     let mut credentials = match path {
         None => vec![Credential::new("default", LIMIT)],
         Some(path) => {
-            let text = read(path)?;
+            let text = read_secret(path)?;
             credentials_in(&text).with_context(|| format!("in {}", path.display()))?
         }
     };
@@ -72,7 +72,10 @@ fn credentials_in(text: &str) -> anyhow::Result<Vec<Credential>> {
         ensure!(!one.window.is_zero(), "the window of {name} is 0");
         let (requests, window) = (one.limit, one.window);
         let mut credential = Credential::new(name.clone(), Limit { requests, window });
-        credential.header = one.header.map(|line| field(&name, &line)).transpose()?;
+        credential.header = one
+            .header
+            .map(|line| parse_field(&name, &line))
+            .transpose()?;
         credentials.push(credential);
     }
     ensure!(!credentials.is_empty(), "there is no [[credential]]");
@@ -98,7 +101,7 @@ fn without_text(why: &toml::de::Error, text: &str) -> anyhow::Error {
 const NOT_OURS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
 
 /// Reads a header field. The field is a secret, so an error does not show the text.
-fn field(credential: &str, line: &str) -> anyhow::Result<(String, String)> {
+fn parse_field(credential: &str, line: &str) -> anyhow::Result<(String, String)> {
     let is_name = |name: &str| {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let lower = name.to_ascii_lowercase();
@@ -121,7 +124,7 @@ pub(super) fn intervals(path: Option<&Path>) -> anyhow::Result<Intervals> {
     let Some(path) = path else {
         return Ok(Intervals::default());
     };
-    let text = read(path)?;
+    let text = read_secret(path)?;
     intervals_in(&text).with_context(|| format!("in {}", path.display()))
 }
 
@@ -131,16 +134,16 @@ fn intervals_in(text: &str) -> anyhow::Result<Intervals> {
         let interval = interval
             .as_str()
             .with_context(|| format!("the interval up to {until} is a text such as \"2m\""))?;
-        Ok(Line {
-            until: Span::from_str(until)?.0,
-            interval: Span::from_str(interval)?.0,
+        Ok(IntervalLine {
+            until: TimeSpan::from_str(until)?.0,
+            interval: TimeSpan::from_str(interval)?.0,
         })
     };
-    let lines: anyhow::Result<Vec<Line>> = lines.iter().map(line).collect();
+    let lines: anyhow::Result<Vec<IntervalLine>> = lines.iter().map(line).collect();
     Ok(Intervals::new(lines?)?)
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read_secret(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
@@ -187,7 +190,7 @@ mod tests {
 
     #[test]
     fn intervals_are_lines_of_age_and_time() {
-        let minutes = |until: u64, interval: u64| Line {
+        let minutes = |until: u64, interval: u64| IntervalLine {
             until: Duration::from_mins(until),
             interval: Duration::from_mins(interval),
         };

@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use simplefeed_client::{
     Bookmark, Consumer, Delivery,
     consumer::Builder,
-    refresher::{Item, Refresher},
+    refresher::{RefreshItem, Refresher},
 };
 use simplefeed_core::digest::Digest;
 use simplefeed_queue::{
-    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, QueueError,
-    Scheduled, Want,
+    Due, Existing, Extension, Finish, Lease, Namespace, NewJob, Queue, QueueError, ScheduleOutcome,
+    Successor, TokenStanding, Want,
 };
 use tokio::{sync::watch, time::Instant};
 
-use super::items::Places;
+use super::items::ItemParts;
 use crate::{
     exit::{self, Usage},
     replay::Warnings,
@@ -46,7 +46,7 @@ const BOOKMARK: &str = "bookmark";
 
 /// Payload and note of the job: the place between two readers.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Place {
+struct StarterPlace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bookmark: Option<Bookmark>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Starter<Q> {
     refresher: Refresher<Q>,
     /// Namespace of the job with the bookmark.
     name: Namespace,
-    places: Places,
+    places: ItemParts,
     stop: watch::Receiver<bool>,
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn claim<Q: Queue>(queue: &Q, name: &str, feeds: &str) -> anyho
     let job = NewJob::new(&of, key.clone(), Due::After(Duration::MAX));
     let scheduled = queue.schedule(vec![job], Existing::Keep).await?;
     // An earlier pair of feeds stays, also while another process asks.
-    if scheduled == [Scheduled::Added] && queue.stats(&of).await?.waiting > 1 {
+    if scheduled == [ScheduleOutcome::Added] && queue.stats(&of).await?.waiting > 1 {
         queue.remove(&of, vec![key]).await?;
         return Err(Usage(format!(
             "the jobs of --name {name} in this queue belong to other feeds: give these feeds another --name"
@@ -84,7 +84,7 @@ impl<Q: Queue> Starter<Q> {
         queue: Q,
         refresher: Refresher<Q>,
         name: &str,
-        places: Places,
+        places: ItemParts,
         stop: watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
@@ -105,7 +105,7 @@ impl<Q: Queue> Starter<Q> {
         let mut has_read = false;
         loop {
             let began = Instant::now();
-            let turn = self.turn(&consumer, &mut has_read).await;
+            let turn = self.take_turn(&consumer, &mut has_read).await;
             has_read |= began.elapsed() > BEGUN;
             let pause = match turn {
                 Err(error) if is_of_queue(&error) => {
@@ -132,7 +132,7 @@ impl<Q: Queue> Starter<Q> {
     }
 
     /// Reads once no other process does, until a stop, or until another process reads.
-    async fn turn(
+    async fn take_turn(
         &self,
         consumer: &impl Fn() -> anyhow::Result<Builder>,
         has_read: &mut bool,
@@ -159,26 +159,26 @@ impl<Q: Queue> Starter<Q> {
         if let Some(bookmark) = place.bookmark.clone() {
             builder = builder.resume(bookmark);
         }
-        let read = self.read(builder.build()?, &lease, &mut place, has_read);
+        let read = self.read_items(builder.build()?, &lease, &mut place, has_read);
         let read = read.await;
         // Also after an error: the place is that of the last items that were started.
         let payload = Some(serde_json::to_vec(&place)?);
         let due = Due::After(Duration::ZERO);
-        let again = Finish::new(lease.token, Next::Again { due, payload });
+        let again = Finish::new(lease.token, Successor::Again { due, payload });
         self.queue.finish(vec![again]).await?;
         read
     }
 
     /// Reads until a stop, or until another process reads.
-    async fn read(
+    async fn read_items(
         &self,
         mut items: Consumer,
         lease: &Lease,
-        place: &mut Place,
+        place: &mut StarterPlace,
         has_read: &mut bool,
     ) -> anyhow::Result<()> {
         loop {
-            let Some(first) = self.next(&mut items, lease, place).await? else {
+            let Some(first) = self.next_entry(&mut items, lease, place).await? else {
                 return Ok(());
             };
             *has_read = true;
@@ -186,11 +186,14 @@ impl<Q: Queue> Starter<Q> {
             while deliveries.len() < ITEMS_MAX && items.ready() > 0 {
                 deliveries.extend(items.next().await?);
             }
-            let started: Vec<Item> = deliveries.iter().filter_map(|one| self.item(one)).collect();
+            let started: Vec<RefreshItem> = deliveries
+                .iter()
+                .filter_map(|one| self.item_of(one))
+                .collect();
             #[cfg(planted)]
             if crate::planted::is("place-first") {
                 place.bookmark = deliveries.last().map(|last| last.bookmark());
-                self.extend(lease, place).await?;
+                self.extend_lease(lease, place).await?;
             }
             // Before the place moves: after a crash between the two, the items are started again
             // and keep their jobs.
@@ -201,7 +204,7 @@ impl<Q: Queue> Starter<Q> {
                 place.bookmark = Some(last.bookmark());
                 items.accept(last).await?;
             }
-            if !self.extend(lease, place).await? {
+            if !self.extend_lease(lease, place).await? {
                 return Ok(());
             }
         }
@@ -210,11 +213,11 @@ impl<Q: Queue> Starter<Q> {
     /// Returns the next entry; nothing at a stop, or if another process reads. The lease is
     /// extended meanwhile, and the wait goes on: a document may take longer to come than a lease
     /// lasts.
-    async fn next(
+    async fn next_entry(
         &self,
         items: &mut Consumer,
         lease: &Lease,
-        place: &Place,
+        place: &StarterPlace,
     ) -> anyhow::Result<Option<Delivery>> {
         let mut stop = self.stop.clone();
         let mut next = std::pin::pin!(items.next());
@@ -225,20 +228,20 @@ impl<Q: Queue> Starter<Q> {
                 read = &mut next => return Ok(read?),
                 () = tokio::time::sleep(EXTEND) => {}
             }
-            if !self.extend(lease, place).await? {
+            if !self.extend_lease(lease, place).await? {
                 return Ok(None);
             }
         }
     }
 
     /// Extends the lease, and stores the place. Returns whether this process still reads.
-    async fn extend(&self, lease: &Lease, place: &Place) -> anyhow::Result<bool> {
+    async fn extend_lease(&self, lease: &Lease, place: &StarterPlace) -> anyhow::Result<bool> {
         let extension = Extension {
             token: lease.token.clone(),
             lease: LEASE,
             note: Some(serde_json::to_vec(place)?),
         };
-        let is_held = self.queue.extend(vec![extension]).await? == [Held::Yes];
+        let is_held = self.queue.extend(vec![extension]).await? == [TokenStanding::Yes];
         if !is_held {
             say::warning(
                 "another process reads the items now: this one was too slow to keep its turn",
@@ -247,7 +250,7 @@ impl<Q: Queue> Starter<Q> {
         Ok(is_held)
     }
 
-    fn item(&self, delivery: &Delivery) -> Option<Item> {
+    fn item_of(&self, delivery: &Delivery) -> Option<RefreshItem> {
         let item = self.places.item(delivery);
         if let Err(why) = &item {
             // An id of a foreign feed can be as long as the document.
@@ -277,10 +280,10 @@ fn is_final(error: &anyhow::Error) -> bool {
 
 /// Returns the newest place: the note of a dead reader, or else the payload of the last reader's
 /// finish.
-fn place_of(lease: &Lease) -> anyhow::Result<Place> {
+fn place_of(lease: &Lease) -> anyhow::Result<StarterPlace> {
     let bytes = [&lease.job.note, &lease.job.payload];
     match bytes.into_iter().find(|bytes| !bytes.is_empty()) {
         Some(bytes) => serde_json::from_slice(bytes).context("the bookmark in the queue is none"),
-        None => Ok(Place::default()),
+        None => Ok(StarterPlace::default()),
     }
 }

@@ -106,7 +106,7 @@ async fn what_is_no_failure_counts_for_nothing() {
         scene.begun.lock().unwrap().push(number(&delivery));
         if number(&delivery) == 2 && left.get() > 0 {
             left.set(left.get() - 1);
-            return Err(Interrupted.into());
+            return Err(Interruption.into());
         }
         if number(&delivery) == 4 {
             return Err(CannotRun("there is no such program".into()).into());
@@ -169,7 +169,7 @@ async fn a_retry_that_is_dropped_anywhere_goes_on() {
         let scene = Scene::new(Fails, &[1, 3, 4], usize::MAX);
         scene.run(Policy::Park).await;
         let state = StateFolder::open(scene.folder.path()).unwrap();
-        let attempts = |parked: Vec<Parked>| -> Vec<u32> {
+        let attempts = |parked: Vec<ParkedEntry>| -> Vec<u32> {
             parked.iter().map(|parked| parked.attempts).collect()
         };
         assert_eq!(attempts(state.parked().unwrap()), [2, 2, 2]);

@@ -10,8 +10,8 @@ fn now() -> Timestamp {
 }
 
 /// Passes a request of a credential on.
-fn by<T>(credential: &str, take: impl FnOnce(&Request<'_>) -> T) -> T {
-    take(&Request {
+fn by<T>(credential: &str, take: impl FnOnce(&RoundRequest<'_>) -> T) -> T {
+    take(&RoundRequest {
         credential,
         credentials: 1,
         now: now(),
@@ -20,12 +20,12 @@ fn by<T>(credential: &str, take: impl FnOnce(&Request<'_>) -> T) -> T {
     })
 }
 
-fn refuse(round: &mut Round, status: u16) -> Option<Duration> {
+fn refuse(round: &mut RefreshRound, status: u16) -> Option<Duration> {
     by("key", |request| round.refused(request, status))
 }
 
 /// Answers a request with a value for each item.
-fn answer(round: &mut Round, ids: Vec<String>) {
+fn answer(round: &mut RefreshRound, ids: Vec<String>) {
     let (counted, exact) = (Digest::of(b"v"), Digest::of(b"v"));
     let found = ids.into_iter().map(|id| (id, Value { counted, exact }));
     let found = found.collect();
@@ -33,30 +33,30 @@ fn answer(round: &mut Round, ids: Vec<String>) {
 }
 
 /// Returns the standing of a provider that answered so many seconds ago.
-fn answered(seconds: i64) -> Standing {
+fn answered(seconds: i64) -> ProviderStanding {
     let at = Timestamp::from_micros(NOW - seconds * 1_000_000);
-    Standing {
+    ProviderStanding {
         answered: HashMap::from([("key".to_owned(), at)]),
-        ..Standing::default()
+        ..ProviderStanding::default()
     }
 }
 
-fn round(items: usize) -> Round {
-    let item = |number: usize| Leased {
+fn round(items: usize) -> RefreshRound {
+    let item = |number: usize| LeasedItem {
         id: number.to_string(),
         slot: now(),
-        state: State::new(now(), now()),
+        state: ItemState::new(now(), now()),
         note: None,
     };
-    Round::new((0..items).map(item).collect(), Standing::default())
+    RefreshRound::new((0..items).map(item).collect(), ProviderStanding::default())
 }
 
 /// Runs a round against a provider that refuses each request with one of some items. Returns the requests, and the
 /// round.
-fn run(items: usize, poison: &[usize]) -> (usize, Round) {
+fn run(items: usize, poison: &[usize]) -> (usize, RefreshRound) {
     let mut round = round(items);
     let mut requests = 0;
-    while let Some(Step::Ask(ids)) = round.step() {
+    while let Some(RoundStep::Ask(ids)) = round.step() {
         requests += 1;
         if ids.iter().any(|id| poison.contains(&id.parse().unwrap())) {
             assert_eq!(refuse(&mut round, 400), None);
@@ -73,38 +73,38 @@ fn the_item_at_fault_is_found() {
     for fault in 0..100 {
         let (requests, mut round) = run(100, &[fault]);
         assert!(requests <= 15, "{requests}");
-        let Some(Step::Note(notes)) = round.step() else {
+        let Some(RoundStep::Note(notes)) = round.step() else {
             panic!("no notes");
         };
         assert_eq!(notes.len(), 99);
         round.noted(&[]);
         round.published(vec![]);
-        let Some(Step::Finish(endings)) = round.step() else {
+        let Some(RoundStep::Finish(endings)) = round.step() else {
             panic!("no endings");
         };
         for (index, ending) in endings {
-            assert_eq!(matches!(ending, Ending::Failed(_)), index == fault);
+            assert_eq!(matches!(ending, JobEnding::Failed(_)), index == fault);
         }
     }
     for poison in [vec![3, 4, 17], vec![0, 1, 2, 3], (0..10).collect()] {
         let (_, round) = run(20, &poison);
-        assert_eq!(round.publications().len(), 20 - poison.len());
+        assert_eq!(round.due_publications().len(), 20 - poison.len());
     }
 }
 
 /// Refuses every request of a round. Returns the number of requests, and the pause at the end.
-fn refuse_all(round: &mut Round, status: u16) -> (usize, Option<Duration>) {
+fn refuse_all(round: &mut RefreshRound, status: u16) -> (usize, Option<Duration>) {
     let mut requests = 0;
     let mut pause = None;
-    while let Some(Step::Ask(_)) = round.step() {
+    while let Some(RoundStep::Ask(_)) = round.step() {
         requests += 1;
         pause = refuse(round, status);
     }
     (requests, pause)
 }
 
-fn endings(round: &Round) -> Vec<Ending> {
-    let Some(Step::Finish(endings)) = round.step() else {
+fn endings(round: &RefreshRound) -> Vec<JobEnding> {
+    let Some(RoundStep::Finish(endings)) = round.step() else {
         panic!("no endings: {:?}", round.step());
     };
     endings.into_iter().map(|(_, ending)| ending).collect()
@@ -125,13 +125,13 @@ fn a_request_that_is_refused_whatever_it_asks_for_is_at_fault() {
         let endings = endings(&first);
         assert_eq!(endings.len(), items);
         for ending in endings {
-            let Ending::Later(after) = ending else {
+            let JobEnding::Later(after) = ending else {
                 panic!("{ending:?}");
             };
             assert_eq!(after, pause);
         }
         // The pause grows from round to round.
-        let mut next = Round::new(first.items.clone(), first.standing());
+        let mut next = RefreshRound::new(first.items.clone(), first.standing());
         assert_eq!(refuse_all(&mut next, status).1, Some(2 * pause));
     }
 }
@@ -139,25 +139,25 @@ fn a_request_that_is_refused_whatever_it_asks_for_is_at_fault() {
 /// Goal: where the provider answers others, several items at fault in one batch fail, and nothing else does.
 #[test]
 fn a_batch_of_items_at_fault_only_fails_if_others_were_answered() {
-    let mut trusted = Round::new(round(3).items, answered(30));
+    let mut trusted = RefreshRound::new(round(3).items, answered(30));
     assert_eq!(refuse_all(&mut trusted, 400).1, None);
     assert!(
         endings(&trusted)
             .iter()
-            .all(|one| matches!(one, Ending::Failed(_)))
+            .all(|one| matches!(one, JobEnding::Failed(_)))
     );
     // By the time of the next try nothing else was answered.
-    let mut doubted = Round::new(round(3).items, answered(61));
+    let mut doubted = RefreshRound::new(round(3).items, answered(61));
     assert!(refuse_all(&mut doubted, 400).1.is_some());
     assert!(
         endings(&doubted)
             .iter()
-            .all(|one| matches!(one, Ending::Later(_)))
+            .all(|one| matches!(one, JobEnding::Later(_)))
     );
     // Absent: between two refreshes of the item there was an answer.
-    let mut gone = Round::new(round(1).items, answered(61));
+    let mut gone = RefreshRound::new(round(1).items, answered(61));
     assert_eq!(refuse_all(&mut gone, 404).1, None);
-    let Ending::Again { state, .. } = &endings(&gone)[0] else {
+    let JobEnding::Again { state, .. } = &endings(&gone)[0] else {
         panic!("{:?}", endings(&gone));
     };
     assert_eq!(state.absences, 1);
@@ -166,18 +166,18 @@ fn a_batch_of_items_at_fault_only_fails_if_others_were_answered() {
 /// Goal: a provider that says that nothing is there, for a while, ends no item.
 #[test]
 fn an_answer_without_any_item_counts_if_others_were_shown() {
-    let absences = |standing: Standing| {
-        let mut empty = Round::new(round(2).items, standing);
+    let absences = |standing: ProviderStanding| {
+        let mut empty = RefreshRound::new(round(2).items, standing);
         by("key", |request| {
             empty.asked(request, HashMap::new(), Duration::ZERO);
         });
-        let Ending::Again { state, due } = &endings(&empty)[0] else {
+        let JobEnding::Again { state, due } = &endings(&empty)[0] else {
             panic!("{:?}", endings(&empty));
         };
         assert_eq!(*due, now().plus_micros(120_000_000));
         (state.absences, empty.standing().answered)
     };
-    assert_eq!(absences(Standing::default()), (0, HashMap::new()));
+    assert_eq!(absences(ProviderStanding::default()), (0, HashMap::new()));
     for (standing, expected) in [(answered(60), 1), (answered(121), 0)] {
         let before = standing.answered.clone();
         assert_eq!(absences(standing), (expected, before));
@@ -187,22 +187,25 @@ fn an_answer_without_any_item_counts_if_others_were_shown() {
 /// Goal: one item that the provider fails at does not keep others from being refreshed, and an outage is no item's fault.
 #[test]
 fn the_item_that_a_provider_fails_at_is_found() {
-    let fail = |round: &mut Round| refuse(round, 500);
-    let mut one = Round::new(round(100).items, answered(0));
-    while let Some(Step::Ask(ids)) = one.step() {
+    let fail = |round: &mut RefreshRound| refuse(round, 500);
+    let mut one = RefreshRound::new(round(100).items, answered(0));
+    while let Some(RoundStep::Ask(ids)) = one.step() {
         if ids.contains(&"42".to_owned()) {
             fail(&mut one);
         } else {
             answer(&mut one, ids);
         }
     }
-    assert_eq!(one.publications().len(), 99);
+    assert_eq!(one.due_publications().len(), 99);
     let failed = "the provider answered 500 for this item alone".to_owned();
-    assert!(one.endings().contains(&(42, Ending::Failed(failed))));
+    assert!(
+        one.item_endings()
+            .contains(&(42, JobEnding::Failed(failed)))
+    );
 
     let mut outage = round(100);
     let mut requests = 0;
-    while let Some(Step::Ask(_)) = outage.step() {
+    while let Some(RoundStep::Ask(_)) = outage.step() {
         requests += 1;
         fail(&mut outage);
     }
@@ -210,7 +213,7 @@ fn the_item_that_a_provider_fails_at_is_found() {
     assert!(
         endings(&outage)
             .iter()
-            .all(|one| matches!(one, Ending::Later(_)))
+            .all(|one| matches!(one, JobEnding::Later(_)))
     );
 }
 
@@ -235,12 +238,12 @@ impl<P: Fn(&str) -> bool> Picky<P> {
         }
     }
 
-    fn ask(&mut self, round: &mut Round, ids: Vec<String>) {
+    fn ask(&mut self, round: &mut RefreshRound, ids: Vec<String>) {
         self.requests += 1;
         assert!(self.requests < 1_000, "no end");
         self.seconds += self.takes;
         let intervals = Intervals::default();
-        let request = Request {
+        let request = RoundRequest {
             credential: "key",
             credentials: 1,
             now: Timestamp::from_micros(NOW + self.seconds * 1_000_000),
@@ -260,30 +263,30 @@ impl<P: Fn(&str) -> bool> Picky<P> {
 
     /// Works on a batch, round by round, until each item has an answer or failed; one that has an answer comes again beside
     /// the others. Returns the requests, and the minutes.
-    fn work(mut self, mut items: Vec<Leased>) -> (usize, i64) {
-        let mut standing = Standing::default();
+    fn work(mut self, mut items: Vec<LeasedItem>) -> (usize, i64) {
+        let mut standing = ProviderStanding::default();
         let good = items.iter().find(|item| !(self.is_poison)(&item.id));
         let good = good.unwrap().clone();
-        let is_open = |items: &[Leased]| items.iter().any(|item| item.id != good.id);
+        let is_open = |items: &[LeasedItem]| items.iter().any(|item| item.id != good.id);
         while is_open(&items) {
-            let mut round = Round::new(items.clone(), standing);
-            while let Some(Step::Ask(ids)) = round.step() {
+            let mut round = RefreshRound::new(items.clone(), standing);
+            while let Some(RoundStep::Ask(ids)) = round.step() {
                 self.ask(&mut round, ids);
             }
             standing = round.standing();
             round.noted(&[]);
             round.published(vec![]);
             let mut later = Vec::new();
-            for (index, ending) in round.endings() {
+            for (index, ending) in round.item_endings() {
                 let is_poison = (self.is_poison)(&items[index].id);
                 match ending {
-                    Ending::Again { .. } => assert!(!is_poison),
-                    Ending::Failed(_) => assert!(is_poison),
-                    Ending::Later(time) => {
+                    JobEnding::Again { .. } => assert!(!is_poison),
+                    JobEnding::Failed(_) => assert!(is_poison),
+                    JobEnding::Later(time) => {
                         assert!(time >= LATER);
                         later.push(items[index].clone());
                     }
-                    Ending::Done => panic!("an item ended"),
+                    JobEnding::Done => panic!("an item ended"),
                 }
             }
             if later.iter().all(|item| item.id != good.id) {
@@ -335,10 +338,10 @@ fn an_item_at_fault_is_found_by_a_slow_provider() {
 /// Goal: a credential that is accepted no more is at fault itself; another one goes on, and no item fails.
 #[test]
 fn a_revoked_credential_gives_nothing_back_while_another_works() {
-    let mut both = Round::new(round(2).items, answered(0));
-    let forbid = |round: &mut Round, credential| {
+    let mut both = RefreshRound::new(round(2).items, answered(0));
+    let forbid = |round: &mut RefreshRound, credential| {
         let intervals = Intervals::default();
-        let request = Request {
+        let request = RoundRequest {
             credential,
             credentials: 2,
             now: now(),
@@ -348,29 +351,29 @@ fn a_revoked_credential_gives_nothing_back_while_another_works() {
         round.refused(&request, 403)
     };
     assert_eq!(forbid(&mut both, "revoked"), Some(PAUSE_OF_CREDENTIAL));
-    assert!(matches!(both.step(), Some(Step::Ask(ids)) if ids.len() == 2));
+    assert!(matches!(both.step(), Some(RoundStep::Ask(ids)) if ids.len() == 2));
     // The other one may see one of the two.
     assert_eq!(forbid(&mut both, "key"), None);
-    assert!(matches!(both.step(), Some(Step::Ask(ids)) if ids.len() == 1));
+    assert!(matches!(both.step(), Some(RoundStep::Ask(ids)) if ids.len() == 1));
 
-    let mut none = Round::new(round(1).items, Standing::default());
+    let mut none = RefreshRound::new(round(1).items, ProviderStanding::default());
     assert!(forbid(&mut none, "one").is_some());
     assert!(forbid(&mut none, "two").is_some());
-    assert!(matches!(endings(&none)[..], [Ending::Later(_)]));
+    assert!(matches!(endings(&none)[..], [JobEnding::Later(_)]));
 }
 
 /// Goal: after an outage, requests are soon full again; a batch of one changes nothing.
 #[test]
 fn requests_grow_again() {
-    let mut standing = Standing::default();
+    let mut standing = ProviderStanding::default();
     for _ in 0..10 {
-        let mut outage = Round::new(round(100).items, standing);
+        let mut outage = RefreshRound::new(round(100).items, standing);
         refuse_all(&mut outage, 400);
         standing = outage.standing();
     }
-    let mut after = Round::new(round(100).items, standing);
+    let mut after = RefreshRound::new(round(100).items, standing);
     let mut sizes = Vec::new();
-    while let Some(Step::Ask(ids)) = after.step() {
+    while let Some(RoundStep::Ask(ids)) = after.step() {
         sizes.push(ids.len());
         // Also an answer without any item is one.
         by("key", |request| {
@@ -379,10 +382,10 @@ fn requests_grow_again() {
     }
     assert_eq!(sizes.iter().sum::<usize>(), 100);
     assert!(sizes[0] == 1 && sizes.len() < 10, "{sizes:?}");
-    let mut alone = Round::new(round(1).items, Standing::default());
+    let mut alone = RefreshRound::new(round(1).items, ProviderStanding::default());
     refuse_all(&mut alone, 400);
-    let next = Round::new(round(100).items, alone.standing());
-    assert!(matches!(next.step(), Some(Step::Ask(ids)) if ids.len() == 100));
+    let next = RefreshRound::new(round(100).items, alone.standing());
+    assert!(matches!(next.step(), Some(RoundStep::Ask(ids)) if ids.len() == 100));
 }
 
 /// Goal: an answer that cannot be read does not hold a batch for ever; a quota that is used up counts as nothing.
@@ -391,7 +394,7 @@ fn what_is_no_answer_is_given_back() {
     for status in [200, 302, 408, 500] {
         let mut unread = round(100);
         let mut requests = 0;
-        while let Some(Step::Ask(_)) = unread.step() {
+        while let Some(RoundStep::Ask(_)) = unread.step() {
             requests += 1;
             by("key", |request| unread.failed(request, Some(status), None));
         }
@@ -401,7 +404,7 @@ fn what_is_no_answer_is_given_back() {
         let mut paused = round(100);
         for _ in 0..20 {
             assert!(refuse(&mut paused, status).is_some());
-            assert!(matches!(paused.step(), Some(Step::Ask(ids)) if ids.len() == 100));
+            assert!(matches!(paused.step(), Some(RoundStep::Ask(ids)) if ids.len() == 100));
         }
     }
 }
@@ -413,11 +416,11 @@ fn an_item_that_has_ended_is_not_tried_for_ever() {
     let days = |days: i64| Timestamp::from_micros(NOW - days * 86_400_000_000);
     old[0].state.born = days(36).micros();
     old[1].state.born = days(37).micros();
-    let mut round = Round::new(old, Standing::default());
+    let mut round = RefreshRound::new(old, ProviderStanding::default());
     assert!(refuse_all(&mut round, 400).1.is_some());
     let endings = endings(&round);
-    assert!(matches!(endings[0], Ending::Later(_)));
-    assert_eq!(endings[1], Ending::Done);
+    assert!(matches!(endings[0], JobEnding::Later(_)));
+    assert_eq!(endings[1], JobEnding::Done);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) fn read(at: &Url, inside: &str) -> Document {
 }
 
 /// Returns the number and the day of each entry of a run.
-pub(super) fn days(run: &Run) -> Vec<(u32, u32)> {
+pub(super) fn days(run: &EntryRun) -> Vec<(u32, u32)> {
     let each = run.entries.iter().map(|entry| {
         let id = run.document.entry(entry.index).unwrap().id;
         let date = run.document.updated_of(entry.index).unwrap().to_string();

@@ -372,7 +372,7 @@ impl Looker {
     }
 
     /// Takes the entries of a run. Returns whether the consumer lives on.
-    fn receive(&mut self, run: &Run, feed: &mut FaultyFeed) -> Result<bool, String> {
+    fn receive(&mut self, run: &EntryRun, feed: &mut FaultyFeed) -> Result<bool, String> {
         for (entry, number) in run.entries.iter().zip(numbers(run)) {
             let date = run.document.updated_of(entry.index).unwrap();
             let date = u32::try_from(date.micros() / 1_000_000 % 3_600).unwrap();

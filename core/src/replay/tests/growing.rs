@@ -24,7 +24,7 @@ fn numbered(at: &Url, newest_first: &[u32], previous: u32) -> Document {
 }
 
 /// Returns the numbers of the entries of a run.
-fn numbers(run: Option<&Run>) -> Vec<u32> {
+fn numbers(run: Option<&EntryRun>) -> Vec<u32> {
     let each = run.into_iter().flat_map(days);
     each.map(|(number, _)| number).collect()
 }

@@ -269,7 +269,7 @@ impl Looker {
     }
 
     /// Takes the entries of a run. Returns whether the consumer lives on.
-    fn receive(&mut self, run: &Run, feed: &mut PlainFeed, seed: u64) -> bool {
+    fn receive(&mut self, run: &EntryRun, feed: &mut PlainFeed, seed: u64) -> bool {
         if run.url == url(RECENT) {
             // It may show more than it did when the look began, or be the copy of that look.
             let listed = (0..run.document.len()).map(|index| shown_at(&run.document, index));

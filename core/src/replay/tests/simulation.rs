@@ -359,7 +359,7 @@ impl Reader {
     }
 
     /// Reads what was handed over. Returns whether it crashed meanwhile.
-    fn read(&mut self, world: &mut World, run: &Run, seed: u64) -> bool {
+    fn read(&mut self, world: &mut World, run: &EntryRun, seed: u64) -> bool {
         for (entry, number) in run.entries.iter().zip(numbers(run)) {
             assert_eq!(
                 number, self.next,
@@ -473,7 +473,7 @@ fn a_consumer_that_stops_anywhere_resumes() {
 }
 
 /// Returns what is handed over next, from a world where all is well.
-fn next_run(feed: &Feed, replay: &mut Replay) -> Option<Run> {
+fn next_run(feed: &Feed, replay: &mut Replay) -> Option<EntryRun> {
     while let Some(ask) = replay.ask() {
         if ask.kind == AskKind::Index {
             replay.missing().unwrap();

@@ -4,7 +4,9 @@
 
 use url::Url;
 
-use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries, lead};
+use super::{
+    Bookmark, EntryRun, RunEntry, Walk, WalkError, WalkState, bookmark, count, hash_entries, lead,
+};
 use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 impl Walk {
@@ -14,7 +16,7 @@ impl Walk {
         document: Document,
         url: &Url,
         after: usize,
-    ) -> Result<Run, WalkError> {
+    ) -> Result<EntryRun, WalkError> {
         self.handed_over += 1;
         if self.handed_over > self.documents_max {
             return Err(WalkError::TooMany {
@@ -22,7 +24,7 @@ impl Walk {
             });
         }
         let next = lead(&document, "next-archive", url);
-        let looking = self.state == State::Looking;
+        let looking = self.state == WalkState::Looking;
         // The recent document is the end by definition; any other document is the end if nothing
         // follows.
         let at_the_end = looking || next == Ok(None);
@@ -32,28 +34,31 @@ impl Walk {
             // Newer entries exist behind this document, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
         }
-        let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
+        let turned = matches!(
+            self.state,
+            WalkState::Resuming { .. } | WalkState::Back { .. }
+        );
         if turned {
             // The way leads forward from here on, so meeting a document twice is a loop again.
             self.forget_visited();
             self.visited.insert(url.clone());
         }
-        let entries = self.pass(&document, url, after, pinned);
+        let entries = self.pass_entries(&document, url, after, pinned);
         // The pin is checked before the next step: a walk with a changed history must not go on.
         self.check_pin(url)?;
         if looking || pinned.is_some() || self.pin_is_passed() {
-            self.go(State::Done);
+            self.enter(WalkState::Done);
         } else if let Some(next) = next? {
-            self.go(State::Forward { url: next });
+            self.enter(WalkState::Forward { url: next });
         } else if !self.again {
             // This copy may be older than the look at the recent document, so the walk requests the
             // document again past all caches.
-            self.go(State::Forward { url: url.clone() });
+            self.enter(WalkState::Forward { url: url.clone() });
             self.again = true;
         } else {
-            self.go(State::Done);
+            self.enter(WalkState::Done);
         }
-        Ok(Run {
+        Ok(EntryRun {
             document,
             url: url.clone(),
             older: after,
@@ -63,7 +68,7 @@ impl Walk {
     }
 
     /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
-    fn pass(
+    fn pass_entries(
         &mut self,
         document: &Document,
         url: &Url,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     feed::{FeedId, FeedName},
-    settings::{Choices, Defaults, Embed, Own, TimelineKind},
+    settings::{Choices, Defaults, Embed, OwnEntries, TimelineKind},
 };
 
 /// Entries with their bytes, oldest first.
@@ -41,7 +41,7 @@ fn settings(choices: Choices) -> Arc<Settings> {
         defaults: Defaults::new("http://h").into(),
         sup_id: None,
         was_closed: false,
-        timeline: Some(TimelineKind::new(None, Own::Exclude)),
+        timeline: Some(TimelineKind::new(None, OwnEntries::Exclude)),
     })
 }
 
@@ -77,7 +77,7 @@ struct Defined {
 /// Cuts entry by entry, and renames the open document with each epoch.
 struct Definition {
     documents: Vec<Defined>,
-    course: Course,
+    course: CutCourse,
     entries: Entries,
     now: Timestamp,
     epoch: Epoch,
@@ -92,7 +92,7 @@ impl Definition {
         };
         let mut definition = Self {
             documents: vec![],
-            course: Course {
+            course: CutCourse {
                 spells: vec![spell],
                 epochs: vec![],
                 restarted: None,

@@ -10,7 +10,7 @@ const DATES: &str =
     "<updated>2023-01-01T00:00:00Z</updated><published>2022-01-01T00:00:00Z</published>";
 
 fn show(entry: &str, embed: Embed) -> String {
-    let origin = Origin {
+    let origin = EntryOrigin {
         entry_url: "http://h/feeds/a/entries/7.atom",
         feed_id: "urn:a",
         title: "A & B",

@@ -12,7 +12,7 @@ fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
             Duration::ZERO,
             INTERVAL * 21,
             |watch, next, now| {
-                looks += u32::from(matches!(next, Next::Look { .. }));
+                looks += u32::from(matches!(next, NextAction::Look { .. }));
                 all_is_well(watch, &next, now, more);
             },
         );
@@ -35,19 +35,19 @@ fn sup_c7_feeds_that_were_swept_together_are_not_for_ever() {
             Duration::ZERO,
             INTERVAL * 11,
             |watch, next, now| match next {
-                Next::Look { feed, .. } => {
+                NextAction::Look { feed, .. } => {
                     let half = usize::try_from(now.as_secs() / INTERVAL.as_secs()).unwrap();
                     halves_of_hours[half] += u32::from(now > INTERVAL * 3 / 2);
                     read(watch, feed, now, false, "a");
                 }
-                Next::Hear { source, .. } => {
+                NextAction::Hear { source, .. } => {
                     let second = u32::try_from(now.as_secs()).unwrap();
                     let is_gap = missed && second / 60 == 15;
                     let since = if is_gap { 990 + second } else { 0 };
                     let document = document(since, 1_000 + second, &[], "");
                     watch.heard(source, now, document);
                 }
-                Next::Wait(_) | Next::Nothing => {}
+                NextAction::Wait(_) | NextAction::Nothing => {}
             },
         );
         let most = halves_of_hours.into_iter().max().unwrap();
@@ -68,22 +68,22 @@ fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     hear(&mut watch, now, document(90, 196, &[("a", "2")], ARCHIVED));
     now += CACHED;
     for pause in [2, 10] {
-        assert_eq!(watch.next_feed(now), Next::Look { feed, fresh: true });
+        assert_eq!(watch.next_feed(now), NextAction::Look { feed, fresh: true });
         read(&mut watch, feed, now, false, "a");
         assert!(!is_told(&watch, feed), "an end now loses nothing");
         now += pause * S;
     }
-    assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
+    assert_eq!(watch.next(now), NextAction::Look { feed, fresh: true });
     read(&mut watch, feed, now, false, "a");
     let mut looked_at = vec![];
     live(&mut watch, now, now + 20 * INTERVAL, |watch, next, now| {
-        if let Next::Look { fresh, .. } = next {
+        if let NextAction::Look { fresh, .. } = next {
             assert!(fresh && !is_told(watch, feed));
             looked_at.push(now);
         }
         // A document that is away for a moment changes nothing.
         match next {
-            Next::Hear { source, .. } if (600..620).contains(&now.as_secs()) => {
+            NextAction::Hear { source, .. } if (600..620).contains(&now.as_secs()) => {
                 watch.heard(source, now, NOTHING);
             }
             next => all_is_well(watch, &next, now, ARCHIVED),
@@ -115,7 +115,7 @@ fn sup_c1_a_feed_may_move_or_leave() {
     hear(&mut watch, now, document(126, 196, &pairs, ""));
     assert_eq!(looks(&mut watch, now), [0]);
     let now = now + INTERVAL;
-    hear(&mut watch, now, Heard::Same);
+    hear(&mut watch, now, SupResult::Same);
     assert_eq!(looks(&mut watch, now), [1], "as a feed without SUP");
 }
 
@@ -144,7 +144,7 @@ fn nothing_counts_as_heard_before_it_is_handled() {
     watch.looked(b, now, failed(false));
     assert!(!is_told(&watch, b), "a feed that failed is owed a look");
     assert_eq!(watch.take_changed(), HashSet::from([a]));
-    assert_eq!(watch.next(now + S), Next::Wait(now + 5 * S));
+    assert_eq!(watch.next(now + S), NextAction::Wait(now + 5 * S));
     let now = now + 5 * S;
     assert_eq!(looks(&mut watch, now), [1]);
     let sup = Announcement::Untold;
@@ -202,7 +202,7 @@ fn what_a_cache_has_shown_is_looked_at_again() {
     watch.looked(feed, Duration::ZERO, seen(true, sup));
     let mut looks = vec![];
     live(&mut watch, S, 2 * INTERVAL, |watch, next, now| match next {
-        Next::Look { feed, fresh } => {
+        NextAction::Look { feed, fresh } => {
             looks.push((feed.0, fresh));
             read(watch, feed, now, false, "b");
         }
@@ -224,12 +224,12 @@ fn a_copy_of_the_past_pays_nothing() {
         48 * S,
         5 * INTERVAL,
         |watch, next, now| match next {
-            Next::Look { fresh, .. } => {
+            NextAction::Look { fresh, .. } => {
                 assert!(fresh && !is_told(watch, feed));
                 looks += 1;
                 let (news, stale) = (looks == 1, looks < 6);
                 let sup = Announcement::Untold;
-                watch.looked(feed, now, Looked::Read { news, stale, sup });
+                watch.looked(feed, now, LookResult::Read { news, stale, sup });
             }
             next => all_is_well(watch, &next, now, ARCHIVED),
         },
@@ -246,7 +246,7 @@ fn a_first_copy_of_the_past_pays_nothing() {
     assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
     let (news, stale) = (true, true);
     let sup = Announcement::At(address("a"));
-    watch.looked(feed, 3 * S, Looked::Read { news, stale, sup });
+    watch.looked(feed, 3 * S, LookResult::Read { news, stale, sup });
     assert!(!is_told(&watch, feed));
     assert_eq!(looks(&mut watch, 3 * S), [0], "soon");
     read(&mut watch, feed, 6 * S, true, "a");
@@ -266,11 +266,11 @@ fn a_look_right_after_a_ping_is_followed_by_one() {
     assert_eq!(looks(&mut watch, 48 * S), [0]);
     // It shows nothing new, and is to be looked at again at 52 s; meanwhile it is told of once more.
     read(&mut watch, feed, 50 * S, false, "a");
-    let Next::Wait(at) = watch.next_document(50 * S) else {
+    let NextAction::Wait(at) = watch.next_document(50 * S) else {
         panic!()
     };
     hear(&mut watch, at, document(30, 196, &[("a", "2")], ARCHIVED));
-    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: true });
+    assert_eq!(watch.next_feed(at), NextAction::Look { feed, fresh: true });
     read(&mut watch, feed, at + S, true, "a");
     assert!(!is_told(&watch, feed), "that look began too early");
     assert_eq!(looks(&mut watch, at + S), [0]);
@@ -284,13 +284,13 @@ fn a_ping_during_a_look_that_fails_is_a_ping() {
     let mut watch = heard(&["a"], "");
     let feed = FeedNumber(0);
     let at = 10 * INTERVAL;
-    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: false });
+    assert_eq!(watch.next_feed(at), NextAction::Look { feed, fresh: false });
     hear(&mut watch, at, document(0, 18_100, &[("a", "1")], ""));
     watch.looked(feed, at, failed(false));
     let at = at + 5 * S;
-    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: true });
+    assert_eq!(watch.next_feed(at), NextAction::Look { feed, fresh: true });
     read(&mut watch, feed, at, false, "a");
-    assert_eq!(watch.next_feed(at), Next::Wait(at + 2 * S));
+    assert_eq!(watch.next_feed(at), NextAction::Wait(at + 2 * S));
 }
 
 /// SUP-F10: an id may be told twice. What is newer than a feed's first look counts, wherever it stands.
@@ -342,7 +342,7 @@ fn a_feed_that_cannot_be_read_is_tried_on() {
             now,
             20 * INTERVAL,
             |watch, next, now| match next {
-                Next::Look { feed, fresh } => {
+                NextAction::Look { feed, fresh } => {
                     assert!(fresh && feed == a);
                     tries.push(now);
                     if tries.len() <= 12 {
@@ -379,8 +379,8 @@ fn a_feed_that_cannot_be_read_is_tried_on() {
 fn a_server_that_asks_to_wait_is_obeyed() {
     let mut watch = heard(&["a"], "");
     let busy = Some(100 * S);
-    hear(&mut watch, 48 * S, Heard::Nothing { retry_after: busy });
-    let Next::Wait(until) = watch.next(49 * S) else {
+    hear(&mut watch, 48 * S, SupResult::Nothing { retry_after: busy });
+    let NextAction::Wait(until) = watch.next(49 * S) else {
         panic!()
     };
     assert!(until >= 148 * S, "{until:?}");
@@ -391,7 +391,7 @@ fn a_server_that_asks_to_wait_is_obeyed() {
     );
     let now = 180 * S;
     assert_eq!(looks(&mut watch, now), [0]);
-    let asked = Looked::Failed {
+    let asked = LookResult::Failed {
         news: false,
         for_good: false,
         retry_after: Some(77 * S),
@@ -404,7 +404,7 @@ fn a_server_that_asks_to_wait_is_obeyed() {
     );
     assert_eq!(
         watch.next_feed(now + 48 * S),
-        Next::Wait(now + 77 * S),
+        NextAction::Wait(now + 77 * S),
         "also if it is told of meanwhile"
     );
 }
@@ -421,7 +421,7 @@ fn a_feed_that_moves_all_the_time_gets_no_more_looks() {
     let (mut looks, mut now) = (0, Duration::ZERO);
     while now < INTERVAL {
         match watch.next(now) {
-            Next::Look { feed, .. } => {
+            NextAction::Look { feed, .. } => {
                 looks += 1;
                 // Two keep their documents alive.
                 let name = match feed.0 {
@@ -432,17 +432,17 @@ fn a_feed_that_moves_all_the_time_gets_no_more_looks() {
                 };
                 watch.looked(feed, now, seen(false, place(name).into()));
             }
-            Next::Hear { source, .. } => {
+            NextAction::Hear { source, .. } => {
                 let second = 1_000 + u32::try_from(now.as_secs()).unwrap();
-                let Heard::Document(mut heard) = document(second - 70, second, &[], ARCHIVED)
+                let SupResult::Document(mut heard) = document(second - 70, second, &[], ARCHIVED)
                 else {
                     panic!()
                 };
                 heard.period = 1;
-                watch.heard(source, now, Heard::Document(heard));
+                watch.heard(source, now, SupResult::Document(heard));
             }
-            Next::Wait(until) => now = until,
-            Next::Nothing => panic!(),
+            NextAction::Wait(until) => now = until,
+            NextAction::Nothing => panic!(),
         }
     }
     let most = INTERVAL.as_secs() / CACHED.as_secs() + 10;
@@ -460,11 +460,11 @@ fn an_interval_may_be_any_time() {
         let feed = watch.add_feed(None, None);
         for second in 0..10 {
             let now = 3 * second * S;
-            if let Next::Look { .. } = watch.next_feed(now) {
-                assert!(matches!(watch.next_feed(now), Next::Nothing));
+            if let NextAction::Look { .. } = watch.next_feed(now) {
+                assert!(matches!(watch.next_feed(now), NextAction::Nothing));
                 read(&mut watch, feed, now, false, "a");
             }
-            if let Next::Hear { source, .. } = watch.next_document(now) {
+            if let NextAction::Hear { source, .. } = watch.next_document(now) {
                 watch.heard(source, now, document(0, 100 + 3 * second, &[], ""));
             }
         }

@@ -28,7 +28,7 @@ fn sup_c2_c4_new_pairs_of_known_feeds_are_pings() {
 #[test]
 fn sup_c3_a_document_is_heard_a_little_faster_than_its_period() {
     let mut watch = heard(&["a"], "");
-    assert_eq!(watch.next(47 * S), Next::Wait(48 * S));
+    assert_eq!(watch.next(47 * S), NextAction::Wait(48 * S));
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn a_period_may_be_any_number() {
          \"period\":{most},\"available_periods\":{{\"{most}\":\"x\"}},\"updates\":[]}}"
     );
     let document = SupDocument::read(text.as_bytes()).unwrap();
-    hear(&mut watch, 48 * S, Heard::Document(document));
-    assert!(matches!(watch.next(49 * S), Next::Wait(_)));
+    hear(&mut watch, 48 * S, SupResult::Document(document));
+    assert!(matches!(watch.next(49 * S), NextAction::Wait(_)));
 }
 
 /// SUP-C10: a way back that goes in circles is left.
@@ -101,7 +101,7 @@ fn archives_that_lead_nowhere_are_left() {
         now,
         document(4_000, 5_000, &[], ",\"prev_archive\":\"7.json\""),
     );
-    assert!(matches!(watch.next(now), Next::Wait(_)));
+    assert!(matches!(watch.next(now), NextAction::Wait(_)));
     assert_eq!(watch.tally().sweeps, 1);
 }
 
@@ -126,11 +126,11 @@ fn sup_c5_a_gap_that_nothing_closes_is_a_sweep() {
             let mut asked = 0;
             while asked < 3 {
                 match watch.next(now) {
-                    Next::Hear { source, .. } => {
+                    NextAction::Hear { source, .. } => {
                         asked += 1;
                         watch.heard(source, now, archive.clone());
                     }
-                    Next::Wait(until) => now = until,
+                    NextAction::Wait(until) => now = until,
                     other => panic!("{other:?}"),
                 }
             }
@@ -141,8 +141,8 @@ fn sup_c5_a_gap_that_nothing_closes_is_a_sweep() {
         while swept.len() < 4 {
             now += S;
             match watch.next(now) {
-                Next::Look { feed, .. } => swept.push(feed.0),
-                Next::Hear { source, .. } => watch.heard(source, now, Heard::Same),
+                NextAction::Look { feed, .. } => swept.push(feed.0),
+                NextAction::Hear { source, .. } => watch.heard(source, now, SupResult::Same),
                 _ => {}
             }
             assert!(now < INTERVAL + 100 * S);
@@ -160,11 +160,11 @@ fn sup_c8_while_a_document_is_broken_feeds_are_polled() {
     while now < INTERVAL * 3 {
         now += S;
         match watch.next(now) {
-            Next::Look { feed, .. } => {
+            NextAction::Look { feed, .. } => {
                 looks += 1;
                 read(&mut watch, feed, now, false, "a");
             }
-            Next::Hear { source, fresh, .. } => {
+            NextAction::Hear { source, fresh, .. } => {
                 assert!(fresh, "past whatever keeps the broken one");
                 watch.heard(source, now, NOTHING);
             }
@@ -173,7 +173,7 @@ fn sup_c8_while_a_document_is_broken_feeds_are_polled() {
     }
     assert!((2..=4).contains(&looks), "{looks}");
     // It works again, and tells what was missed.
-    let Next::Wait(until) = watch.next(now) else {
+    let NextAction::Wait(until) = watch.next(now) else {
         panic!()
     };
     hear(
@@ -223,13 +223,13 @@ fn sup_c6_who_wants_to_hear_rarely_takes_a_longer_window() {
     read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
     let periods = ",\"available_periods\":{\"60\":\"sup.json\",\"300\":\"sup.json?seconds=300\"}";
     hear(&mut watch, Duration::ZERO, document(30, 100, &[], periods));
-    let Heard::Document(mut longer) = document(0, 100, &[], periods) else {
+    let SupResult::Document(mut longer) = document(0, 100, &[], periods) else {
         panic!()
     };
     longer.period = 300;
-    let asked = hear(&mut watch, Duration::ZERO, Heard::Document(longer));
+    let asked = hear(&mut watch, Duration::ZERO, SupResult::Document(longer));
     assert_eq!(asked, "https://e/sup.json?seconds=300");
-    assert_eq!(watch.next(S), Next::Wait(178 * S));
+    assert_eq!(watch.next(S), NextAction::Wait(178 * S));
 }
 
 /// Goal: nothing is believed of the time between a feed's first look and the first document that tells of it.
@@ -240,7 +240,7 @@ fn what_changed_before_the_first_document_is_looked_at() {
     assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
     read(&mut watch, feed, Duration::ZERO, false, "a");
     hear(&mut watch, Duration::ZERO, NOTHING);
-    let Next::Wait(now) = watch.next(S / 10) else {
+    let NextAction::Wait(now) = watch.next(S / 10) else {
         panic!()
     };
     hear(&mut watch, now, document(4_000, 4_070, &[], ARCHIVED));
@@ -251,13 +251,13 @@ fn what_changed_before_the_first_document_is_looked_at() {
     );
     let mut looked = 0;
     live(&mut watch, now, now + INTERVAL, |watch, next, now| {
-        if let Next::Look { fresh, .. } = next {
+        if let NextAction::Look { fresh, .. } = next {
             looked += 1;
             assert!(fresh, "a cache may hold what it was");
         }
         let at = Duration::from_secs(4_000) + now;
         match next {
-            Next::Hear { source, .. } => {
+            NextAction::Hear { source, .. } => {
                 let until = u32::try_from(at.as_secs()).unwrap();
                 watch.heard(source, now, document(4_000, until + 70, &[], ARCHIVED));
             }
@@ -275,7 +275,7 @@ fn a_document_goes_before_feeds() {
     for _ in 0..100 {
         watch.add_feed(None, None);
     }
-    let Next::Look { feed, .. } = watch.next(Duration::ZERO) else {
+    let NextAction::Look { feed, .. } = watch.next(Duration::ZERO) else {
         panic!()
     };
     read(&mut watch, feed, Duration::ZERO, false, "a");
@@ -287,7 +287,7 @@ fn a_document_goes_before_feeds() {
     }
     let mut again = vec![];
     live(&mut watch, 5 * S, 3 * INTERVAL, |watch, next, now| {
-        if let Next::Look { feed, .. } = next {
+        if let NextAction::Look { feed, .. } = next {
             again.push(feed.0);
         }
         all_is_well(watch, &next, now, ARCHIVED);
@@ -302,7 +302,7 @@ fn what_was_told_before_the_first_look_is_no_news() {
     let (first, second) = (watch.add_feed(None, None), watch.add_feed(None, None));
     assert_eq!(
         watch.next(Duration::ZERO),
-        Next::Look {
+        NextAction::Look {
             feed: first,
             fresh: true
         }
@@ -368,12 +368,12 @@ fn a_document_that_no_feed_announces_is_forgotten() {
     let mut now = Duration::ZERO;
     for number in 0..1_000 {
         now += 11 * INTERVAL;
-        let Next::Look { feed, .. } = watch.next_feed(now) else {
+        let NextAction::Look { feed, .. } = watch.next_feed(now) else {
             panic!("{number}")
         };
         let sup = SupAddress::parse(&format!("https://e/{number}.json#a"), &base).into();
         watch.looked(feed, now, seen(true, sup));
-        let Next::Hear { source, .. } = watch.next_document(now) else {
+        let NextAction::Hear { source, .. } = watch.next_document(now) else {
             panic!("{number}")
         };
         // The one before comes late, or never.
@@ -384,10 +384,10 @@ fn a_document_that_no_feed_announces_is_forgotten() {
     assert_eq!((watch.sources.len(), watch.by_url.len()), (1, 1));
     let sup = Announcement::Nowhere;
     now += 11 * INTERVAL;
-    assert!(matches!(watch.next_feed(now), Next::Look { .. }));
+    assert!(matches!(watch.next_feed(now), NextAction::Look { .. }));
     watch.looked(feed, now, seen(true, sup));
     assert_eq!((watch.sources.len(), watch.by_url.len()), (0, 0));
-    assert_eq!(watch.next_document(now + INTERVAL), Next::Nothing);
+    assert_eq!(watch.next_document(now + INTERVAL), NextAction::Nothing);
 }
 
 /// SUP-C10: a publisher that tells ever more of one feed takes no memory and no time.
@@ -406,7 +406,7 @@ fn pairs_without_end_are_borne() {
         for feed in called {
             read(&mut watch, FeedNumber(feed), now, true, "a");
         }
-        let known: usize = watch.sources.values().map(Source::known_pairs).sum();
+        let known: usize = watch.sources.values().map(SupSource::known_pairs).sum();
         assert!(known <= 30_000, "{known}");
         assert!(watch.feed_turns.len() <= 50 && watch.source_turns.len() <= 1);
     }
@@ -416,11 +416,11 @@ fn pairs_without_end_are_borne() {
 #[test]
 fn a_publisher_that_stops_archiving_gets_a_safety_net() {
     let mut watch = heard(&["a"], ARCHIVED);
-    assert_eq!(watch.next_feed(S), Next::Nothing);
+    assert_eq!(watch.next_feed(S), NextAction::Nothing);
     hear(&mut watch, 48 * S, document(78, 148, &[], ""));
-    assert!(matches!(watch.next_feed(49 * S), Next::Wait(_)));
+    assert!(matches!(watch.next_feed(49 * S), NextAction::Wait(_)));
     hear(&mut watch, 96 * S, document(78, 196, &[], ARCHIVED));
-    assert_eq!(watch.next_feed(97 * S), Next::Nothing);
+    assert_eq!(watch.next_feed(97 * S), NextAction::Nothing);
 }
 
 /// Goal: who asks more rarely than a window lasts, and has no other, asks as often as that all the same.
@@ -436,7 +436,7 @@ fn a_window_that_is_too_short_is_no_gap() {
         assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
         read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
         hear(&mut watch, Duration::ZERO, document(30, 100, &[], more));
-        assert_eq!(watch.next_document(S), Next::Wait(pause * S));
+        assert_eq!(watch.next_document(S), NextAction::Wait(pause * S));
     }
 }
 
@@ -455,7 +455,7 @@ fn a_window_that_cannot_be_had_is_left() {
     let (mut now, mut elsewhere) = (Duration::ZERO, 0);
     for second in 0..3_600 {
         now = second * S;
-        if let Next::Hear { source, url, .. } = watch.next_document(now) {
+        if let NextAction::Hear { source, url, .. } = watch.next_document(now) {
             let is_ours = url.host_str() == Some("e");
             elsewhere += u32::from(!is_ours);
             let heard = if is_ours {

@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use super::{Fingerprint, halves};
+use super::{Fingerprint, fingerprint_halves};
 
 /// Ids per 64-bit word of the filter, hence 16 bits for each.
 const WORD_IDS: usize = 4;
@@ -24,7 +24,7 @@ impl Filter {
     fn place_of(&self, fingerprint: &Fingerprint) -> (usize, u64) {
         // Word and bits come from different halves, so that ids of one word still differ in their
         // bits.
-        let (sorted, other) = halves(fingerprint);
+        let (sorted, other) = fingerprint_halves(fingerprint);
         let words = u64::try_from(self.0.len()).unwrap_or(u64::MAX);
         let word = usize::try_from(other % words).unwrap_or(0);
         let bits = (0..BITS).map(|bit| 1 << ((sorted >> (6 * bit)) & 63));

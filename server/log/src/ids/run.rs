@@ -23,7 +23,7 @@ use simplefeed_core::{
 };
 use simplefeed_process::regular;
 
-use super::{Fingerprint, IdPlace, Span, filter::Filter, halves};
+use super::{CommitSpan, Fingerprint, IdPlace, filter::Filter, fingerprint_halves};
 use crate::{durable, held::visible_path};
 
 const MAGIC: &[u8; 4] = b"SFI1";
@@ -40,15 +40,15 @@ const UNSYNCED_IDS_MAX: u64 = 100 * 170 * 10;
 
 /// Ids in a file.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct IdRun {
     path: PathBuf,
     file: File,
-    pub(super) span: Span,
+    pub(super) span: CommitSpan,
     pub(super) ids: u64,
     pub(super) filter: Filter,
 }
 
-impl Run {
+impl IdRun {
     /// Writes sorted ids to a new file in `folder`, one at a time. The file is durable when the
     /// function returns.
     ///
@@ -61,7 +61,7 @@ impl Run {
     )]
     pub(super) fn write(
         folder: &Path,
-        span: Span,
+        span: CommitSpan,
         ids_max: u64,
         ids: impl Iterator<Item = io::Result<IdPlace>>,
     ) -> io::Result<Self> {
@@ -86,7 +86,7 @@ impl Run {
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     fn write_partial(
         partial: &Path,
-        span: Span,
+        span: CommitSpan,
         ids_max: u64,
         ids: impl Iterator<Item = io::Result<IdPlace>>,
     ) -> io::Result<(Filter, u64)> {
@@ -150,7 +150,7 @@ impl Run {
         let (chain, behind) = rest.split_first_chunk::<32>().ok_or_else(damaged)?;
         let (ids, behind) = behind.split_first_chunk::<8>().ok_or_else(damaged)?;
         let checksum = behind.first_chunk::<4>().ok_or_else(damaged)?;
-        let span = Span {
+        let span = CommitSpan {
             first: CommitNumber(commits.0),
             last: CommitNumber(commits.1),
             chain: ChainHash(Digest(*chain)),
@@ -187,7 +187,7 @@ impl Run {
     /// Returns why the file cannot be read, or that the file is damaged.
     pub(super) fn find(&self, fingerprint: &Fingerprint) -> io::Result<Option<Position>> {
         // Fingerprints are spread evenly, so that the block of one can nearly be calculated.
-        let (wanted, _) = halves(fingerprint);
+        let (wanted, _) = fingerprint_halves(fingerprint);
         let mut blocks = 0..blocks_of(self.ids);
         let mut guess = scale_share(wanted, blocks.end);
         while !blocks.is_empty() {
@@ -199,7 +199,7 @@ impl Run {
             let (Some(first), Some(last)) = (records.first(), records.last()) else {
                 return Err(damage_error(&self.path));
             };
-            let lead = halves(&first.fingerprint).0;
+            let lead = fingerprint_halves(&first.fingerprint).0;
             if *fingerprint < first.fingerprint {
                 blocks.end = at;
                 guess = at.saturating_sub(scale_share(lead - wanted, blocks_of(self.ids)).max(1));
@@ -233,7 +233,7 @@ impl Run {
 }
 
 /// Returns the name of the file of a run.
-fn name_of(span: &Span) -> String {
+fn name_of(span: &CommitSpan) -> String {
     format!("{}-{}.run", span.first.0, span.last.0)
 }
 
@@ -311,15 +311,15 @@ mod tests {
         }
     }
 
-    fn written(folder: &Path, ids: u64) -> Run {
+    fn written(folder: &Path, ids: u64) -> IdRun {
         let mut all: Vec<IdPlace> = (0..ids).map(placed).collect();
         all.sort_by_key(|placed| placed.fingerprint);
-        let span = Span {
+        let span = CommitSpan {
             first: CommitNumber(1),
             last: CommitNumber(ids),
             chain: ChainHash::START,
         };
-        Run::write(folder, span, ids, all.into_iter().map(Ok)).unwrap()
+        IdRun::write(folder, span, ids, all.into_iter().map(Ok)).unwrap()
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
         for ids in [1, 169, 170, 171, 5_000] {
             let folder = tempfile::tempdir().unwrap();
             let written = written(folder.path(), ids);
-            let opened = Run::open(written.path()).unwrap();
+            let opened = IdRun::open(written.path()).unwrap();
             assert_eq!((opened.span, opened.ids), (written.span, ids));
             assert_eq!(opened.iter().count(), written.iter().count());
             for run in [written, opened] {
@@ -354,7 +354,7 @@ mod tests {
             let place = place.index(bytes.len());
             bytes[place] ^= bits;
             fs::write(&path, bytes).unwrap();
-            let refused = Run::open(&path).and_then(|run| {
+            let refused = IdRun::open(&path).and_then(|run| {
                 (0..400).try_for_each(|number| {
                     let found = run.find(&placed(number).fingerprint)?;
                     assert_eq!(found, Some(Position(number)));
@@ -372,7 +372,7 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         for length in [0, 100, 4_096, 9_000, bytes.len() - 1] {
             fs::write(&path, &bytes[..length]).unwrap();
-            assert!(Run::open(&path).is_err(), "{length} bytes");
+            assert!(IdRun::open(&path).is_err(), "{length} bytes");
         }
     }
 }

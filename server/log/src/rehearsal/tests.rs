@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::{
     folder::copy_folder,
-    settled::{Settled, quietly},
+    settled::{SettledPart, quietly},
     snapshots::newest_number,
 };
 
@@ -57,7 +57,7 @@ struct State {
 /// last one.
 fn states(folder: &Path) -> Vec<State> {
     let live = folder.join("live");
-    let settled = Settled::open(&live).unwrap();
+    let settled = SettledPart::open(&live).unwrap();
     settled.make_sweeping_tree().unwrap();
     let (mut states, mut values) = (vec![], Values::new());
     for round in 0..4_u64 {
@@ -226,7 +226,7 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Opens sled, and returns what is wrong with what was settled, and how many keys it cannot read.
 fn open_and_look(state: &State, folder: &Path) -> Result<usize, String> {
     let looked = quietly(|| {
-        let settled = Settled::open(folder).map_err(|error| format!("not opened: {error}"))?;
+        let settled = SettledPart::open(folder).map_err(|error| format!("not opened: {error}"))?;
         let mut unreadable = 0;
         for (key, expected) in &state.settled {
             match settled.raw_value(key) {

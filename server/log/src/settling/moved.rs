@@ -19,14 +19,14 @@ use crate::{
     LogError,
     chapter::{Chapter, FeedChange},
     record::{self, CommitFacts},
-    settled::Settled,
+    settled::SettledPart,
     tail::Tail,
 };
 
 /// A chapter whose entries are looked for in sled.
-pub(super) struct Moved<'m> {
+pub(super) struct MovedEntries<'m> {
     pub(super) chapter: &'m Chapter,
-    pub(super) settled: &'m Settled,
+    pub(super) settled: &'m SettledPart,
     pub(super) go_on: GoOn<'m>,
     /// Losses that the log records; read for the first feed that needs them.
     losses: OnceCell<Losses>,
@@ -35,8 +35,8 @@ pub(super) struct Moved<'m> {
 /// The last entry before each loss, by the feed and the position behind the loss.
 type Losses = HashMap<(FeedKey, Position), Option<Position>>;
 
-impl<'m> Moved<'m> {
-    pub(super) fn new(chapter: &'m Chapter, settled: &'m Settled, go_on: GoOn<'m>) -> Self {
+impl<'m> MovedEntries<'m> {
+    pub(super) fn new(chapter: &'m Chapter, settled: &'m SettledPart, go_on: GoOn<'m>) -> Self {
         Self {
             chapter,
             settled,
@@ -67,11 +67,11 @@ impl<'m> Moved<'m> {
             && self.end_of_record(feed, before)?.is_none()
         {
             // Behind a loss, the last entry has another position than the one before `first`.
-            let lost = self.losses()?.get(&(feed, *first));
-            let before = lost.ok_or_else(|| missing(feed, before))?;
+            let lost = self.all_losses()?.get(&(feed, *first));
+            let before = lost.ok_or_else(|| missing_entry(feed, before))?;
             if let Some(before) = before.filter(is_in_record) {
                 let found = self.end_of_record(feed, before)?;
-                found.ok_or_else(|| missing(feed, before))?;
+                found.ok_or_else(|| missing_entry(feed, before))?;
             }
         }
         let mut found = Position(0);
@@ -80,7 +80,7 @@ impl<'m> Moved<'m> {
             // One record has many groups, and is read once.
             if at >= found {
                 let end = self.end_of_record(feed, at)?;
-                found = end.ok_or_else(|| missing(feed, at))?;
+                found = end.ok_or_else(|| missing_entry(feed, at))?;
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl<'m> Moved<'m> {
 
     /// Returns all losses, read from the facts of all commits. Only damaged and recovered logs need
     /// them.
-    fn losses(&self) -> Result<&Losses, LogError> {
+    fn all_losses(&self) -> Result<&Losses, LogError> {
         if let Some(losses) = self.losses.get() {
             return Ok(losses);
         }
@@ -145,7 +145,7 @@ impl<'m> Moved<'m> {
     }
 }
 
-fn missing(feed: FeedKey, at: Position) -> LogError {
+fn missing_entry(feed: FeedKey, at: Position) -> LogError {
     LogError::damaged(format!("entry {at} of feed {} is missing", feed.0))
 }
 

@@ -23,7 +23,7 @@ use simplefeed_process::lack::lack_in;
 use super::*;
 use crate::{
     Append as _, Commits as _, Series as _,
-    barrier::{Barrier, DiskBarrier, Step},
+    barrier::{Barrier, DiskBarrier, LogStep},
     fixtures::{create, entry, settings},
     memory::MemoryLog,
     opening::{Disk, OpenedLog, open_with},
@@ -645,10 +645,10 @@ struct Holes {
 }
 
 impl Barrier for Holes {
-    fn begins(&self, step: Step) {
+    fn begins(&self, step: LogStep) {
         const SEGMENT: usize = 512 * 1024;
         let mut armed = self.armed.lock();
-        let Some((path, before, number)) = armed.take_if(|_| step == Step::Reopening) else {
+        let Some((path, before, number)) = armed.take_if(|_| step == LogStep::Reopening) else {
             return;
         };
         let now = std::fs::read(&path).unwrap();

@@ -27,14 +27,14 @@ const EARLIEST: i64 = 1_767_225_600 * SECOND;
 
 /// A look at both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// Time of day by the system clock.
     pub wall: Timestamp,
     /// Microseconds since the start of the machine, sleep included.
     pub boot: i64,
 }
 
-impl Reading {
+impl ClockReading {
     pub(super) fn offset(self) -> i64 {
         self.wall.micros().saturating_sub(self.boot)
     }
@@ -42,7 +42,7 @@ impl Reading {
 
 /// Standing of the system clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ClockStanding {
     /// The accepted clock follows the system clock.
     Followed,
     /// The system clock is followed, and is more than a minute earlier than a moment that has been
@@ -73,7 +73,7 @@ struct Hold {
 
 /// State of the accepted clock between two readings of the system clock.
 #[derive(Debug)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedClock {
     /// Offset of the accepted clock.
     offset: i64,
     /// The latest time that was ever accepted, or the last moment that the folder knows. The moment
@@ -84,21 +84,21 @@ pub(super) struct Accepted {
     /// has started.
     is_starting: bool,
     hold: Option<Hold>,
-    standing: Standing,
+    standing: ClockStanding,
     /// Time since boot at which the standing was another one, or the accepted clock leapt.
     changed: i64,
 }
 
-impl Accepted {
+impl AcceptedClock {
     /// Begins with the last moment that the data folder knows, if there is one.
-    pub(super) fn new(known: Option<Timestamp>, reading: Reading) -> Self {
+    pub(super) fn new(known: Option<Timestamp>, reading: ClockReading) -> Self {
         let known = known.unwrap_or(reading.wall).micros();
         let mut accepted = Self {
             offset: known.saturating_sub(reading.boot),
             reached: known,
             is_starting: true,
             hold: None,
-            standing: Standing::Followed,
+            standing: ClockStanding::Followed,
             changed: reading.boot,
         };
         accepted.read(reading);
@@ -106,24 +106,24 @@ impl Accepted {
     }
 
     /// Returns the accepted time.
-    pub(super) fn time(&self, reading: Reading) -> Timestamp {
+    pub(super) fn time(&self, reading: ClockReading) -> Timestamp {
         Timestamp::from_micros(reading.boot.saturating_add(self.offset))
     }
 
     /// Returns the offset of a system clock that need not be judged; `None` if each reading must
     /// be.
     pub(super) fn unjudged(&self) -> Option<i64> {
-        let is_plain = self.standing == Standing::Followed && !self.is_starting;
+        let is_plain = self.standing == ClockStanding::Followed && !self.is_starting;
         is_plain.then_some(self.offset)
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> ClockStanding {
         self.standing
     }
 
     /// Returns how far the system clock is ahead of the accepted one, and behind a time that was
     /// accepted before, in microseconds.
-    pub(super) fn apart(&self, reading: Reading) -> (u64, u64) {
+    pub(super) fn apart(&self, reading: ClockReading) -> (u64, u64) {
         let wall = reading.wall.micros();
         let by = |more: i64, less: i64| more.saturating_sub(less).max(0).unsigned_abs();
         (
@@ -134,15 +134,15 @@ impl Accepted {
 
     /// Returns for how many microseconds the accepted clock has run without a leap, and the
     /// standing was the same.
-    pub(super) fn steady(&self, reading: Reading) -> i64 {
+    pub(super) fn steady(&self, reading: ClockReading) -> i64 {
         reading.boot.saturating_sub(self.changed)
     }
 
     /// Takes a reading. Returns whether the standing is another one now.
-    pub(super) fn read(&mut self, reading: Reading) -> bool {
+    pub(super) fn read(&mut self, reading: ClockReading) -> bool {
         let (before, offset) = (self.standing, self.offset);
         self.reached = self.reached.max(self.time(reading).micros());
-        self.standing = self.judge(reading);
+        self.standing = self.judge_reading(reading);
         let is_other = std::mem::discriminant(&self.standing) != std::mem::discriminant(&before);
         if is_other || offset.abs_diff(self.offset) > SECOND.unsigned_abs() {
             self.changed = reading.boot;
@@ -150,25 +150,25 @@ impl Accepted {
         is_other
     }
 
-    fn judge(&mut self, reading: Reading) -> Standing {
+    fn judge_reading(&mut self, reading: ClockReading) -> ClockStanding {
         let (wall, reached) = (reading.wall.micros(), self.reached);
         let ahead = wall.saturating_sub(reached);
         if ahead <= 0 {
             // An earlier time is followed at once: stamps have an order of their own, and the
             // watermark never goes back.
-            return self.follow(reading);
+            return self.follow_reading(reading);
         }
         // Until a later time is followed, the accepted clock goes on from the moment reached.
         self.offset = reached.saturating_sub(reading.boot);
         if self.is_starting {
             if ahead <= REST_MAX || reached < EARLIEST {
-                return self.follow(reading);
+                return self.follow_reading(reading);
             }
             let known = Timestamp::from_micros(reached);
-            return Standing::Refused { known };
+            return ClockStanding::Refused { known };
         }
         if ahead <= AHEAD_MAX {
-            return self.follow(reading);
+            return self.follow_reading(reading);
         }
         // Some machines begin with the time at which they were shut down, until they get the right
         // one.
@@ -179,7 +179,7 @@ impl Accepted {
         };
         if ahead > most {
             self.hold = None;
-            return Standing::Far;
+            return ClockStanding::Far;
         }
         let wall = reading.offset();
         // A clock that runs keeps the offset, so that a like offset is the same leap.
@@ -189,30 +189,30 @@ impl Accepted {
             offset: wall,
         });
         if reading.boot.saturating_sub(hold.since) >= HELD_FOR {
-            return self.follow(reading);
+            return self.follow_reading(reading);
         }
         self.hold = Some(hold);
-        Standing::Held
+        ClockStanding::Held
     }
 
     /// Follows a reading without a judgement, as an operator vouches for the clock.
-    pub(super) fn accept(&mut self, reading: Reading) {
-        self.standing = self.follow(reading);
+    pub(super) fn accept(&mut self, reading: ClockReading) {
+        self.standing = self.follow_reading(reading);
         self.changed = reading.boot;
     }
 
-    fn follow(&mut self, reading: Reading) -> Standing {
+    fn follow_reading(&mut self, reading: ClockReading) -> ClockStanding {
         let wall = reading.wall.micros();
         self.offset = reading.offset();
         self.hold = None;
         if wall < self.reached.saturating_sub(BEHIND_TOLD) {
             let reached = Timestamp::from_micros(self.reached);
-            return Standing::Behind { reached };
+            return ClockStanding::Behind { reached };
         }
         self.reached = self.reached.max(wall);
         // A clock that still shows a time before 2026 has not got the right time yet.
         self.is_starting &= wall < EARLIEST;
-        Standing::Followed
+        ClockStanding::Followed
     }
 }
 

@@ -29,10 +29,10 @@ pub(super) fn shown(event: &Event) -> String {
     let text = serde_json::from_str::<String>(raw.get()).ok();
     match (kind, text) {
         (Some("html" | "xhtml"), Some(markup)) => markup_of(&markup),
-        (None | Some("text"), Some(text)) => plain(&text),
-        (_, None) => json(raw.get()),
-        (Some(kind), Some(_)) if is_json(kind) => json(raw.get()),
-        (Some(kind), Some(text)) => typed(kind, &text),
+        (None | Some("text"), Some(text)) => plain_html(&text),
+        (_, None) => json_html(raw.get()),
+        (Some(kind), Some(_)) if is_json(kind) => json_html(raw.get()),
+        (Some(kind), Some(text)) => typed_html(kind, &text),
     }
 }
 
@@ -41,24 +41,24 @@ fn is_json(kind: &str) -> bool {
     essence.ends_with("/json") || essence.ends_with("+json")
 }
 
-fn typed(kind: &str, text: &str) -> String {
+fn typed_html(kind: &str, text: &str) -> String {
     // Content of these types stands in an entry as text, and content of others in Base64 (RFC 4287,
     // 4.1.3.3).
     let is_text = kind.starts_with("text/") || kind.contains("xml");
     if is_text {
-        return plain(text);
+        return plain_html(text);
     }
     let mut out = String::from("<p>Content of the type <code>");
-    escape(kind, &mut out);
+    escape_into(kind, &mut out);
     let _written = write!(out, "</code>, {} characters of Base64. ", text.len());
     out.push_str("The document has them.</p>");
     out
 }
 
-fn plain(text: &str) -> String {
+fn plain_html(text: &str) -> String {
     let mut out = String::from("<pre>");
     let shown = beginning(text, SHOWN_BYTES_MAX);
-    escape(shown, &mut out);
+    escape_into(shown, &mut out);
     out.push_str("</pre>");
     if shown.len() < text.len() {
         out.push_str("<p class=\"faint\">This is its beginning; all of it is in the document.</p>");
@@ -73,7 +73,7 @@ pub(super) fn beginning(text: &str, bytes: usize) -> &str {
 
 fn markup_of(markup: &str) -> String {
     if !is_bounded(markup) {
-        return plain(markup);
+        return plain_html(markup);
     }
     // Images would be asked from elsewhere, which the policy of the page forbids.
     let mut cleaner = ammonia::Builder::default();
@@ -84,28 +84,28 @@ fn markup_of(markup: &str) -> String {
     let clean = cleaner.clean(markup).to_string();
     // The cleaner closes elements and escapes characters, so the result may be longer.
     if clean.len() > 4 * SHOWN_BYTES_MAX {
-        return plain(markup);
+        return plain_html(markup);
     }
     // A link opens a page of its own, once a person clicks on it.
     let mut out = String::from(
         "<iframe sandbox=\"allow-popups allow-popups-to-escape-sandbox\" title=\"Content\" srcdoc=\"",
     );
-    escape(&clean, &mut out);
+    escape_into(&clean, &mut out);
     out.push_str("\"></iframe>");
     out
 }
 
-fn json(text: &str) -> String {
+fn json_html(text: &str) -> String {
     let mut left = VALUES_MAX;
     let mut out = String::from("<div class=\"json\">");
     let raw = serde_json::from_str::<&RawValue>(text).ok();
     let raw = raw.filter(|_| text.len() <= SHOWN_BYTES_MAX);
-    match raw.and_then(|raw| push(raw, None, 0, &mut left, &mut out)) {
+    match raw.and_then(|raw| push_value(raw, None, 0, &mut left, &mut out)) {
         Some(()) => {
             out.push_str("</div>");
             out
         }
-        None => plain(text),
+        None => plain_html(text),
     }
 }
 
@@ -138,7 +138,7 @@ impl<'j> Visitor<'j> for MembersVisitor {
 
 /// Adds a value in the published form: with the order, the repeats and the digits. `None` if there
 /// are too many values.
-fn push(
+fn push_value(
     raw: &RawValue,
     key: Option<&str>,
     depth: usize,
@@ -164,7 +164,7 @@ fn push(
             "other"
         };
         let _written = write!(out, "<span class=\"{kind}\">");
-        escape(text, out);
+        escape_into(text, out);
         out.push_str("</span></div>");
         return Some(());
     };
@@ -179,7 +179,7 @@ fn push(
     // Each level is read again: the depth bounds the work.
     let is_deep = depth >= DEPTH_MAX && !members.is_empty();
     for (key, value) in members.into_iter().filter(|_| !is_deep) {
-        push(value, key.as_deref(), depth + 1, left, out)?;
+        push_value(value, key.as_deref(), depth + 1, left, out)?;
     }
     out.push_str("</details>");
     (!is_deep).then_some(())
@@ -188,13 +188,13 @@ fn push(
 fn push_key(key: Option<&str>, out: &mut String) {
     if let Some(key) = key {
         out.push_str("<span class=\"key\">");
-        escape(key, out);
+        escape_into(key, out);
         out.push_str("</span>: ");
     }
 }
 
 /// Adds a text as the content of an element, or the value of an attribute in double quotes.
-fn escape(text: &str, out: &mut String) {
+fn escape_into(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),

@@ -13,7 +13,7 @@ use simplefeed_http::{
 };
 use simplefeed_views::error::ViewError;
 
-use super::{PageParts, Reading, Top, moment::Moment, rendered, shown, value};
+use super::{PageParts, PageReading, Top, field_value, moment::Moment, private_page, render_page};
 use crate::endpoints::{
     off_thread,
     shelf::{look_again, seen},
@@ -28,12 +28,12 @@ struct DocumentsPage {
     top: Top,
     name: String,
     machine: String,
-    rows: Vec<Row>,
+    rows: Vec<DocumentRow>,
     is_newest: bool,
     older: Option<u64>,
 }
 
-struct Row {
+struct DocumentRow {
     name: String,
     is_open: bool,
     is_lossy: bool,
@@ -53,22 +53,26 @@ struct Row {
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(&parts.shelf, &exchange).await?;
     let name = exchange.params.feed().clone();
-    let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
-    let (reading, wanted, top) = (Reading::of(parts), name.clone(), Top::of(&exchange, 2));
+    let before = field_value(exchange.query(), "before").and_then(|before| before.parse().ok());
+    let (reading, wanted, top) = (
+        PageReading::of_parts(parts),
+        name.clone(),
+        Top::of_exchange(&exchange, 2),
+    );
     let made = off_thread(move || {
         let state = reading.shelf.documents.snapshot(&wanted)?;
-        let page = state.map(|state| make(&reading, &wanted, &state.head, before, top));
-        Ok(page.transpose()?.map(|page| rendered(&page)))
+        let page = state.map(|state| make_page(&reading, &wanted, &state.head, before, top));
+        Ok(page.transpose()?.map(|page| render_page(&page)))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let html = made.await?.ok_or_else(absent)??;
     // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
-    Ok(shown(html))
+    Ok(private_page(html))
 }
 
-fn make(
-    reading: &Reading,
+fn make_page(
+    reading: &PageReading,
     name: &FeedName,
     head: &FeedHead,
     before: Option<u64>,
@@ -104,7 +108,7 @@ fn make(
         };
         // A document whose record is damaged has no size here; `verify` says why.
         let size = reading.shelf.documents.size(name, wanted).ok().flatten();
-        rows.push(Row {
+        rows.push(DocumentRow {
             name: opening.name.to_string(),
             is_open,
             is_lossy: opening.after_loss,
@@ -114,11 +118,11 @@ fn make(
             opened: Moment::of(opening.opened, reading.now),
             cut: cut.map(|cut| Moment::of(cut, reading.now)),
             size: if is_open {
-                Some(bytes(head.fill().bytes))
+                Some(byte_size(head.fill().bytes))
             } else {
-                size.map(|(plain, _)| bytes(plain))
+                size.map(|(plain, _)| byte_size(plain))
             },
-            packed: size.map(|(_, packed)| bytes(packed)),
+            packed: size.map(|(_, packed)| byte_size(packed)),
         });
         (end, cut) = (opening.first, Some(opening.opened));
         // No document has the number 0, so the loop ends before this could wrap.
@@ -135,7 +139,7 @@ fn make(
 }
 
 /// Returns a number of bytes for people.
-fn bytes(bytes: u64) -> String {
+fn byte_size(bytes: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", bytes / unit, bytes % unit * 10 / unit);
     match bytes {
         0..1_000 => format!("{bytes} B"),
@@ -157,7 +161,7 @@ mod tests {
             (12_345, "12.3 kB"),
             (9_999_999, "9.9 MB"),
         ] {
-            assert_eq!(bytes(size), text);
+            assert_eq!(byte_size(size), text);
         }
     }
 }

@@ -6,7 +6,7 @@ use askama::Template;
 use simplefeed_core::{
     digest::Digest,
     event::{Author, Authors, Category, Event},
-    feed::{FeedName, Numbered, Position},
+    feed::{EpochNumber, FeedName, Position},
     plan::FeedHead,
 };
 use simplefeed_http::{
@@ -16,11 +16,11 @@ use simplefeed_http::{
 use simplefeed_log::LogError;
 
 use super::{
-    PageParts, Reading, Top,
+    PageParts, PageReading, Top,
     content::{beginning, shown as shown_content},
     feed::numbered,
     moment::Moment,
-    rendered, shown,
+    private_page, render_page,
 };
 use crate::endpoints::{
     off_thread,
@@ -72,30 +72,30 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
     let number = exchange.params.number();
-    let reading = Reading::of(parts);
-    let (wanted, top) = (name.clone(), Top::of(&exchange, 2));
+    let reading = PageReading::of_parts(parts);
+    let (wanted, top) = (name.clone(), Top::of_exchange(&exchange, 2));
     let made = off_thread(move || {
         let Some(state) = reading.shelf.documents.snapshot(&wanted)? else {
             return Ok(None);
         };
         let page = number.map_or(Ok(None), |number| {
-            make(&reading, &wanted, &state.head, number, top)
+            make_page(&reading, &wanted, &state.head, number, top)
         })?;
-        Ok(page.map(|page| rendered(&page)))
+        Ok(page.map(|page| render_page(&page)))
     });
     let absent = || Problem::not_found(format!("feed {name} has no such entry"));
     let html = made.await?.ok_or_else(absent)??;
     drop(room);
     // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
-    Ok(shown(html))
+    Ok(private_page(html))
 }
 
-fn make(
-    reading: &Reading,
+fn make_page(
+    reading: &PageReading,
     name: &FeedName,
     head: &FeedHead,
-    number: Numbered,
+    number: EpochNumber,
     top: Top,
 ) -> Result<Option<EntryPage>, LogError> {
     let log = &**reading.shelf.documents.log();
@@ -138,8 +138,8 @@ fn make(
             .as_deref()
             .map(|summary| beginning(summary, SUMMARY_BYTES_MAX).into()),
         content: shown_content(&event),
-        facts: facts(&event),
-        links: links(&event),
+        facts: fact_rows(&event),
+        links: link_rows(&event),
         document: document.to_string(),
         hash: Digest::of(&entry.fragment).to_string(),
         older: position.0.checked_sub(1).and_then(at).map(numbered),
@@ -152,7 +152,7 @@ fn make(
     }))
 }
 
-fn facts(event: &Event) -> Vec<(&'static str, String)> {
+fn fact_rows(event: &Event) -> Vec<(&'static str, String)> {
     let mut facts = vec![];
     let mut add = |name, text: Option<String>| {
         facts.extend(text.map(|text| (name, beginning(&text, FACT_BYTES_MAX).to_owned())));
@@ -193,7 +193,7 @@ fn facts(event: &Event) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn links(event: &Event) -> Vec<LinkRow> {
+fn link_rows(event: &Event) -> Vec<LinkRow> {
     let links = event.links.iter().flatten().take(FACTS_MAX);
     let links = links.filter(|link| link.href.len() <= FACT_BYTES_MAX);
     let rows = links.map(|link| LinkRow {

@@ -9,7 +9,7 @@ use hyper::{StatusCode, header::LOCATION};
 use simplefeed_core::{
     entry::Entry,
     event::Event,
-    feed::{EntryId, FeedKey, Numbered, Position},
+    feed::{EntryId, EpochNumber, FeedKey, Position},
     plan::FeedHead,
     push::{Mark, PlaceId},
     rates::Unit,
@@ -25,15 +25,15 @@ use simplefeed_http::{
 use simplefeed_log::{EntryLog, LogError, Series};
 use simplefeed_views::{
     error::ViewError,
-    rates::Read,
-    timelines::lists::{Part, Stretch},
+    rates::RatesRead,
+    timelines::lists::{FeedListPart, ListStretch},
 };
 
 use super::{
-    PageParts, Reading, Top,
+    PageParts, PageReading, Top, field_value, logged_none,
     moment::{self, Moment},
-    plot::{Plot, Window},
-    rendered, shown, told, value,
+    plot::{Plot, PlotWindow},
+    private_page, render_page,
 };
 use crate::endpoints::{
     off_thread,
@@ -75,20 +75,20 @@ struct FeedPage {
     plot: Option<Plot>,
     /// Beginning of the queries that keep the window of the plot.
     keep: String,
-    rows: Vec<Row>,
+    rows: Vec<EntryRow>,
     is_newest: bool,
     /// Id of the event behind which live rows begin.
     after: Option<String>,
     newer: Option<u64>,
     older: Option<u64>,
     oldest: u64,
-    follows: Option<Names>,
+    follows: Option<SomeNames>,
     followers: Vec<String>,
     rust: String,
     python: String,
 }
 
-struct Row {
+struct EntryRow {
     position: u64,
     /// Position and epoch of the entry, as in URLs.
     number: String,
@@ -97,7 +97,7 @@ struct Row {
 }
 
 /// Some of many names.
-struct Names {
+struct SomeNames {
     feeds: Vec<String>,
     patterns: Vec<String>,
 }
@@ -110,7 +110,7 @@ enum Goal {
 }
 
 impl Goal {
-    fn of(text: &str) -> Self {
+    fn of_text(text: &str) -> Self {
         if let Ok(position) = text.parse() {
             return Self::Position(position);
         }
@@ -123,7 +123,7 @@ impl Goal {
 
 /// Returns the position and the epoch of an entry, as in URLs.
 pub(super) fn numbered(entry: &Entry) -> String {
-    let number = Numbered {
+    let number = EpochNumber {
         number: entry.at.0,
         epoch: entry.document.epoch,
     };
@@ -146,20 +146,23 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     // The entries of a page take memory as those of a paged document do, and share the bound.
     let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
-    let go = value(exchange.query(), "go").unwrap_or_default();
-    let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
-    let window = value(exchange.query(), "in").filter(|text| !text.is_empty());
+    let go = field_value(exchange.query(), "go").unwrap_or_default();
+    let before = field_value(exchange.query(), "before").and_then(|before| before.parse().ok());
+    let window = field_value(exchange.query(), "in").filter(|text| !text.is_empty());
     let no_time =
         || Problem::malformed("in= names no time, such as 2026-11, or 2026-11-25T14..2026-11-26");
-    let window = window.map(|text| Window::parse(&text).ok_or_else(no_time));
+    let window = window.map(|text| PlotWindow::parse(&text).ok_or_else(no_time));
     let window = window.transpose()?;
-    let (reading, sight) = (Reading::of(parts), exchange.access.sight(exchange.headers));
+    let (reading, sight) = (
+        PageReading::of_parts(parts),
+        exchange.access.sight(exchange.headers),
+    );
     let (log, url) = (
         Arc::clone(&parts.shelf.log),
         format!("{}/feeds/{name}", parts.shelf.public_url),
     );
-    let top = Top::of(&exchange, 1);
-    let goal = (!go.is_empty()).then(|| Goal::of(&go));
+    let top = Top::of_exchange(&exchange, 1);
+    let goal = (!go.is_empty()).then(|| Goal::of_text(&go));
     let wanted = name.clone();
     let made = off_thread(move || {
         let Some(state) = reading.shelf.documents.snapshot(&wanted)? else {
@@ -169,9 +172,9 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         let mut notice = None;
         if let Some(goal) = goal {
             let feed = (&state.head, state.settings.is_timeline());
-            match found(&*log, series, feed, &goal)? {
+            match find_goal(&*log, series, feed, &goal)? {
                 Ok(before) => {
-                    let place = format!("?{}before={before}", keep(window.as_ref()));
+                    let place = format!("?{}before={before}", window_query(window.as_ref()));
                     return Ok(Some(FeedAnswer::Redirect(place)));
                 }
                 Err(not_found) => notice = Some(not_found),
@@ -182,16 +185,16 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         let page = FeedPage {
             notice,
             go,
-            keep: keep(window.as_ref()),
+            keep: window_query(window.as_ref()),
             // Entries of a timeline are counted in the feeds that the timeline follows.
             plot: if is_timeline {
                 None
             } else {
-                told(plot(&reading, state.head.feed, window))
+                logged_none(read_plot(&reading, state.head.feed, window))
             },
-            ..make(&reading, shown, before, &sight, (top, url))?
+            ..make_page(&reading, shown, before, &sight, (top, url))?
         };
-        Ok(Some(FeedAnswer::Page(rendered(&page))))
+        Ok(Some(FeedAnswer::Page(render_page(&page))))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
@@ -199,7 +202,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     // A closed timeline may have begun to follow another closed feed during the lookup.
     look_again(&parts.shelf, &exchange, seen).await?;
     match made {
-        FeedAnswer::Page(html) => Ok(shown(html?)),
+        FeedAnswer::Page(html) => Ok(private_page(html?)),
         FeedAnswer::Redirect(location) => {
             let mut answer = plain(StatusCode::SEE_OTHER, "");
             let location = header_value(&location);
@@ -218,17 +221,17 @@ enum FeedAnswer {
 }
 
 /// Returns the beginning of a query that keeps the window of the plot.
-fn keep(window: Option<&Window>) -> String {
+fn window_query(window: Option<&PlotWindow>) -> String {
     // The text of a window has nothing that a URL would have to escape.
     window.map_or_else(String::new, |window| format!("in={}&", window.text))
 }
 
 /// Returns the plot of a feed in a window, or over the whole history; `None` without entries, or
 /// while they are counted.
-fn plot(
-    reading: &Reading,
+fn read_plot(
+    reading: &PageReading,
     feed: FeedKey,
-    window: Option<Window>,
+    window: Option<PlotWindow>,
 ) -> Result<Option<Plot>, ViewError> {
     let read = |unit: Unit, from: Timestamp, to: Timestamp| {
         let last = unit.number(Timestamp::from_micros(to.micros() - 1));
@@ -258,9 +261,9 @@ fn plot(
 /// Returns the time from the first entry of a feed to now; `None` without entries, or while they
 /// are counted.
 fn whole_history(
-    reading: &Reading,
-    read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<Read>, ViewError>,
-) -> Result<Option<Window>, ViewError> {
+    reading: &PageReading,
+    read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<RatesRead>, ViewError>,
+) -> Result<Option<PlotWindow>, ViewError> {
     let (mut from, mut to) = (Timestamp::MIN, Timestamp::MAX);
     // A feed that is young begins within a day, or within an hour.
     for unit in [Unit::Day, Unit::Hour, Unit::Minute] {
@@ -283,11 +286,11 @@ fn whole_history(
     }
     // One bar would say nothing about the time around it.
     let hour_ago = Timestamp::from_micros(to.micros() - LEAST_MICROS);
-    Ok(Some(Window::all(from.min(hour_ago), to)))
+    Ok(Some(PlotWindow::all(from.min(hour_ago), to)))
 }
 
 /// Returns the position before which the rows around a goal begin, or why there is none.
-fn found(
+fn find_goal(
     log: &dyn EntryLog,
     series: &dyn Series,
     (head, is_timeline): (&FeedHead, bool),
@@ -359,8 +362,8 @@ fn position_at(
         .map(|first| first.at.0))
 }
 
-fn make(
-    reading: &Reading,
+fn make_page(
+    reading: &PageReading,
     (head, settings): (&FeedHead, &Settings),
     before: Option<u64>,
     sight: &Sight,
@@ -371,7 +374,7 @@ fn make(
     // A position at the end or later asks for the newest rows, as a request without a position
     // does.
     let before = before.filter(|before| *before < end);
-    let (rows, first) = rows(log, head, before.unwrap_or(end), reading.now)?;
+    let (rows, first) = entry_rows(log, head, before.unwrap_or(end), reading.now)?;
     let newest = end.checked_sub(1).map(Position);
     // A timeline has no history hash: a running hash would take all of its entries.
     let mark = if settings.is_timeline() {
@@ -381,7 +384,7 @@ fn make(
     };
     let after = newest.map(|position| PlaceId { position, mark }.to_string());
     let follows = if settings.is_timeline() {
-        follows(reading, head)?
+        followed_names(reading, head)?
     } else {
         None
     };
@@ -391,8 +394,8 @@ fn make(
         id: settings.id.to_string(),
         author: settings.author().into(),
         machine: format!("{}../feeds/{}", top.ui, settings.name),
-        rust: rust(&url),
-        python: python(&url),
+        rust: rust_example(&url),
+        python: python_example(&url),
         url,
         is_timeline: settings.is_timeline(),
         is_closed: settings.is_closed(),
@@ -409,18 +412,18 @@ fn make(
         older: (first > 0).then_some(first),
         oldest: ROWS_MAX.min(end),
         follows,
-        followers: followers(reading, head.feed, sight)?,
+        followers: follower_names(reading, head.feed, sight)?,
         top,
     })
 }
 
 /// Returns entries before a position, newest first, and the position of the last of them.
-fn rows(
+fn entry_rows(
     log: &dyn Series,
     head: &FeedHead,
     before: u64,
     now: Timestamp,
-) -> Result<(Vec<Row>, u64), LogError> {
+) -> Result<(Vec<EntryRow>, u64), LogError> {
     let (mut rows, mut bytes, mut first) = (vec![], 0, before);
     let least = before.saturating_sub(ROWS_MAX);
     while first > least && bytes < ROWS_BYTES_MAX {
@@ -429,10 +432,10 @@ fn rows(
         first = from;
         for entry in entries.iter().rev() {
             bytes += entry.fragment.len();
-            rows.push(Row {
+            rows.push(EntryRow {
                 position: entry.at.0,
                 number: numbered(entry),
-                title: title(&entry.fragment).unwrap_or_else(|| entry.id.to_string()),
+                title: title_of(&entry.fragment).unwrap_or_else(|| entry.id.to_string()),
                 time: Moment::of(entry.instant, now),
             });
         }
@@ -440,7 +443,7 @@ fn rows(
     Ok((rows, first))
 }
 
-fn title(fragment: &[u8]) -> Option<String> {
+fn title_of(fragment: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(fragment).ok()?;
     let title = Event::from_entry(text).ok()?.title?;
     let title = title.trim();
@@ -448,37 +451,41 @@ fn title(fragment: &[u8]) -> Option<String> {
 }
 
 /// First feeds of a list.
-const FIRST: Stretch = Stretch {
+const FIRST: ListStretch = ListStretch {
     after: None,
     max: NAMES_MAX,
 };
 
 /// Returns the first timelines that take a feed's entries, of those that the reader may see. Never
 /// how many there are.
-fn followers(reading: &Reading, feed: FeedKey, sight: &Sight) -> Result<Vec<String>, LogError> {
+fn follower_names(
+    reading: &PageReading,
+    feed: FeedKey,
+    sight: &Sight,
+) -> Result<Vec<String>, LogError> {
     let shelf = (&*reading.shelf.catalogue, &*reading.shelf.timelines);
-    names(reading, seen_followers(shelf, feed, FIRST, sight)?)
+    part_names(reading, seen_followers(shelf, feed, FIRST, sight)?)
 }
 
 /// Returns the feeds and patterns that a timeline follows.
-fn follows(reading: &Reading, head: &FeedHead) -> Result<Option<Names>, LogError> {
+fn followed_names(reading: &PageReading, head: &FeedHead) -> Result<Option<SomeNames>, LogError> {
     let Some(part) = reading.shelf.timelines.following(head.feed, FIRST)? else {
         return Ok(None);
     };
     let patterns = reading.shelf.timelines.patterns(head.feed)?;
     let patterns = patterns.iter().take(NAMES_MAX);
-    Ok(Some(Names {
-        feeds: names(reading, part)?,
+    Ok(Some(SomeNames {
+        feeds: part_names(reading, part)?,
         patterns: patterns.map(ToString::to_string).collect(),
     }))
 }
 
-fn names(reading: &Reading, part: Part) -> Result<Vec<String>, LogError> {
+fn part_names(reading: &PageReading, part: FeedListPart) -> Result<Vec<String>, LogError> {
     let rows = reading.shelf.catalogue.rows(part.feeds.into_iter())?;
     Ok(rows.iter().map(|row| row.name.to_string()).collect())
 }
 
-fn rust(url: &str) -> String {
+fn rust_example(url: &str) -> String {
     format!(
         "use simplefeed_client::{{Consumer, FileBookmark, Since}};\n\n\
          let mut consumer = Consumer::builder(\"{url}\")\n    \
@@ -492,7 +499,7 @@ fn rust(url: &str) -> String {
     )
 }
 
-fn python(url: &str) -> String {
+fn python_example(url: &str) -> String {
     format!(
         "import json, urllib.request\n\n\
          # Each line that begins with data: is an entry. Keep the last id: with ?after=ID it goes on there.\n\

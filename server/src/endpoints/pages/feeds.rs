@@ -16,11 +16,11 @@ use simplefeed_http::{
     problem::Problem,
 };
 use simplefeed_log::{LogError, settings_of};
-use simplefeed_views::catalogue::Row as Listed;
+use simplefeed_views::catalogue::CatalogueRow as Listed;
 
 use super::{
-    PageParts, Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told,
-    value,
+    PageParts, PageReading, Top, field_value, logged_none, moment::Moment, plot::Spark,
+    private_page, ranking::ListOrder, render_page,
 };
 use crate::endpoints::{
     catalogue::{Search, search},
@@ -42,10 +42,10 @@ struct FeedsPage {
     count: Option<u64>,
     newest: Option<Moment>,
     text: String,
-    order: Order,
+    order: ListOrder,
     /// Query of each order.
-    orders: [(Order, String); 3],
-    rows: Vec<Row>,
+    orders: [(ListOrder, String); 3],
+    rows: Vec<FeedRow>,
     is_first: bool,
     is_limited: bool,
     url: String,
@@ -53,7 +53,7 @@ struct FeedsPage {
     next: Option<String>,
 }
 
-struct Row {
+struct FeedRow {
     name: String,
     title: String,
     entries: u64,
@@ -66,28 +66,28 @@ struct Row {
 /// Part of the list that a request wants.
 struct ListQuery {
     text: String,
-    order: Order,
+    order: ListOrder,
     /// Feed behind which the part begins, in the order by name.
     after: Option<FeedName>,
     /// Feeds before the part, in other orders.
     skip: usize,
 }
 
-fn wanted(query: &str) -> Result<ListQuery, Problem> {
-    let text = value(query, "q").unwrap_or_default();
+fn parse_query(query: &str) -> Result<ListQuery, Problem> {
+    let text = field_value(query, "q").unwrap_or_default();
     if text.len() > TEXT_BYTES_MAX {
         return Err(Problem::malformed("the text to search for is too long"));
     }
-    let after = value(query, "after").filter(|after| !after.is_empty());
+    let after = field_value(query, "after").filter(|after| !after.is_empty());
     let parse = |after: String| {
         FeedName::parse(&after).ok_or_else(|| Problem::malformed("after= names no feed"))
     };
-    let order = value(query, "order").unwrap_or_default();
+    let order = field_value(query, "order").unwrap_or_default();
     let no_order = || Problem::malformed("order= is name, busiest or newest");
-    let skip = value(query, "skip").and_then(|skip| skip.parse().ok());
+    let skip = field_value(query, "skip").and_then(|skip| skip.parse().ok());
     Ok(ListQuery {
         text,
-        order: Order::parse(&order).ok_or_else(no_order)?,
+        order: ListOrder::parse(&order).ok_or_else(no_order)?,
         after: after.map(parse).transpose()?,
         skip: skip.unwrap_or(0).min(SKIPPED_MAX),
     })
@@ -100,10 +100,10 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         order,
         after,
         skip,
-    } = wanted(exchange.query())?;
+    } = parse_query(exchange.query())?;
     let sight = exchange.access.sight(exchange.headers);
     let is_limited = !sight.covers(&FeedPattern::all());
-    let reading = Reading::of(parts);
+    let reading = PageReading::of_parts(parts);
     let (lower, behind) = (text.to_lowercase(), after.clone());
     // A search may look at very many names, so only some run at the same time.
     let turn = Arc::clone(&parts.searches).acquire_owned().await;
@@ -115,7 +115,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             after: behind.as_ref(),
             text: &lower,
         };
-        let (feeds, more_behind) = if order == Order::Name {
+        let (feeds, more_behind) = if order == ListOrder::Name {
             let shelf = (&*reading.shelf.catalogue, &*reading.shelf.timelines);
             let found = search(shelf, &wanted, &sight, ROWS_MAX + 1)?;
             (looked_up(&reading, &found.feeds)?, found.more_behind)
@@ -126,7 +126,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
                 None,
             )
         };
-        Ok((rows(&reading, feeds), more_behind))
+        Ok((feed_rows(&reading, feeds), more_behind))
     });
     let (mut rows, more_behind) = found.await?;
     // The last feed shown, and only if a further one was found: the name of a hidden feed must not
@@ -138,34 +138,34 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         .map(|last| last.name.clone())
         .filter(|_| is_full);
     let next = match order {
-        Order::Name => last
+        ListOrder::Name => last
             .or(more_behind.map(|name| name.to_string()))
             .map(|after| ("after", after)),
         _ => last.map(|_| ("skip", (skip + ROWS_MAX).to_string())),
     };
     let head = parts.shelf.log.head();
     let page = FeedsPage {
-        top: Top::of(&exchange, 0),
+        top: Top::of_exchange(&exchange, 0),
         // Both would tell a limited reader about feeds that the reader may not see.
         count: Some(head.feeds).filter(|_| !is_limited),
         newest: (head.number.0 > 0 && !is_limited)
             .then(|| Moment::of(head.last, parts.shelf.clock.now())),
-        first: query(&text, None, order),
+        first: page_query(&text, None, order),
         is_first: after.is_none() && skip == 0,
-        next: next.map(|(name, value)| query(&text, Some((name, &value)), order)),
-        orders: Order::ALL.map(|order| (order, query(&text, None, order))),
+        next: next.map(|(name, value)| page_query(&text, Some((name, &value)), order)),
+        orders: ListOrder::ALL.map(|order| (order, page_query(&text, None, order))),
         order,
         rows,
         text,
         is_limited,
         url: parts.shelf.public_url.clone(),
     };
-    Ok(shown(rendered(&page)?))
+    Ok(private_page(render_page(&page)?))
 }
 
 /// Returns the ends and settings of some feeds.
 fn looked_up(
-    reading: &Reading,
+    reading: &PageReading,
     rows: &[Arc<Listed>],
 ) -> Result<Vec<(FeedHead, Settings)>, LogError> {
     let log = &**reading.shelf.documents.log();
@@ -180,13 +180,13 @@ fn looked_up(
 }
 
 /// Returns the rows of some feeds.
-fn rows(reading: &Reading, feeds: Vec<(FeedHead, Settings)>) -> Vec<Row> {
+fn feed_rows(reading: &PageReading, feeds: Vec<(FeedHead, Settings)>) -> Vec<FeedRow> {
     let hours = Spark::hours(reading.now);
     let keys: Vec<_> = feeds.iter().map(|(head, _)| head.feed).collect();
     // A damaged table is logged, and takes the small plots away, not the page.
-    let days = told(reading.rates.read(&keys, Unit::Hour, hours.clone()));
+    let days = logged_none(reading.rates.read(&keys, Unit::Hour, hours.clone()));
     let mut days = days.into_iter().flat_map(|days| days.feeds);
-    let rows = feeds.into_iter().map(|(head, settings)| Row {
+    let rows = feeds.into_iter().map(|(head, settings)| FeedRow {
         name: settings.name.to_string(),
         title: settings.title().into(),
         entries: head.next.0,
@@ -201,7 +201,7 @@ fn rows(reading: &Reading, feeds: Vec<(FeedHead, Settings)>) -> Vec<Row> {
 }
 
 /// Returns the query of a page behind a feed.
-fn query(text: &str, behind: Option<(&str, &str)>, order: Order) -> String {
+fn page_query(text: &str, behind: Option<(&str, &str)>, order: ListOrder) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     if !text.is_empty() {
         query.append_pair("q", text);
@@ -209,7 +209,7 @@ fn query(text: &str, behind: Option<(&str, &str)>, order: Order) -> String {
     if let Some((name, value)) = behind {
         query.append_pair(name, value);
     }
-    if order != Order::Name {
+    if order != ListOrder::Name {
         query.append_pair("order", order.text());
     }
     format!("?{}", query.finish())

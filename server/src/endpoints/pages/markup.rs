@@ -48,7 +48,7 @@ pub(super) fn is_bounded(markup: &str) -> bool {
     if markup.len() > BYTES_MAX {
         return false;
     }
-    let tags = tags(markup);
+    let tags = tags_of(markup);
     let (formatting, bytes) = if tags.is_doubtful {
         // The worst that the bytes can be.
         let most = markup.bytes().filter(|byte| *byte == b'<').count();
@@ -61,7 +61,7 @@ pub(super) fn is_bounded(markup: &str) -> bool {
     all <= TAGS_MAX && formatting * all <= ELEMENTS_MAX && bytes * all <= COPIED_BYTES_MAX
 }
 
-fn tags(markup: &str) -> Tags {
+fn tags_of(markup: &str) -> Tags {
     let mut tags = Tags::default();
     let mut rest = markup;
     while let Some(at) = rest.find('<') {
@@ -127,8 +127,8 @@ mod tests {
         assert!(is_bounded(post));
         assert!(is_bounded(&post.repeat(20)));
         assert!(is_bounded("<!-- note --><p>a</p>"));
-        assert_eq!(tags(post).formatting, 3);
-        assert!(!tags(post).is_doubtful);
+        assert_eq!(tags_of(post).formatting, 3);
+        assert!(!tags_of(post).is_doubtful);
     }
 
     /// Goal: no few kilobytes become many elements, or many bytes.

@@ -21,7 +21,7 @@ impl Moment {
         let exact = time.to_string();
         let seconds = now.second() - time.second();
         let ago = match seconds {
-            ..-60 => format!("in the future ({})", day(&exact)),
+            ..-60 => format!("in the future ({})", day_of(&exact)),
             -60..5 => "now".into(),
             5..60 => format!("{seconds} s ago"),
             60..3_600 => format!("{} min ago", seconds / 60),
@@ -30,7 +30,7 @@ impl Moment {
                 1 => "yesterday".into(),
                 days => format!("{days} days ago"),
             },
-            2_592_000.. => day(&exact).into(),
+            2_592_000.. => day_of(&exact).into(),
         };
         Self {
             datetime: in_millis(&exact),
@@ -49,7 +49,7 @@ fn in_millis(exact: &str) -> String {
     }
 }
 
-fn day(exact: &str) -> &str {
+fn day_of(exact: &str) -> &str {
     exact.split('T').next().unwrap_or(exact)
 }
 

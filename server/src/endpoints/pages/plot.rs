@@ -24,7 +24,7 @@ const SPARK_HEIGHT: u64 = 12;
 
 /// Time that a plot shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct PlotWindow {
     /// Text of the window in a query: a span, or the first and the last span with two dots between;
     /// empty for all of history.
     pub(super) text: String,
@@ -32,11 +32,11 @@ pub(super) struct Window {
     pub(super) to: Timestamp,
 }
 
-impl Window {
+impl PlotWindow {
     /// Returns the window that a query names, such as `2026-11`, or `2026-11-25T14..2026-11-26`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
-        let ((from, _), (_, to)) = (span(first)?, span(last)?);
+        let ((from, _), (_, to)) = (parse_span(first)?, parse_span(last)?);
         let months = Unit::Month.number(to) - Unit::Month.number(from);
         let fits = from < to && months <= MONTHS_MAX;
         let text = text.into();
@@ -53,7 +53,7 @@ impl Window {
         let last = unit.number(Timestamp::from_micros(self.to.micros() - 1));
         let first = unit.number(self.from);
         let (from, to) = (unit.start(first), unit.start(last + 1));
-        let [begin, end] = [first, last].map(|number| name(unit, unit.start(number)));
+        let [begin, end] = [first, last].map(|number| span_name(unit, unit.start(number)));
         let text = if first == last {
             begin
         } else {
@@ -97,7 +97,7 @@ impl Window {
 const LENGTHS: [usize; 5] = [4, 7, 10, 13, 16];
 
 /// Returns beginning and end of a span, by the beginning of an RFC 3339 text.
-fn span(text: &str) -> Option<(Timestamp, Timestamp)> {
+fn parse_span(text: &str) -> Option<(Timestamp, Timestamp)> {
     if !LENGTHS.contains(&text.len()) {
         return None;
     }
@@ -114,8 +114,8 @@ fn span(text: &str) -> Option<(Timestamp, Timestamp)> {
     Some((from, to))
 }
 
-/// Returns the text of a span, which [`Window::parse`] reads.
-fn name(unit: Unit, start: Timestamp) -> String {
+/// Returns the text of a span, which [`PlotWindow::parse`] reads.
+fn span_name(unit: Unit, start: Timestamp) -> String {
     let length = match unit {
         Unit::Minute => 16,
         Unit::Hour => 13,
@@ -164,7 +164,7 @@ pub(super) struct Bar {
 impl Plot {
     /// Returns the plot of a window.
     pub(super) fn of(
-        window: &Window,
+        window: &PlotWindow,
         unit: Unit,
         rates: &FeedRates,
         kept_from: impl Fn(Unit) -> Option<Timestamp>,
@@ -178,7 +178,7 @@ impl Plot {
             let start = unit.start(number);
             // However few: each bar is seen.
             let height = (count * HEIGHT / most.max(1)).max(2);
-            let name = name(unit, start);
+            let name = span_name(unit, start);
             let leads_in =
                 shorter.is_some_and(|shorter| kept_from(shorter).is_none_or(|kept| kept <= start));
             Bar {
@@ -195,7 +195,7 @@ impl Plot {
                 name,
             }
         });
-        let label = |number| name(unit, unit.start(number)).replace('T', " ");
+        let label = |number| span_name(unit, unit.start(number)).replace('T', " ");
         Self {
             around: window.around(),
             window: window.text.clone(),
@@ -269,7 +269,7 @@ mod tests {
                 "2027-01-01T00:00:00Z",
             ),
         ] {
-            let window = Window::parse(text).unwrap();
+            let window = PlotWindow::parse(text).unwrap();
             assert_eq!((window.from, window.to), (at(from), at(to)), "{text}");
         }
         for wrong in [
@@ -281,7 +281,7 @@ mod tests {
             "2026-1é",
             "2026-11-26T2",
         ] {
-            assert_eq!(Window::parse(wrong), None, "{wrong}");
+            assert_eq!(PlotWindow::parse(wrong), None, "{wrong}");
         }
     }
 
@@ -301,26 +301,26 @@ mod tests {
             ("2026", Unit::Month),
             ("1930..2026", Unit::Month),
         ] {
-            assert_eq!(Window::parse(text).unwrap().unit(kept), unit, "{text}");
+            assert_eq!(PlotWindow::parse(text).unwrap().unit(kept), unit, "{text}");
         }
-        assert_eq!(Window::parse("0001..9999"), None);
+        assert_eq!(PlotWindow::parse("0001..9999"), None);
         // Of what is kept in days alone, the day is shown.
         for (text, shown) in [
             ("2025-01-15T03", "2025-01-15"),
             ("2025-01-15T03..2025-01-17T04", "2025-01-15..2025-01-17"),
             ("2025-01-15..2025-01-16", "2025-01-15..2025-01-16"),
         ] {
-            let window = Window::parse(text).unwrap();
+            let window = PlotWindow::parse(text).unwrap();
             let unit = window.unit(kept);
             let window = window.in_whole(unit);
             assert_eq!((unit, &*window.text), (Unit::Day, shown));
-            assert_eq!(Window::parse(shown), Some(window));
+            assert_eq!(PlotWindow::parse(shown), Some(window));
         }
     }
 
     #[test]
     fn a_bar_leads_to_its_moment() {
-        let window = Window::parse("2026-11").unwrap();
+        let window = PlotWindow::parse("2026-11").unwrap();
         let first = Unit::Day.number(window.from);
         let rates = [(first, 1_000), (first + 29, 1), (first + 30, 7)].into();
         let kept = |unit| (unit == Unit::Hour).then(|| at("2026-11-02T00:00:00Z"));

@@ -20,7 +20,7 @@ use simplefeed_core::{
 use simplefeed_log::{EntryLog, LogError, settings_of};
 use simplefeed_views::{error::ViewError, rates::Active};
 
-use super::{Reading, plot::Spark};
+use super::{PageReading, plot::Spark};
 use crate::endpoints::may_see;
 
 /// Time that an order by counts is kept: to make it takes a look at each feed of the last day.
@@ -33,7 +33,7 @@ const COMMITS_TOGETHER: u64 = 500;
 
 /// Order of a list of feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ListOrder {
     /// By name, in ascending order.
     Name,
     /// Most entries in the last day first.
@@ -42,7 +42,7 @@ pub(super) enum Order {
     Newest,
 }
 
-impl Order {
+impl ListOrder {
     /// All orders, as the page of feeds offers them.
     pub(super) const ALL: [Self; 3] = [Self::Name, Self::Busiest, Self::Newest];
 
@@ -87,12 +87,16 @@ struct RankedFeeds {
 pub struct Ranking(Mutex<Option<RankedFeeds>>);
 
 impl Ranking {
-    fn ranked(&self, reading: &Reading, order: Order) -> Result<Arc<[FeedKey]>, ViewError> {
+    fn ranked_feeds(
+        &self,
+        reading: &PageReading,
+        order: ListOrder,
+    ) -> Result<Arc<[FeedKey]>, ViewError> {
         // Held while the orders are made, so that parallel requests share them.
         let mut kept = self.0.lock();
         let of = |ranked: &RankedFeeds| match order {
-            Order::Busiest => Arc::clone(&ranked.busiest),
-            Order::Newest | Order::Name => Arc::clone(&ranked.newest),
+            ListOrder::Busiest => Arc::clone(&ranked.busiest),
+            ListOrder::Newest | ListOrder::Name => Arc::clone(&ranked.newest),
         };
         let is_fresh = |ranked: &&RankedFeeds| ranked.made.elapsed() < KEPT;
         if let Some(ranked) = kept.as_ref().filter(is_fresh) {
@@ -123,17 +127,17 @@ impl Ranking {
     /// Returns why the log, or the counts, cannot be read.
     pub(super) fn list(
         &self,
-        reading: &Reading,
+        reading: &PageReading,
         log: &dyn EntryLog,
-        (order, text): (Order, &str),
+        (order, text): (ListOrder, &str),
         sight: &Sight,
         (skip, max): (usize, usize),
     ) -> Result<Vec<(FeedHead, Settings)>, ViewError> {
-        let ranked = self.ranked(reading, order)?;
+        let ranked = self.ranked_feeds(reading, order)?;
         // Those of the last seconds first, exactly; then by minutes and hours.
         let first = match order {
-            Order::Newest => newest(log)?,
-            Order::Busiest | Order::Name => vec![],
+            ListOrder::Newest => newest_feeds(log)?,
+            ListOrder::Busiest | ListOrder::Name => vec![],
         };
         let (mut found, mut skipped, mut seen) = (vec![], 0, HashSet::new());
         let series = &**reading.shelf.documents.log();
@@ -163,7 +167,7 @@ impl Ranking {
 }
 
 /// Returns the feeds of the newest commits, each once, the newest first.
-fn newest(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
+fn newest_feeds(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
     let (mut seen, mut newest) = (HashSet::new(), vec![]);
     let mut end = log.head().number.0;
     let least = end.saturating_sub(COMMITS_MAX);

@@ -10,10 +10,10 @@ use simplefeed_http::{
     endpoint::{Exchange, Outcome},
     problem::Problem,
 };
-use simplefeed_log::Closed;
-use simplefeed_process::clock::Standing;
+use simplefeed_log::EndReason;
+use simplefeed_process::clock::ClockStanding;
 
-use super::{PageParts, Top, moment::Moment, rendered, shown};
+use super::{PageParts, Top, moment::Moment, private_page, render_page};
 use crate::endpoints::off_thread;
 
 #[derive(Template)]
@@ -46,17 +46,17 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let takes = off_thread(move || Ok(log.takes_entries())).await?;
     let clock = parts.shelf.clock.standing();
     let takes = match (takes, clock) {
-        (Ok(()), Standing::Refused { .. }) => {
+        (Ok(()), ClockStanding::Refused { .. }) => {
             Err("the system clock is more than five years ahead of the last entry".into())
         }
         (Ok(()), _) => Ok(()),
-        (Err(Closed::Full(space)), _) => Err(space.to_string()),
-        (Err(Closed::Lacking), _) => {
+        (Err(EndReason::Full(space)), _) => Err(space.to_string()),
+        (Err(EndReason::Lacking), _) => {
             Err("the system lacks something, of which its messages tell".into())
         }
-        (Err(Closed::Failed), _) => Err("a write failed, restart it".into()),
-        (Err(Closed::Replaced), _) => Err("a document beside its log is of another one".into()),
-        (Err(Closed::Displaced), _) => Err("its data folder is not what it opened".into()),
+        (Err(EndReason::Failed), _) => Err("a write failed, restart it".into()),
+        (Err(EndReason::Replaced), _) => Err("a document beside its log is of another one".into()),
+        (Err(EndReason::Displaced), _) => Err("its data folder is not what it opened".into()),
     };
     let head = parts.shelf.log.head();
     let views = parts.views.iter().map(|(view, progress)| {
@@ -64,16 +64,16 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         (view.name(), behind)
     });
     let page = ServerPage {
-        top: Top::of(&exchange, 0),
+        top: Top::of_exchange(&exchange, 0),
         is_ready: takes.is_ok(),
         reason: takes.err().unwrap_or_default(),
         clock: match clock {
-            Standing::Followed | Standing::Refused { .. } => "",
-            Standing::Behind { .. } => {
+            ClockStanding::Followed | ClockStanding::Refused { .. } => "",
+            ClockStanding::Behind { .. } => {
                 "it is behind what was reached before, so entries are stamped behind the last one"
             }
-            Standing::Held => "it has leapt ahead, and is followed soon if it stays there",
-            Standing::Far => {
+            ClockStanding::Held => "it has leapt ahead, and is followed soon if it stays there",
+            ClockStanding::Far => {
                 "it has leapt ahead by more than a month; it is followed after simplefeed-server clock accept"
             }
         },
@@ -90,5 +90,5 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         connections: parts.metrics.open_connections(),
         views: views.collect(),
     };
-    Ok(shown(rendered(&page)?))
+    Ok(private_page(render_page(&page)?))
 }

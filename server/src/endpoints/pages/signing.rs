@@ -13,7 +13,7 @@ use simplefeed_http::{
     problem::Problem,
 };
 
-use super::{PageParts, Top, answered, rendered, shown, value};
+use super::{PageParts, Top, field_value, page_answer, private_page, render_page};
 
 /// Bytes of a form.
 const FORM_BYTES_MAX: usize = 4 * 1024;
@@ -28,19 +28,19 @@ struct SignInPage {
 /// Shows the form in which a reader enters a token.
 pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     let page = SignInPage {
-        top: Top::of(exchange, 0),
+        top: Top::of_exchange(exchange, 0),
         notice: None,
     };
-    Ok(shown(rendered(&page)?))
+    Ok(private_page(render_page(&page)?))
 }
 
 /// Keeps a token of ours in the cookie of the browser.
 pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(parts, exchange.headers)?;
-    let (access, top) = (exchange.access, Top::of(&exchange, 0));
+    let (access, top) = (exchange.access, Top::of_exchange(&exchange, 0));
     let (body, _room) = exchange.body.read_at_most(FORM_BYTES_MAX).await?;
     let form = String::from_utf8_lossy(&body);
-    let token = value(&form, "token").unwrap_or_default();
+    let token = field_value(&form, "token").unwrap_or_default();
     let mut headers = HeaderMap::new();
     if let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}")) {
         headers.insert(AUTHORIZATION, bearer);
@@ -56,7 +56,7 @@ pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result
         top,
         notice: Some("This is no token of this server, or not any more."),
     };
-    Ok(Outcome::Answer(answered(StatusCode::FORBIDDEN, &page)?))
+    Ok(Outcome::Answer(page_answer(StatusCode::FORBIDDEN, &page)?))
 }
 
 /// Removes the cookie with the token, and leads to the page of all feeds.

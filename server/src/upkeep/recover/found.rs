@@ -15,7 +15,7 @@ use simplefeed_core::{
     feed::{
         CommitNumber, DocumentName, DocumentNumber, Epoch, FeedKey, FeedName, Position, Revision,
     },
-    header::{Form, header},
+    header::{DocumentForm, header},
     history::HistoryHash,
     plan::{FeedHead, Opening},
     reader::Document,
@@ -24,8 +24,8 @@ use simplefeed_core::{
 };
 use simplefeed_log::{quietly, salvage::Remains};
 use simplefeed_views::documents::{
-    archive::{Archive, Evidence, Salvaged},
-    manifest::Archived as Record,
+    archive::{Archive, Evidence, SalvageRemains},
+    manifest::ManifestRecord as Record,
     sidecar::Sidecar,
 };
 use url::Url;
@@ -73,7 +73,7 @@ pub(super) struct FoundDocument {
     pub(super) opened: Timestamp,
     /// Entries that are left, oldest first.
     pub(super) entries: Vec<FoundEntry>,
-    pub(super) source: Source,
+    pub(super) source: EntrySource,
     /// Digest of the document's bytes, from the sidecar, the record or the bytes themselves.
     pub(super) expected: Option<Digest>,
     /// Whether the document is never shown again, because the bytes came out different, are
@@ -86,7 +86,7 @@ pub(super) struct FoundDocument {
 
 /// Where the entries of a document are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum EntrySource {
     /// In its file or its compressed twin.
     Archive,
     /// In the log, as far as the log has them.
@@ -137,7 +137,7 @@ impl FoundDocument {
 }
 
 /// The file and the sidecar of a document, as far as they are left.
-struct Archived {
+struct DocumentRemains {
     name: DocumentName,
     bytes: Option<Bytes>,
     /// Evidence for the bytes.
@@ -151,17 +151,17 @@ struct Archived {
     is_shown: bool,
 }
 
-impl Archived {
+impl DocumentRemains {
     fn is_proven(&self) -> bool {
         self.evidence == Evidence::Proven
     }
 }
 
 /// All sources for one feed.
-struct Sources {
+struct FeedSources {
     /// The files that are left, before one of each number is chosen.
-    files: Vec<Archived>,
-    archived: BTreeMap<DocumentNumber, Archived>,
+    files: Vec<DocumentRemains>,
+    archived: BTreeMap<DocumentNumber, DocumentRemains>,
     openings: BTreeMap<DocumentNumber, Opening>,
     settings: BTreeMap<Revision, Settings>,
     /// Entries that the log still has, by position, with the digests of their fragments.
@@ -183,7 +183,7 @@ impl FoundFeed {
         old: Option<&Remains>,
         archive: &Archive,
     ) -> Option<Self> {
-        let mut sources = Sources {
+        let mut sources = FeedSources {
             files: files_of(name, archive),
             archived: BTreeMap::new(),
             openings: BTreeMap::new(),
@@ -224,7 +224,7 @@ impl FoundFeed {
             file.sidecar = sidecar;
         }
         if let Some(old) = old {
-            sources.ask(old, key);
+            sources.read_records(old, key);
         }
         // Without settings, no header can be made.
         sources.settings.first_key_value()?;
@@ -238,7 +238,7 @@ impl FoundFeed {
         sources.read_documents();
         let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
-        let (documents, overlapping) = sources.documents();
+        let (documents, overlapping) = sources.list_documents();
         Some(Self {
             name: name.clone(),
             key,
@@ -258,10 +258,10 @@ impl FoundFeed {
 }
 
 /// Returns the files of a feed's documents, in the order of their names.
-fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
+fn files_of(name: &FeedName, archive: &Archive) -> Vec<DocumentRemains> {
     let documents = archive.documents(name).into_iter();
     let files = documents.map(|document| {
-        let Salvaged {
+        let SalvageRemains {
             bytes,
             evidence,
             sidecar,
@@ -269,7 +269,7 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
             is_elsewhere,
             is_shown,
         } = archive.salvage(name, document);
-        Archived {
+        DocumentRemains {
             name: document,
             bytes,
             evidence,
@@ -283,9 +283,9 @@ fn files_of(name: &FeedName, archive: &Archive) -> Vec<Archived> {
     files.collect()
 }
 
-impl Sources {
+impl FeedSources {
     /// Reads the old log's records of a feed. sled may panic over damaged records.
-    fn ask(&mut self, old: &Remains, key: FeedKey) {
+    fn read_records(&mut self, old: &Remains, key: FeedKey) {
         // The settings of a sidecar stay, because the document's header was made of them.
         for (revision, settings) in quietly(|| old.settings(key)).unwrap_or_default() {
             self.settings.entry(revision).or_insert(settings);
@@ -345,7 +345,7 @@ impl Sources {
                 // number.
                 (file.document, file.sidecar, file.record) = (None, None, None);
             }
-            self.choose(file);
+            self.choose_file(file);
         }
         self.prove_by_neighbours();
         // A record or a sidecar without a document, and with other facts than the log has, belongs
@@ -378,13 +378,13 @@ impl Sources {
 
     /// Keeps one of two documents with the same number: the one of this log, else the one with more
     /// evidence, else the one of the later epoch.
-    fn choose(&mut self, file: Archived) {
-        let rank = |file: &Archived| {
+    fn choose_file(&mut self, file: DocumentRemains) {
+        let rank = |file: &DocumentRemains| {
             let document = file.document.as_ref();
             let opening = self.openings.get(&file.name.number);
             let is_own = file.is_proven()
                 && opening.is_some_and(|opening| opening.name == file.name)
-                && document.is_some_and(|document| self.contradicted(document).is_none());
+                && document.is_some_and(|document| self.contradicted_entry(document).is_none());
             let is_told = file.sidecar.is_some() || file.record.is_some();
             let epoch = file.name.epoch;
             // The facts stand by their weight: each decides only between documents that are equal
@@ -416,7 +416,7 @@ impl Sources {
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
         // A proven document counts before the log's opening of that document.
         before.extend(told.filter_map(|(number, (_, before))| Some((*number, before?))));
-        let begins = |file: &Archived| {
+        let begins = |file: &DocumentRemains| {
             let document = file.document.as_ref()?;
             let own = name_of(document.link("self")?);
             document.history?.1.filter(|_| own == Some(file.name))
@@ -480,7 +480,7 @@ impl Sources {
             .values()
             .filter_map(|file| file.document.as_ref());
         let parted = documents
-            .filter_map(|document| self.contradicted(document))
+            .filter_map(|document| self.contradicted_entry(document))
             .min()?;
         let kept = self.entries.partition_point(|(entry, _)| entry.at < parted);
         let left_out = self.entries.split_off(kept).len();
@@ -493,7 +493,7 @@ impl Sources {
     /// Returns the first entry of the log that an archived document contradicts: an entry before
     /// the document's end that is later than the newest entry there, or an entry in the document
     /// that has other bytes or, as the newest one, another instant.
-    fn contradicted(&self, document: &Document) -> Option<Position> {
+    fn contradicted_entry(&self, document: &Document) -> Option<Position> {
         let ((first, _), updated) = (document.history?, document.updated?);
         // Instants rise with positions.
         let late = self
@@ -519,7 +519,7 @@ impl Sources {
     }
 
     /// Returns the documents, and how many entries of some are left out.
-    fn documents(&self) -> (Vec<FoundDocument>, Vec<(DocumentName, usize)>) {
+    fn list_documents(&self) -> (Vec<FoundDocument>, Vec<(DocumentName, usize)>) {
         // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
         let appended = self.entries.iter();
@@ -530,7 +530,7 @@ impl Sources {
         let last = last.max().unwrap_or(DocumentNumber::OLDEST);
         let mut documents: Vec<FoundDocument> = vec![];
         for number in (1..=last.get()).filter_map(DocumentNumber::new) {
-            let document = self.document(number, documents.last());
+            let document = self.find_document(number, documents.last());
             documents.push(document);
         }
         // Places come first: `split_open` compares entries with the beginning of the open document.
@@ -542,7 +542,11 @@ impl Sources {
 
     /// Returns a document as the file, the log, the sidecar, the record and the neighbours describe
     /// it.
-    fn document(&self, number: DocumentNumber, previous: Option<&FoundDocument>) -> FoundDocument {
+    fn find_document(
+        &self,
+        number: DocumentNumber,
+        previous: Option<&FoundDocument>,
+    ) -> FoundDocument {
         let file = self.archived.get(&number);
         let opening = self.openings.get(&number);
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
@@ -553,26 +557,15 @@ impl Sources {
         let told = read.and_then(|document| document.history);
 
         let epoch = previous.map_or(Epoch::FIRST, |previous| previous.name.epoch);
-        let name = self.name(number, &logged);
+        let name = self.document_name(number, &logged);
         let name = name.unwrap_or(DocumentName { number, epoch });
         // In each of these chains the sources stand by their authority; guesses come last.
-        let opened = sidecar
-            .and_then(|sidecar| Timestamp::parse(&sidecar.opened))
-            .or(opening.map(|opening| opening.opened))
-            .or(record.map(|record| record.opened))
-            .or(before.closed_at())
-            .or(logged.first().map(|entry| entry.instant))
-            // A guess: later than everything in the document before.
-            .or(previous.map(|previous| {
-                let newest = previous.entries.last().map(|entry| entry.instant);
-                newest.unwrap_or(previous.opened).plus_micros(1)
-            }));
         let first = told
             .map(|(first, _)| first)
             .or(opening.map(|opening| opening.first))
             .or(record.map(|record| record.first))
             .or(sidecar.and_then(first_of))
-            .or(before.end())
+            .or(before.end_position())
             .or(logged.first().map(|entry| entry.at));
         let expected = sidecar
             .map(|sidecar| sidecar.sha256)
@@ -596,9 +589,11 @@ impl Sources {
             before: told
                 .and_then(|(_, before)| before)
                 .or(opening.map(|opening| opening.before)),
-            revision: self.revision(sidecar, opening, previous),
-            opened: opened.unwrap_or_default(),
-            source: Source::Log,
+            revision: self.document_revision(sidecar, opening, previous),
+            opened: self
+                .opening_instant(number, &logged, previous)
+                .unwrap_or_default(),
+            source: EntrySource::Log,
             expected,
             // Without a digest to compare with, the settings must be known exactly, and the end of
             // the document, too.
@@ -610,7 +605,7 @@ impl Sources {
             entries: logged,
         };
         if let Some(document) = read {
-            found.source = Source::Archive;
+            found.source = EntrySource::Archive;
             found.entries = entries_of(&found, document, sidecar);
             // No source names the revision, so the header itself is compared.
             if sidecar.is_none() && opening.is_none() {
@@ -620,14 +615,38 @@ impl Sources {
         found
     }
 
+    /// Returns when a document was opened, from the source with the most authority.
+    fn opening_instant(
+        &self,
+        number: DocumentNumber,
+        logged: &[FoundEntry],
+        previous: Option<&FoundDocument>,
+    ) -> Option<Timestamp> {
+        let file = self.archived.get(&number);
+        let sidecar = file.and_then(|file| file.sidecar.as_ref());
+        let record = file.and_then(|file| file.record.as_ref());
+        let opening = self.openings.get(&number);
+        sidecar
+            .and_then(|sidecar| Timestamp::parse(&sidecar.opened))
+            .or(opening.map(|opening| opening.opened))
+            .or(record.map(|record| record.opened))
+            .or(self.neighbour_before(number).closed_at())
+            .or(logged.first().map(|entry| entry.instant))
+            // A guess: later than everything in the document before.
+            .or(previous.map(|previous| {
+                let newest = previous.entries.last().map(|entry| entry.instant);
+                newest.unwrap_or(previous.opened).plus_micros(1)
+            }))
+    }
+
     fn neighbour_before(&self, number: DocumentNumber) -> Neighbour<'_> {
         let before = number.previous();
         Neighbour(before.and_then(|number| self.archived.get(&number)))
     }
 
     /// Returns the name of a document, from the files, the log or a neighbour's link.
-    fn name(&self, number: DocumentNumber, logged: &[FoundEntry]) -> Option<DocumentName> {
-        let told = |file: &&Archived| {
+    fn document_name(&self, number: DocumentNumber, logged: &[FoundEntry]) -> Option<DocumentName> {
+        let told = |file: &&DocumentRemains| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
         };
         let file = self.archived.get(&number).filter(told);
@@ -635,9 +654,9 @@ impl Sources {
         let after = Neighbour(self.archived.get(&number.next()));
         file.map(|file| file.name)
             .or(opening.map(|opening| opening.name))
-            .or(after.link("prev-archive"))
+            .or(after.linked_name("prev-archive"))
             .or(logged.last().map(|entry| entry.document))
-            .or(self.neighbour_before(number).link("next-archive"))
+            .or(self.neighbour_before(number).linked_name("next-archive"))
     }
 
     /// Returns the name under which the predecessor links to a document.
@@ -649,13 +668,13 @@ impl Sources {
         let before = self.neighbour_before(number);
         let closed_in = before.closed_in();
         before
-            .link("next-archive")
+            .linked_name("next-archive")
             .or(sidecar.and_then(|sidecar| DocumentName::of_file(sidecar.linked.as_ref()?)))
             .or(opening.map(|opening| opening.linked))
             .or(closed_in.map(|epoch| DocumentName { number, epoch }))
     }
 
-    fn revision(
+    fn document_revision(
         &self,
         sidecar: Option<&Sidecar<'_>>,
         opening: Option<&Opening>,
@@ -695,7 +714,7 @@ impl Sources {
             since: document.since,
         };
         let gives = |settings: &Settings| {
-            let form = Form::Archived {
+            let form = DocumentForm::Archived {
                 next: next.unwrap_or(found.name),
             };
             let updated = document.updated.unwrap_or_default();
@@ -725,7 +744,7 @@ impl Sources {
 /// Returns whether a restoration gave the file's document up: the log has opened a document with
 /// this number, or an earlier one, in a later epoch. The document's link to itself has the
 /// document's name, and the file may have an older name.
-fn is_abandoned(file: &Archived, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
+fn is_abandoned(file: &DocumentRemains, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
     let linked = file.document.as_ref();
     let linked = linked.and_then(|document| name_of(document.link("self")?));
     let own = linked.unwrap_or(file.name);
@@ -788,10 +807,10 @@ fn entries_of(
 }
 
 /// An archived document as a source for its neighbour.
-struct Neighbour<'a>(Option<&'a Archived>);
+struct Neighbour<'a>(Option<&'a DocumentRemains>);
 
 impl Neighbour<'_> {
-    fn link(&self, rel: &str) -> Option<DocumentName> {
+    fn linked_name(&self, rel: &str) -> Option<DocumentName> {
         name_of(self.0?.document.as_ref()?.link(rel)?)
     }
 
@@ -809,7 +828,7 @@ impl Neighbour<'_> {
     }
 
     /// Returns the position after the document's last entry.
-    fn end(&self) -> Option<Position> {
+    fn end_position(&self) -> Option<Position> {
         let file = self.0?;
         let sidecar = file.sidecar.as_ref();
         let last = sidecar.and_then(|sidecar| sidecar.entries.last());
@@ -875,7 +894,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
 /// documents at one place counts. Returns how many entries of which documents are left out for
 /// that.
 fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
-    let archived = |document: &FoundDocument| document.source == Source::Archive;
+    let archived = |document: &FoundDocument| document.source == EntrySource::Archive;
     let found: Vec<usize> = documents
         .iter()
         .map(|document| document.entries.len())
@@ -918,7 +937,7 @@ fn place_unknown(documents: &mut [FoundDocument]) {
             document.first = follows.unwrap_or(UNKNOWN);
         }
         // Only an archived file is known to be complete.
-        let whole = document.source == Source::Archive;
+        let whole = document.source == EntrySource::Archive;
         follows = whole.then(|| document.end());
     }
     let mut next = None;

@@ -16,7 +16,7 @@ use simplefeed_log::{quietly, salvage::Remains};
 
 /// Facts about timelines, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(super) struct TimelineFacts {
     /// Changes, each with the instant of the change's place.
     pub(super) changes: Vec<(Timestamp, Change)>,
     /// Timelines that are there again, each with the newest settings.
@@ -29,7 +29,7 @@ pub(super) struct Recorded {
     defaults: Option<Revision>,
 }
 
-impl Recorded {
+impl TimelineFacts {
     /// Returns the facts about timelines in the remains of a log.
     pub(super) fn find(old: Option<&Remains>) -> Self {
         let mut recorded = Self::default();
@@ -44,7 +44,7 @@ impl Recorded {
                 if let ChangeOutline::Entries { count, .. } = change {
                     instant = instant.plus_micros(*count);
                 }
-                recorded.take(old, change, instant);
+                recorded.take_change(old, change, instant);
             }
         }
         recorded
@@ -52,12 +52,12 @@ impl Recorded {
 
     /// Returns the revision behind the newest one. Numbers begin anew here, because some revisions
     /// may be lost, and a log has each from the first on.
-    fn next(newest: Option<Revision>) -> Revision {
+    fn next_revision(newest: Option<Revision>) -> Revision {
         newest.map_or(Revision::FIRST, Revision::next)
     }
 
     /// Records proposals before the first timeline, as every log has them.
-    fn propose(&mut self, instant: Timestamp, settings: &Settings) {
+    fn propose_settings(&mut self, instant: Timestamp, settings: &Settings) {
         if self.defaults.is_none() {
             let (revision, defaults) = (Revision::FIRST, (*settings.defaults).clone());
             self.defaults = Some(revision);
@@ -66,17 +66,17 @@ impl Recorded {
         }
     }
 
-    fn take(&mut self, old: &Remains, change: &ChangeOutline, instant: Timestamp) {
+    fn take_change(&mut self, old: &Remains, change: &ChangeOutline, instant: Timestamp) {
         let change = match change {
             ChangeOutline::Settings { feed, revision } => {
                 let settings = old.settings(*feed).into_iter();
                 let found = settings.filter(|(found, _)| found == revision).last();
                 match found {
                     Some((_, settings)) if settings.is_timeline() => {
-                        self.propose(instant, &settings);
+                        self.propose_settings(instant, &settings);
                         self.timelines.insert(*feed, settings.clone());
                         let feed = *feed;
-                        let revision = Self::next(self.revisions.get(&feed).copied());
+                        let revision = Self::next_revision(self.revisions.get(&feed).copied());
                         self.revisions.insert(feed, revision);
                         Change::Settings {
                             feed,
@@ -99,7 +99,7 @@ impl Recorded {
             }
             ChangeOutline::Defaults { revision } => match old.defaults(*revision) {
                 Some(defaults) => {
-                    let revision = Self::next(self.defaults);
+                    let revision = Self::next_revision(self.defaults);
                     self.defaults = Some(revision);
                     Change::Defaults { revision, defaults }
                 }

@@ -86,7 +86,7 @@ fn final_in(log: &impl Series) -> Final {
     let (mut documents, mut entries) = (BTreeMap::new(), BTreeMap::new());
     for feed in FEEDS {
         for number in (1..=9).filter_map(DocumentNumber::new) {
-            if let Some(frozen) = Frozen::render(log, key_of(feed), number).unwrap() {
+            if let Some(frozen) = FrozenDocument::render(log, key_of(feed), number).unwrap() {
                 documents.insert((feed, frozen.opening.name), frozen.bytes);
             }
         }

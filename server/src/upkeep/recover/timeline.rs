@@ -19,14 +19,14 @@ use simplefeed_log::{
     Append as _, Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog,
 };
 use simplefeed_views::documents::{
-    archive::{Archive, Salvaged},
+    archive::{Archive, SalvageRemains},
     sidecar::Sidecar,
 };
 use url::Url;
 
 use super::{
-    found::{FoundDocument, FoundEntry, FoundFeed, Source},
-    recorded::Recorded,
+    found::{EntrySource, FoundDocument, FoundEntry, FoundFeed},
+    recorded::TimelineFacts,
 };
 
 /// Bytes of archived documents kept in memory while their entries are committed; more empty the
@@ -35,7 +35,7 @@ const LOADED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// An event in the old log, such as the opening of a document or the append of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
+struct OldEvent {
     instant: Timestamp,
     kind: EventKind,
     /// Epoch of a foundation; the first one for other events.
@@ -72,7 +72,7 @@ enum EventKind {
 /// Returns an entry that cannot be read any more, or why the new log cannot be written.
 pub(super) fn replay(
     feeds: &[FoundFeed],
-    recorded: &Recorded,
+    recorded: &TimelineFacts,
     old: Option<&Remains>,
     archive: &Archive,
     new: &SledLog,
@@ -83,7 +83,7 @@ pub(super) fn replay(
         events.extend(foundation_of(feed, feeds));
     }
     for (index, (instant, _)) in recorded.changes.iter().enumerate() {
-        events.push(Event {
+        events.push(OldEvent {
             instant: *instant,
             kind: EventKind::Recorded,
             epoch: Epoch::FIRST,
@@ -94,10 +94,10 @@ pub(super) fn replay(
     }
     // Feeds shared commits, so their events are merged by instant.
     events.sort_unstable();
-    let mut replay = Replay {
+    let mut replay = RecoverReplay {
         feeds,
         recorded,
-        bytes: Content {
+        bytes: FoundBytes {
             old,
             archive,
             loaded: HashMap::new(),
@@ -107,25 +107,25 @@ pub(super) fn replay(
         epoch: new.head().epoch,
         heads: vec![None; feeds.len()],
         opened: vec![0; feeds.len()],
-        group: Group::at(Timestamp::MIN),
+        group: NewCommit::begun_at(Timestamp::MIN),
     };
     for event in events {
-        replay.take(event)?;
+        replay.take_event(event)?;
     }
     for feed in 0..feeds.len() {
-        replay.finish(feed)?;
+        replay.finish_feed(feed)?;
     }
-    replay.begin(replay.new.head().last.plus_micros(1))?;
+    replay.begin_group(replay.new.head().last.plus_micros(1))?;
     replay.group.changes = recorded.restarts();
-    replay.commit()
+    replay.commit_group()
 }
 
-fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
+fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<OldEvent>) {
     let mut newest = Timestamp::MIN;
     let mut broken = false;
     for (document, found_here) in found.documents.iter().enumerate() {
         let mut happened = |instant, kind, entry| {
-            events.push(Event {
+            events.push(OldEvent {
                 instant,
                 kind,
                 epoch: Epoch::FIRST,
@@ -160,7 +160,7 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
 /// Returns the creation of a feed that was without entries when an epoch began, if the epoch's
 /// first event comes before the feed's first document was opened for the last time: new settings
 /// open a document without entries again.
-fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
+fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<OldEvent> {
     let first = feeds.get(feed)?.documents.first()?;
     let epoch = first.linked.epoch;
     if first.name.epoch <= epoch {
@@ -177,7 +177,7 @@ fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
             .min()
     });
     let instant = begins.min().filter(|begins| *begins <= first.opened)?;
-    Some(Event {
+    Some(OldEvent {
         instant,
         kind: EventKind::Foundation,
         epoch,
@@ -187,20 +187,20 @@ fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<Event> {
     })
 }
 
-struct Replay<'a> {
+struct RecoverReplay<'a> {
     feeds: &'a [FoundFeed],
-    recorded: &'a Recorded,
-    bytes: Content<'a>,
+    recorded: &'a TimelineFacts,
+    bytes: FoundBytes<'a>,
     new: &'a SledLog,
     epoch: Epoch,
     heads: Vec<Option<FeedHead>>,
     /// Number of opened documents of each feed.
     opened: Vec<usize>,
-    group: Group,
+    group: NewCommit,
 }
 
 /// A commit in the making.
-struct Group {
+struct NewCommit {
     instant: Timestamp,
     /// Old commit of the entries; `None` while there are none.
     was: Option<CommitNumber>,
@@ -209,8 +209,8 @@ struct Group {
     bytes: usize,
 }
 
-impl Group {
-    fn at(instant: Timestamp) -> Self {
+impl NewCommit {
+    fn begun_at(instant: Timestamp) -> Self {
         Self {
             instant,
             was: None,
@@ -221,23 +221,23 @@ impl Group {
     }
 
     /// Returns the instant that the next entry gets here.
-    fn next(&self) -> Timestamp {
+    fn next_instant(&self) -> Timestamp {
         let entries = u64::try_from(self.entries).unwrap_or(u64::MAX);
         self.instant.plus_micros(entries)
     }
 
-    fn takes(&self, entry: &FoundEntry) -> bool {
+    fn takes_entry(&self, entry: &FoundEntry) -> bool {
         // Entry i of a commit has the commit's instant plus i microseconds. The old commit bounds
         // the new one.
-        self.next() == entry.instant
+        self.next_instant() == entry.instant
             && self.was.is_none_or(|was| was == entry.commit)
             && self.entries < BATCH_ENTRIES_MAX
             && self.bytes < 2 * BODY_BYTES_MAX
     }
 }
 
-impl Replay<'_> {
-    fn take(&mut self, event: Event) -> Result<(), LogError> {
+impl RecoverReplay<'_> {
+    fn take_event(&mut self, event: OldEvent) -> Result<(), LogError> {
         if event.kind == EventKind::Recorded {
             return self.take_recorded(event);
         }
@@ -250,9 +250,9 @@ impl Replay<'_> {
         let entry = match event.kind {
             EventKind::Foundation => {
                 if self.group.instant != event.instant || self.group.entries > 0 {
-                    self.begin(event.instant.max(self.group.next()))?;
+                    self.begin_group(event.instant.max(self.group.next_instant()))?;
                 }
-                self.found(event.feed, feed, document);
+                self.found_feed(event.feed, feed, document);
                 return Ok(());
             }
             EventKind::Creation | EventKind::Opening => {
@@ -261,7 +261,7 @@ impl Replay<'_> {
                 if self.group.instant != document.opened
                     || event.kind == EventKind::Creation && self.group.entries > 0
                 {
-                    self.begin(document.opened.max(self.group.next()))?;
+                    self.begin_group(document.opened.max(self.group.next_instant()))?;
                 }
                 // A feed that was founded in an earlier epoch has an open document, which gets a
                 // name of this epoch. The last name of that document may be of a later epoch, which
@@ -276,13 +276,13 @@ impl Replay<'_> {
             EventKind::Recorded => None,
         };
         let Some(entry) = entry else { return Ok(()) };
-        let Some((id, sent, fragment)) = self.bytes.of(feed, document, entry) else {
+        let Some((id, sent, fragment)) = self.bytes.content_of(feed, document, entry) else {
             let (name, at) = (&feed.name, entry.at);
             let what = format!("entry {at} of feed {name} cannot be read any more");
             return Err(LogError::Damaged { what });
         };
-        if !self.group.takes(entry) {
-            self.begin(entry.instant)?;
+        if !self.group.takes_entry(entry) {
+            self.begin_group(entry.instant)?;
         }
         // Each step below starts from the head that the one before leaves.
         self.group.was = Some(entry.commit);
@@ -290,7 +290,7 @@ impl Replay<'_> {
         self.rename_open(event.feed, entry.document.epoch);
         self.skip_to(event.feed, entry.at);
         self.group.bytes += fragment.len();
-        self.push(
+        self.push_change(
             event.feed,
             Change::Entry {
                 feed: feed.key,
@@ -306,25 +306,25 @@ impl Replay<'_> {
     }
 
     /// Repeats a change of a timeline at the change's place.
-    fn take_recorded(&mut self, event: Event) -> Result<(), LogError> {
+    fn take_recorded(&mut self, event: OldEvent) -> Result<(), LogError> {
         let Some((instant, change)) = self.recorded.changes.get(event.entry) else {
             return Ok(());
         };
-        if self.group.next() != *instant {
-            self.begin((*instant).max(self.group.next()))?;
+        if self.group.next_instant() != *instant {
+            self.begin_group((*instant).max(self.group.next_instant()))?;
         }
         self.group.changes.push(change.clone());
         Ok(())
     }
 
     /// Commits the group, and begins another one.
-    fn begin(&mut self, instant: Timestamp) -> Result<(), LogError> {
-        self.commit()?;
-        self.group = Group::at(instant);
+    fn begin_group(&mut self, instant: Timestamp) -> Result<(), LogError> {
+        self.commit_group()?;
+        self.group = NewCommit::begun_at(instant);
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), LogError> {
+    fn commit_group(&mut self) -> Result<(), LogError> {
         let changes = std::mem::take(&mut self.group.changes);
         if changes.is_empty() {
             return Ok(());
@@ -340,8 +340,8 @@ impl Replay<'_> {
             .map(drop)
     }
 
-    fn push(&mut self, feed: usize, change: Change) {
-        let instant = self.group.next();
+    fn push_change(&mut self, feed: usize, change: Change) {
+        let instant = self.group.next_instant();
         if let Change::Epoch { epoch } = &change {
             self.epoch = *epoch;
         }
@@ -357,7 +357,7 @@ impl Replay<'_> {
         self.group.changes.push(change);
     }
 
-    fn head(&self, feed: usize) -> Option<&FeedHead> {
+    fn feed_head(&self, feed: usize) -> Option<&FeedHead> {
         self.heads.get(feed)?.as_ref()
     }
 
@@ -374,16 +374,16 @@ impl Replay<'_> {
             if let Some(before) = index.checked_sub(1).and_then(|at| found.documents.get(at)) {
                 // An epoch may have renamed the document before while it was open.
                 self.rename_open(feed, before.name.epoch);
-                self.end(feed, before, next);
+                self.end_document(feed, before, next);
             }
             // The epoch names the document, so the epoch comes before the opening. The epoch also
             // comes before the first settings, which open the feed's first document.
             if next.linked.epoch > self.epoch {
                 let epoch = next.linked.epoch;
-                self.push(feed, Change::Epoch { epoch });
+                self.push_change(feed, Change::Epoch { epoch });
             }
             self.record_settings(feed, found, next);
-            self.push(
+            self.push_change(
                 feed,
                 Change::Opened {
                     feed: found.key,
@@ -399,8 +399,10 @@ impl Replay<'_> {
     }
 
     /// Records the loss of entries of a document, before the next one is opened.
-    fn end(&mut self, feed: usize, document: &FoundDocument, next: &FoundDocument) {
-        let Some(head) = self.head(feed) else { return };
+    fn end_document(&mut self, feed: usize, document: &FoundDocument, next: &FoundDocument) {
+        let Some(head) = self.feed_head(feed) else {
+            return;
+        };
         if !document.lacks_entries(next.first) && !head.open.lost {
             return;
         }
@@ -410,12 +412,12 @@ impl Replay<'_> {
             next: next.first,
             history: next.before.unwrap_or(head.history),
         };
-        self.push(feed, lost);
+        self.push_change(feed, lost);
     }
 
     /// Records that the entries before `at` are lost, if they are not there.
     fn skip_to(&mut self, feed: usize, at: Position) {
-        let Some(head) = self.head(feed).filter(|head| head.next < at) else {
+        let Some(head) = self.feed_head(feed).filter(|head| head.next < at) else {
             return;
         };
         let lost = Change::Lost {
@@ -423,26 +425,28 @@ impl Replay<'_> {
             next: at,
             history: head.history,
         };
-        self.push(feed, lost);
+        self.push_change(feed, lost);
     }
 
     /// Gives the open document the name of a later epoch.
     fn rename_open(&mut self, feed: usize, epoch: Epoch) {
-        let Some(head) = self.head(feed) else { return };
+        let Some(head) = self.feed_head(feed) else {
+            return;
+        };
         if head.open.opening.name.epoch >= epoch {
             return;
         }
         let renamed = head.renamed();
         // The new name takes the epoch of the log.
         if self.epoch < epoch {
-            self.push(feed, Change::Epoch { epoch });
+            self.push_change(feed, Change::Epoch { epoch });
         }
-        self.push(feed, renamed);
+        self.push_change(feed, renamed);
     }
 
     /// Creates a feed whose first document is opened again later: with the settings before that
     /// document's, if they are left.
-    fn found(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
+    fn found_feed(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let before = found.settings.range(..document.revision).next_back();
         let revision = before.map_or(document.revision, |(revision, _)| *revision);
         let founded = FoundDocument {
@@ -452,10 +456,10 @@ impl Replay<'_> {
         // The epoch comes first, as in `open_up_to`.
         let epoch = founded.linked.epoch;
         if epoch > self.epoch {
-            self.push(feed, Change::Epoch { epoch });
+            self.push_change(feed, Change::Epoch { epoch });
         }
         self.record_settings(feed, found, &founded);
-        self.push(
+        self.push_change(
             feed,
             Change::Opened {
                 feed: found.key,
@@ -468,11 +472,11 @@ impl Replay<'_> {
 
     /// Records the settings that a document was opened with, and those before.
     fn record_settings(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
-        let known = self.head(feed).map(|head| head.revision);
+        let known = self.feed_head(feed).map(|head| head.revision);
         // Older revisions are recorded, too, so that every revision left can be read again.
         for (revision, settings) in found.settings.range(..=document.revision) {
             if known.is_none_or(|known| *revision > known) {
-                self.push(
+                self.push_change(
                     feed,
                     Change::Settings {
                         feed: found.key,
@@ -485,13 +489,13 @@ impl Replay<'_> {
     }
 
     /// Records the settings after a feed's last entry.
-    fn finish(&mut self, feed: usize) -> Result<(), LogError> {
+    fn finish_feed(&mut self, feed: usize) -> Result<(), LogError> {
         let Some(found) = self.feeds.get(feed) else {
             return Ok(());
         };
         // Settings behind the last entry have no instant of their own, so they go into a later
         // commit.
-        self.begin(self.new.head().last.plus_micros(1))?;
+        self.begin_group(self.new.head().last.plus_micros(1))?;
         let Some(last) = found.documents.last() else {
             return Ok(());
         };
@@ -508,24 +512,24 @@ impl Replay<'_> {
 }
 
 /// Reads the bytes of found entries, from the archive or the old log.
-struct Content<'a> {
+struct FoundBytes<'a> {
     old: Option<&'a Remains>,
     archive: &'a Archive,
     loaded: HashMap<(String, String), (Document, Option<Sidecar<'static>>)>,
     loaded_bytes: usize,
 }
 
-impl Content<'_> {
+impl FoundBytes<'_> {
     /// Returns an entry's id, the digest of the sent form, and the fragment.
-    fn of(
+    fn content_of(
         &mut self,
         feed: &FoundFeed,
         document: &FoundDocument,
         entry: &FoundEntry,
     ) -> Option<(EntryId, Digest, Bytes)> {
         match document.source {
-            Source::Archive => self.archived(feed, document, entry),
-            Source::Log => {
+            EntrySource::Archive => self.archived_content(feed, document, entry),
+            EntrySource::Log => {
                 let range = entry.at..entry.at.next();
                 // sled may panic over a damaged page.
                 let read = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
@@ -535,7 +539,7 @@ impl Content<'_> {
         }
     }
 
-    fn archived(
+    fn archived_content(
         &mut self,
         feed: &FoundFeed,
         found: &FoundDocument,
@@ -543,7 +547,8 @@ impl Content<'_> {
     ) -> Option<(EntryId, Digest, Bytes)> {
         let key = (feed.name.to_string(), found.name.to_string());
         if !self.loaded.contains_key(&key) {
-            let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
+            let SalvageRemains { bytes, sidecar, .. } =
+                self.archive.salvage(&feed.name, found.name);
             self.loaded_bytes += bytes.as_ref().map_or(0, Bytes::len);
             if self.loaded_bytes > LOADED_BYTES_MAX {
                 // Entries come in the order of time, so documents loaded long ago are rarely needed

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-use super::Row;
+use super::CatalogueRow;
 
 /// Most rows of a run. A row is put into the middle of a run in less than a microsecond.
 const RUN_MAX: usize = 512;
@@ -16,7 +16,7 @@ const RUN_MAX: usize = 512;
 pub(super) struct ByName {
     /// Runs of rows in the order of names. The key of a run is never behind the name of the first
     /// row. The first run has the empty name as key.
-    runs: BTreeMap<Box<str>, Vec<Arc<Row>>>,
+    runs: BTreeMap<Box<str>, Vec<Arc<CatalogueRow>>>,
 }
 
 impl Default for ByName {
@@ -27,7 +27,7 @@ impl Default for ByName {
     }
 }
 
-fn place(run: &[Arc<Row>], name: &str) -> Result<usize, usize> {
+fn place_in(run: &[Arc<CatalogueRow>], name: &str) -> Result<usize, usize> {
     run.binary_search_by(|row| row.name.as_str().cmp(name))
 }
 
@@ -37,19 +37,19 @@ fn up_to(name: &str) -> (Bound<&str>, Bound<&str>) {
 
 impl ByName {
     /// Returns the row with a name.
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<Row>> {
+    pub(super) fn get(&self, name: &str) -> Option<&Arc<CatalogueRow>> {
         let (_, run) = self.runs.range::<str, _>(up_to(name)).next_back()?;
-        run.get(place(run, name).ok()?)
+        run.get(place_in(run, name).ok()?)
     }
 
     /// Puts a row in, in place of the row with the same name.
-    pub(super) fn insert(&mut self, row: Arc<Row>) {
+    pub(super) fn insert(&mut self, row: Arc<CatalogueRow>) {
         let name = row.name.as_str();
         // The run under the empty name stays for ever, so every name has a run.
         let Some((_, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
             return;
         };
-        let at = match place(run, name) {
+        let at = match place_in(run, name) {
             Ok(at) => {
                 run.remove(at);
                 at
@@ -71,7 +71,7 @@ impl ByName {
         let Some((key, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
             return;
         };
-        let Ok(at) = place(run, name) else { return };
+        let Ok(at) = place_in(run, name) else { return };
         run.remove(at);
         // The run under the empty name takes the names before the first other key.
         if run.is_empty() && !key.is_empty() {
@@ -84,7 +84,7 @@ impl ByName {
     pub(super) fn from<'r>(
         &'r self,
         first: Bound<&str>,
-    ) -> impl Iterator<Item = &'r Arc<Row>> + use<'r> {
+    ) -> impl Iterator<Item = &'r Arc<CatalogueRow>> + use<'r> {
         let (name, skips) = match first {
             Bound::Included(name) => (name, false),
             Bound::Excluded(name) => (name, true),
@@ -93,7 +93,7 @@ impl ByName {
         let mut runs = self.runs.range::<str, _>(up_to(name));
         let run = runs.next_back().map(|(_, run)| run.as_slice());
         let run = run.unwrap_or_default();
-        let begin = match place(run, name) {
+        let begin = match place_in(run, name) {
             Ok(at) if skips => at + 1,
             Ok(at) | Err(at) => at,
         };
@@ -105,12 +105,15 @@ impl ByName {
     }
 
     /// Returns the rows before a name, the last one first.
-    pub(super) fn before<'r>(&'r self, end: &str) -> impl Iterator<Item = &'r Arc<Row>> + use<'r> {
+    pub(super) fn before<'r>(
+        &'r self,
+        end: &str,
+    ) -> impl Iterator<Item = &'r Arc<CatalogueRow>> + use<'r> {
         let runs = self.runs.range::<str, _>(up_to(end)).rev();
         let last = runs.clone().next().map(|(_, run)| run.as_slice());
         let last = last.unwrap_or_default();
         // The row with the name `end` is left out, whether or not there is one.
-        let (Ok(at) | Err(at)) = place(last, end);
+        let (Ok(at) | Err(at)) = place_in(last, end);
         let (rest, _) = last.split_at_checked(at).unwrap_or_default();
         let others = runs.skip(1).flat_map(|(_, run)| run.iter().rev());
         rest.iter().rev().chain(others)
@@ -160,11 +163,12 @@ mod tests {
         check(&rows, &expected);
     }
 
-    fn check(rows: &ByName, expected: &BTreeMap<String, Arc<Row>>) {
-        let all: Vec<&Arc<Row>> = rows.from(Bound::Unbounded).collect();
+    fn check(rows: &ByName, expected: &BTreeMap<String, Arc<CatalogueRow>>) {
+        let all: Vec<&Arc<CatalogueRow>> = rows.from(Bound::Unbounded).collect();
         assert_eq!(all.len(), expected.len());
         assert!(rows.runs.values().all(|run| run.len() <= RUN_MAX));
-        let same = |(one, other): (&&Arc<Row>, &Arc<Row>)| Arc::ptr_eq(one, other);
+        let same =
+            |(one, other): (&&Arc<CatalogueRow>, &Arc<CatalogueRow>)| Arc::ptr_eq(one, other);
         assert!(all.iter().zip(expected.values()).all(same));
         for asked in ["a", "n", "n0", "n1234", "n2", "n25", "n4999", "z"] {
             let found = rows.get(asked).map(Arc::as_ptr);

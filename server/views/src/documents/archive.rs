@@ -23,19 +23,19 @@ use simplefeed_core::{
     history::ChainHash,
     settings::Settings,
 };
-use simplefeed_log::seen::Seen;
+use simplefeed_log::seen::ReadersEnd;
 use simplefeed_process::{lack::unless_lacking, regular};
 
 use super::{
-    frozen::Frozen,
+    frozen::FrozenDocument,
     index,
-    manifest::{Archived, Manifests},
+    manifest::{ManifestRecord, Manifests},
     sidecar::Sidecar,
-    stranger::{Own, document_of_another_log},
+    stranger::{OwnDocument, document_of_another_log},
 };
 use crate::{
     error::ViewError,
-    files::{Coded, decoded_twin, failed, replace_unsynced},
+    files::{CodedFile, decoded_twin, failed, replace_unsynced},
     folders::Folders,
 };
 
@@ -44,7 +44,7 @@ mod salvage;
 mod trees;
 mod writing;
 
-pub use salvage::{Evidence, Salvaged};
+pub use salvage::{Evidence, SalvageRemains};
 use writing::linked_name;
 
 /// Name of the view, of the folder of records, and of the label in metrics.
@@ -52,7 +52,7 @@ pub const NAME: &str = "archive-files";
 
 /// Feeds with work to do, each with the newest closed document; `None` if only the files of the
 /// feed may have to move.
-pub(super) type Waiting = BTreeMap<FeedKey, Option<DocumentNumber>>;
+pub(super) type ArchiveWork = BTreeMap<FeedKey, Option<DocumentNumber>>;
 
 /// Call that wakes the follower of the log.
 type Wake = Box<dyn Fn() + Send + Sync>;
@@ -63,9 +63,9 @@ pub struct Archive {
     folders: Folders,
     views: PathBuf,
     /// Work of commits that the view has applied.
-    pub(super) waiting: Arc<Mutex<Waiting>>,
+    pub(super) waiting: Arc<Mutex<ArchiveWork>>,
     /// Work that readers of timelines have left.
-    pub(super) wanted: Arc<Mutex<Waiting>>,
+    pub(super) wanted: Arc<Mutex<ArchiveWork>>,
     wake: Arc<OnceLock<Wake>>,
     /// Feeds whose records were compared with the log since the start.
     checked: Arc<Mutex<HashSet<FeedKey>>>,
@@ -160,7 +160,7 @@ impl Archive {
     pub fn read(
         &self,
         feed: &FeedName,
-        archived: &Archived,
+        archived: &ManifestRecord,
         gzip: bool,
     ) -> Result<Bytes, ViewError> {
         let (suffix, coded) = if gzip {
@@ -183,7 +183,7 @@ impl Archive {
             read => read.map_err(failed("read", &path))?,
         };
         // Each read checks the digest, so a damaged file is never served.
-        if Coded::of(&bytes) == coded {
+        if CodedFile::of(&bytes) == coded {
             return Ok(bytes.into());
         }
         Err(ViewError::Damaged { path })
@@ -195,7 +195,11 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
+    pub fn sidecar_differs(
+        &self,
+        feed: &FeedName,
+        frozen: &FrozenDocument,
+    ) -> Result<bool, ViewError> {
         let path = self.sidecar_path(feed, frozen.opening.name);
         let found = found_in(&path, regular::read_document(&path))?;
         Ok(found.is_none_or(|found| found != Sidecar::of(frozen).to_bytes()))
@@ -222,7 +226,11 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> Result<bool, ViewError> {
+    pub fn second_name_differs(
+        &self,
+        feed: &FeedName,
+        frozen: &FrozenDocument,
+    ) -> Result<bool, ViewError> {
         // Only a document that a restoration has renamed has a second name.
         let Some(linked) = linked_name(frozen) else {
             return Ok(false);
@@ -233,7 +241,7 @@ impl Archive {
         let is_right = |bytes: Option<Vec<u8>>| bytes.is_some_and(|bytes| bytes == *frozen.bytes);
         let differs = !(is_right(file) && is_right(twin));
         // A document that has this name of its own is left alone.
-        let other = || document_of_another_log(&path, &Own::of(frozen));
+        let other = || document_of_another_log(&path, &OwnDocument::of(frozen));
         Ok(differs && other().is_ok_and(|other| other.is_none()))
     }
 
@@ -242,7 +250,11 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> Result<bool, ViewError> {
+    pub fn block_differs(
+        &self,
+        feed: &FeedName,
+        block: &index::ClosedBlock,
+    ) -> Result<bool, ViewError> {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
         let twin = found_in(&path, decoded_twin(&path, block.bytes.len()))?;
@@ -265,18 +277,18 @@ impl Archive {
     }
 
     /// Returns the last commit whose work is done.
-    pub fn cursor(&self) -> Seen {
+    pub fn cursor(&self) -> ReadersEnd {
         let text = regular::read_text(self.views.join("cursor")).unwrap_or_default();
         let mut words = text.split(' ');
         let mut read = || {
             let commit = CommitNumber(words.next()?.parse().ok()?);
             let chain = ChainHash(Digest::parse(words.next()?)?);
-            Some(Seen { commit, chain })
+            Some(ReadersEnd { commit, chain })
         };
         // A damaged cursor must not make the log count as replaced. Without a cursor, the follower
         // finds the files.
         let cursor = read().filter(|cursor| text == text_of(*cursor));
-        cursor.unwrap_or(Seen::NOTHING)
+        cursor.unwrap_or(ReadersEnd::NOTHING)
     }
 
     /// Writes the cursor: the work of all commits up to that one is done. A lost cursor costs time,
@@ -285,7 +297,7 @@ impl Archive {
     /// # Errors
     ///
     /// Returns why the cursor cannot be written.
-    pub fn save_cursor(&self, cursor: Seen) -> Result<(), ViewError> {
+    pub fn save_cursor(&self, cursor: ReadersEnd) -> Result<(), ViewError> {
         self.create_folders(&[&self.views])?;
         let path = self.views.join("cursor");
         let text = text_of(cursor);
@@ -296,7 +308,7 @@ impl Archive {
 
 /// Returns the text of the cursor's file: the number of a commit, its chain hash, and the CRC-32 of
 /// both.
-fn text_of(cursor: Seen) -> String {
+fn text_of(cursor: ReadersEnd) -> String {
     let text = format!("{} {}", cursor.commit, cursor.chain.0);
     // The sum tells a damaged cursor from the cursor of another log.
     let sum = crc32fast::hash(text.as_bytes());

@@ -13,11 +13,11 @@ use simplefeed_log::{EntryLog, LogError, settings_of};
 use simplefeed_process::lack::lack_in;
 use url::Url;
 
-use super::{archive::Archive, frozen::Frozen, index, manifest::Archived};
+use super::{archive::Archive, frozen::FrozenDocument, index, manifest::ManifestRecord};
 use crate::{
     error::ViewError,
-    files::{Coded, gunzip},
-    reports::Findings,
+    files::{CodedFile, gunzip},
+    reports::VerifyFindings,
 };
 
 /// Checks the files of a feed.
@@ -29,7 +29,7 @@ pub(super) fn check_feed(
     log: &dyn EntryLog,
     archive: &Archive,
     feed: FeedKey,
-    findings: &mut Findings,
+    findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let Some(head) = findings.sound(log.feed(feed))?.flatten() else {
         return Ok(());
@@ -60,7 +60,7 @@ fn check_documents(
     archive: &Archive,
     settings: &Settings,
     feed: FeedKey,
-    findings: &mut Findings,
+    findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let name = &settings.name;
     // Closed documents first, then the cursor, then the records: the archive goes on meanwhile, so
@@ -101,43 +101,59 @@ fn check_documents(
         let Some(number) = DocumentNumber::new(number) else {
             continue;
         };
-        let archived = match archive.manifests.get(name, number) {
-            Ok(Some(archived)) => archived,
-            Ok(None) => continue,
-            // The archive is going to write this record again.
-            Err(ViewError::DamagedRecord { .. }) if is_due && number.get() > whole => continue,
-            // A lack of file handles or memory is no fault of the archive, and ends the check.
-            Err(error) if lack_in(&error).is_some() => return Err(error),
-            Err(error) => {
-                findings.fault(error.to_string());
-                continue;
-            }
-        };
-        if archived.is_lost() {
-            // A lost document has no bytes, but the opening of its successor records the loss.
-            let after_loss = findings.sound(log.opening(feed, number.next()))?.flatten();
-            if after_loss.is_none_or(|successor| !successor.after_loss) {
-                findings.fault(format!(
-                    "feed {name}: document {number} is there, and its record says it is lost"
-                ));
-            }
-            continue;
+        check_archived(log, archive, (name, feed, number), is_due, whole, findings)?;
+    }
+    Ok(())
+}
+
+/// Checks one document that should be archived against the log. `whole` documents have a record
+/// each.
+fn check_archived(
+    log: &dyn EntryLog,
+    archive: &Archive,
+    (name, feed, number): (&FeedName, FeedKey, DocumentNumber),
+    is_due: bool,
+    whole: u64,
+    findings: &mut VerifyFindings,
+) -> Result<(), ViewError> {
+    let archived = match archive.manifests.get(name, number) {
+        Ok(Some(archived)) => archived,
+        Ok(None) => return Ok(()),
+        // The archive is going to write this record again.
+        Err(ViewError::DamagedRecord { .. }) if is_due && number.get() > whole => {
+            return Ok(());
         }
-        findings.documents += 1;
-        match findings.sound(Frozen::render(log, feed, number))? {
-            Some(Some(frozen)) => {
-                check_document(archive, name, &archived, &frozen, findings)?;
-                // A block needs the records of all its documents.
-                if number.get() <= whole || !is_due {
-                    check_block(archive, name, &frozen, findings)?;
-                }
-            }
-            Some(None) => findings.fault(format!(
-                "feed {name}: document {number} is archived, but not closed"
-            )),
-            // `sound` has added the damage of the log to the faults.
-            None => {}
+        // A lack of file handles or memory is no fault of the archive, and ends the check.
+        Err(error) if lack_in(&error).is_some() => return Err(error),
+        Err(error) => {
+            findings.fault(error.to_string());
+            return Ok(());
         }
+    };
+    if archived.is_lost() {
+        // A lost document has no bytes, but the opening of its successor records the loss.
+        let after_loss = findings.sound(log.opening(feed, number.next()))?.flatten();
+        if after_loss.is_none_or(|successor| !successor.after_loss) {
+            findings.fault(format!(
+                "feed {name}: document {number} is there, and its record says it is lost"
+            ));
+        }
+        return Ok(());
+    }
+    findings.documents += 1;
+    match findings.sound(FrozenDocument::render(log, feed, number))? {
+        Some(Some(frozen)) => {
+            check_document(archive, name, &archived, &frozen, findings)?;
+            // A block needs the records of all its documents.
+            if number.get() <= whole || !is_due {
+                check_block(archive, name, &frozen, findings)?;
+            }
+        }
+        Some(None) => findings.fault(format!(
+            "feed {name}: document {number} is archived, but not closed"
+        )),
+        // `sound` has added the damage of the log to the faults.
+        None => {}
     }
     Ok(())
 }
@@ -152,7 +168,7 @@ fn is_due(
     settings: &Settings,
     feed: FeedKey,
     closed: u64,
-    findings: &mut Findings,
+    findings: &mut VerifyFindings,
 ) -> Result<bool, LogError> {
     // A cursor of another log counts as none.
     if settings.is_timeline() || cursor == CommitNumber(0) || cursor > log.head().number {
@@ -178,7 +194,7 @@ fn check_unrecorded(
     settings: &Settings,
     feed: FeedKey,
     recorded: u64,
-    findings: &mut Findings,
+    findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let name = &settings.name;
     for number in archive.filed_documents(name).split_off(&(recorded + 1)) {
@@ -186,11 +202,11 @@ fn check_unrecorded(
             continue;
         };
         findings.documents += 1;
-        match findings.sound(Frozen::render(log, feed, document))? {
+        match findings.sound(FrozenDocument::render(log, feed, document))? {
             Some(Some(frozen)) => {
                 // Files come before their records, so a missing record is no fault while the server
                 // runs. Without a record, a right file has the digest of the rendered bytes.
-                let archived = frozen.archived_as(Coded::of(&frozen.bytes));
+                let archived = frozen.archived_as(CodedFile::of(&frozen.bytes));
                 if let Err(error) = archive.read(name, &archived, false) {
                     if lack_in(&error).is_some() {
                         return Err(error);
@@ -213,7 +229,7 @@ fn check_unrecorded(
 fn closed_documents(
     log: &dyn EntryLog,
     feed: FeedKey,
-    findings: &mut Findings,
+    findings: &mut VerifyFindings,
 ) -> Result<u64, LogError> {
     let head = findings.sound(log.feed(feed))?.flatten();
     Ok(head.map_or(0, |head| head.open.opening.name.number.get() - 1))
@@ -223,8 +239,8 @@ fn closed_documents(
 fn check_block(
     archive: &Archive,
     name: &FeedName,
-    frozen: &Frozen,
-    findings: &mut Findings,
+    frozen: &FrozenDocument,
+    findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let number = frozen.opening.name.number.get();
     // Only a full block is closed and has files.
@@ -247,9 +263,9 @@ fn check_block(
 fn check_document(
     archive: &Archive,
     feed: &FeedName,
-    archived: &Archived,
-    frozen: &Frozen,
-    findings: &mut Findings,
+    archived: &ManifestRecord,
+    frozen: &FrozenDocument,
+    findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let document = archived.name;
     let mut fault = |what: &str| findings.fault(format!("feed {feed}: {document} {what}"));
@@ -284,7 +300,7 @@ fn check_document(
 }
 
 /// Reads a document as a consumer does, and returns the links and the end that lead elsewhere.
-fn wrong_links(frozen: &Frozen) -> Vec<&'static str> {
+fn wrong_links(frozen: &FrozenDocument) -> Vec<&'static str> {
     let own = frozen.settings.document_url(frozen.opening.name);
     let read = Url::parse(&own)
         .ok()

@@ -5,15 +5,16 @@
 use std::sync::Arc;
 
 use simplefeed_core::{
-    feed::{DocumentName, DocumentNumber, FeedName, Numbered, Position},
+    feed::{DocumentName, DocumentNumber, EpochNumber, FeedName, Position},
     header::{INDEX, RECENT},
-    limits::{CATALOGUE_FEEDS_MAX, INDEX_BLOCK_DOCUMENTS},
+    limits::INDEX_BLOCK_DOCUMENTS,
     plan::{FeedHead, Opening},
 };
 use simplefeed_resource::{Coding, Resource};
 
 use super::{
     archive::Archive,
+    each_head::each_head,
     index,
     reading::{Address, Documents},
 };
@@ -36,18 +37,7 @@ pub(super) fn export(
         archive,
         tree,
     };
-    let mut after: Option<FeedName> = None;
-    loop {
-        // In steps, because a server may have a million feeds.
-        let feeds = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
-        let Some((last, _)) = feeds.last() else {
-            return Ok(());
-        };
-        after = Some(last.clone());
-        for (name, head) in &feeds {
-            export.feed(name, head)?;
-        }
-    }
+    each_head(&**log, |name, head| export.export_feed(name, head))
 }
 
 struct Export<'a> {
@@ -57,7 +47,7 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    fn feed(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
+    fn export_feed(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
         let archive = self.archive;
         let snapshot = self.documents.snapshot(feed)?;
         // An exported tree asks nobody for a token, so closed feeds stay out.
@@ -71,10 +61,10 @@ impl Export<'_> {
             };
             let opening = self.documents.log().opening(head.feed, number)?;
             if let Some(opening) = opening {
-                self.document(feed, &opening)?;
+                self.export_document(feed, &opening)?;
             }
         }
-        self.document(feed, &head.open.opening)?;
+        self.export_document(feed, &head.open.opening)?;
         self.resource_at(feed, RECENT, &Address::Recent)?;
         self.resource_at(feed, INDEX, &Address::Index)?;
         // The division leaves out the documents of the growing block, which `INDEX` has.
@@ -92,7 +82,7 @@ impl Export<'_> {
             }
         }
         if self.tree.with_entries {
-            self.entries(feed, head)?;
+            self.export_entries(feed, head)?;
         }
         let is_ours = |name: &str| {
             // Files with other names are not from an export and stay.
@@ -102,7 +92,7 @@ impl Export<'_> {
     }
 
     /// Writes a document, also under the name to which the document before links.
-    fn document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
+    fn export_document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
         let (name, linked) = (opening.name, opening.linked);
         self.resource_at(feed, &name.to_string(), &Address::Document(name))?;
         if linked == name {
@@ -115,7 +105,7 @@ impl Export<'_> {
         self.files_of(&format!("feeds/{feed}/{linked}"), &resource)
     }
 
-    fn entries(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
+    fn export_entries(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
         for at in 0..head.next.0 {
             let entry = self
                 .documents
@@ -124,7 +114,7 @@ impl Export<'_> {
             let entry = entry?.pop();
             // A recovered log may lack positions.
             let Some(entry) = entry else { continue };
-            let numbered = Numbered {
+            let numbered = EpochNumber {
                 number: at,
                 epoch: entry.document.epoch,
             };

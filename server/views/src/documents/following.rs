@@ -7,23 +7,24 @@ use std::{collections::BTreeSet, ops::Bound, path::Path, time::Duration};
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
-    limits::CATALOGUE_FEEDS_MAX,
     settings::Settings,
 };
-use simplefeed_log::{EntryLog, LogError, Series, seen::Seen, settings_of};
+use simplefeed_log::{EntryLog, LogError, Series, seen::ReadersEnd, settings_of};
 use simplefeed_process::stop::Stop;
 use tracing::{error, info};
 
 use super::{
-    archive::{Archive, NAME, Waiting},
-    checking, exporting,
+    archive::{Archive, ArchiveWork, NAME},
+    checking,
+    each_head::each_head,
+    exporting,
 };
 use crate::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     folders::Folders,
     follower::Grace,
-    reports::{Findings, Rebuilt, Replayed},
+    reports::{Rebuilt, VerifyFindings},
     scrub::{self, Scrub},
     shown::{ShownLog, ShownSeries},
     tree::{ExportError, Tree},
@@ -54,7 +55,7 @@ impl View for Archive {
     }
 
     fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
-        let (Seen { commit, chain }, end) = (self.cursor(), log.head().number);
+        let (ReadersEnd { commit, chain }, end) = (self.cursor(), log.head().number);
         let what = match log.chain(commit) {
             _ if commit > end => {
                 format!("it ends with commit {end}, and documents of commit {commit} are beside it")
@@ -72,7 +73,7 @@ impl View for Archive {
         self.note_other_log(log, document);
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         let wanted = closed_by(commit, log)?;
         let mut waiting = self.waiting.lock();
         // The newest closed document of a feed is enough: `archive` makes all before it.
@@ -81,9 +82,9 @@ impl View for Archive {
             *newest = document.max(*newest);
         }
         Ok(if waiting.len() < WAITING_MAX {
-            Applied::More
+            ApplyOutcome::More
         } else {
-            Applied::Full
+            ApplyOutcome::Full
         })
     }
 
@@ -127,7 +128,7 @@ impl View for Archive {
                     outcome
                 };
                 // The work waits for the next try, and that of the other feeds goes on.
-                if let Err(error) = self.report(log, feed, newest, outcome) {
+                if let Err(error) = self.report_gain(log, feed, newest, outcome) {
                     // Publishing ends for all feeds.
                     if matches!(error, ViewError::Replaced { .. }) {
                         return Err(error);
@@ -144,7 +145,7 @@ impl View for Archive {
 
     fn note(&self, commit: CommitNumber, log: &dyn ShownLog) -> Result<(), ViewError> {
         match log.chain(commit)? {
-            Some(chain) => self.save_cursor(Seen { commit, chain }),
+            Some(chain) => self.save_cursor(ReadersEnd { commit, chain }),
             None => Ok(()),
         }
     }
@@ -157,14 +158,9 @@ impl View for Archive {
         Archive::made(self)
     }
 
-    fn verify(
-        &self,
-        log: &dyn ShownLog,
-        replayed: &Replayed,
-        findings: &mut Findings,
-    ) -> Result<(), ViewError> {
-        for feed in &replayed.feeds {
-            checking::check_feed(log, self, *feed, findings)?;
+    fn verify(&self, log: &dyn ShownLog, findings: &mut VerifyFindings) -> Result<(), ViewError> {
+        for feed in findings.feeds.clone() {
+            checking::check_feed(log, self, feed, findings)?;
         }
         Ok(())
     }
@@ -226,7 +222,7 @@ impl View for Archive {
             Ok(())
         })?;
         // Without the cursor, the first server of the copy would look at each document once more.
-        if let Err(error) = copy.save_cursor(Seen::of(&log.head())) {
+        if let Err(error) = copy.save_cursor(ReadersEnd::of(&log.head())) {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "the archive's cursor cannot be saved");
         }
@@ -235,8 +231,8 @@ impl View for Archive {
 }
 
 /// Returns the feeds whose documents a commit closes, or whose files it may move.
-fn closed_by(commit: &Outline, log: &dyn Series) -> Result<Waiting, LogError> {
-    let mut wanted = Waiting::new();
+fn closed_by(commit: &Outline, log: &dyn Series) -> Result<ArchiveWork, LogError> {
+    let mut wanted = ArchiveWork::new();
     for change in &commit.changes {
         let (feed, document) = match *change {
             // A feed's first document has no predecessor to close.
@@ -271,19 +267,10 @@ fn every_feed(
     log: &dyn EntryLog,
     mut each: impl FnMut(&FeedName, FeedKey, &Settings, DocumentNumber) -> Result<(), ViewError>,
 ) -> Result<(), ViewError> {
-    let mut after: Option<FeedName> = None;
-    loop {
-        // In steps, because a server may have a million feeds.
-        let feeds = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
-        let Some((last, _)) = feeds.last() else {
-            return Ok(());
-        };
-        after = Some(last.clone());
-        for (name, head) in &feeds {
-            let settings = settings_of(log, head.feed, head.revision)?;
-            each(name, head.feed, &settings, head.open.opening.name.number)?;
-        }
-    }
+    each_head(log, |name, head| {
+        let settings = settings_of(log, head.feed, head.revision)?;
+        each(name, head.feed, &settings, head.open.opening.name.number)
+    })
 }
 
 /// Returns the name of a feed, for operators; the key of one that the log does not have.
@@ -298,7 +285,7 @@ impl Archive {
     /// Counts and logs the documents that one feed gained in the archive. Damage of one feed must
     /// not hold up the others: the damage is logged, and the feed's next closed document tries
     /// again. Returns whether there was any progress.
-    fn report(
+    fn report_gain(
         &self,
         log: &dyn Series,
         feed: FeedKey,
@@ -345,7 +332,7 @@ impl Archive {
             let turn = newest.min(DocumentNumber::new(archived + WANTED_TOGETHER));
             let outcome = self.archive(log, feed, turn, grace);
             // Without progress, the next turn would meet the same document again.
-            if self.report(log, feed, turn, outcome)? && turn < newest {
+            if self.report_gain(log, feed, turn, outcome)? && turn < newest {
                 continue;
             }
             let mut wanted = self.wanted.lock();

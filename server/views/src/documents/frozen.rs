@@ -7,18 +7,18 @@ use simplefeed_core::{
     document::feed_document,
     entry::Entry,
     feed::{DocumentNumber, FeedKey},
-    header::{Form, header},
+    header::{DocumentForm, header},
     plan::Opening,
     settings::Settings,
 };
 use simplefeed_log::{LogError, Series, settings_of};
 
-use super::manifest::Archived;
-use crate::files::Coded;
+use super::manifest::ManifestRecord;
+use crate::files::CodedFile;
 
 /// An archived document, rendered from the log.
 #[derive(Clone, Debug)]
-pub struct Frozen {
+pub struct FrozenDocument {
     /// Opening of the document: names, first position and revision of settings.
     pub opening: Opening,
     /// Opening of the next document, which closed this one.
@@ -31,7 +31,7 @@ pub struct Frozen {
     pub bytes: Bytes,
 }
 
-impl Frozen {
+impl FrozenDocument {
     /// Renders document `number`. Returns `None` if the document is not closed, or has lost
     /// entries.
     ///
@@ -63,7 +63,7 @@ impl Frozen {
             return Err(LogError::Damaged { what });
         };
         // The name that was known at the cut, so a later epoch does not change these bytes.
-        let form = Form::Archived {
+        let form = DocumentForm::Archived {
             next: successor.linked,
         };
         let header = header(&opening, &settings, form, newest.instant);
@@ -79,8 +79,8 @@ impl Frozen {
     }
 
     /// Returns the record for the manifest, given the facts of the compressed twin.
-    pub fn archived_as(&self, gzip: Coded) -> Archived {
-        Archived {
+    pub fn archived_as(&self, gzip: CodedFile) -> ManifestRecord {
+        ManifestRecord {
             name: self.opening.name,
             closed_in: self.successor.linked.epoch,
             first: self.opening.first,
@@ -91,7 +91,7 @@ impl Frozen {
                 .last()
                 .map_or(self.opening.opened, |entry| entry.instant),
             closed: self.successor.opened,
-            identity: Coded::of(&self.bytes),
+            identity: CodedFile::of(&self.bytes),
             gzip,
         }
     }

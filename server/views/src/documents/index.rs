@@ -7,18 +7,18 @@
 
 use bytes::Bytes;
 use simplefeed_core::{
-    feed::{DocumentNumber, FeedId, FeedName, Numbered},
+    feed::{DocumentNumber, EpochNumber, FeedId, FeedName},
     index::{IndexBlock, IndexedDocument},
     limits::INDEX_BLOCK_DOCUMENTS,
     timestamp::Timestamp,
 };
 
-use super::manifest::{Archived, Manifests};
+use super::manifest::{ManifestRecord, Manifests};
 use crate::error::ViewError;
 
 /// A closed block of the index.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct ClosedBlock {
     /// Name of the file within the feed.
     pub name: String,
     /// Bytes of the JSON, without a coding.
@@ -37,7 +37,7 @@ pub fn closed_block(
     feed: &FeedName,
     id: &FeedId,
     block: u64,
-) -> Result<Option<Block>, ViewError> {
+) -> Result<Option<ClosedBlock>, ViewError> {
     let last = block
         .checked_mul(INDEX_BLOCK_DOCUMENTS)
         .and_then(DocumentNumber::new);
@@ -57,8 +57,8 @@ pub fn block_closed_by(
     manifests: &Manifests,
     feed: &FeedName,
     id: &FeedId,
-    last: &Archived,
-) -> Result<Option<Block>, ViewError> {
+    last: &ManifestRecord,
+) -> Result<Option<ClosedBlock>, ViewError> {
     let number = last.name.number.get();
     if !number.is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
         return Ok(None);
@@ -69,7 +69,7 @@ pub fn block_closed_by(
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
     let bytes = block_json(id, prev, documents);
-    Ok(Some(Block {
+    Ok(Some(ClosedBlock {
         name: name_of(block, last),
         bytes,
         closed: last.closed,
@@ -96,8 +96,8 @@ pub fn growing_block(
 }
 
 /// Returns the number in the name of a closed block, if the name is canonical.
-pub fn block_of_name(name: &str) -> Option<Numbered> {
-    let numbered = Numbered::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
+pub fn block_of_name(name: &str) -> Option<EpochNumber> {
+    let numbered = EpochNumber::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
     (numbered.number > 0).then_some(numbered)
 }
 
@@ -107,7 +107,7 @@ fn documents_of(
     feed: &FeedName,
     block: u64,
     count: u64,
-) -> Result<Vec<Archived>, ViewError> {
+) -> Result<Vec<ManifestRecord>, ViewError> {
     let first = block
         .checked_sub(1)
         .and_then(|before| before.checked_mul(INDEX_BLOCK_DOCUMENTS));
@@ -130,17 +130,17 @@ fn name_of_closed(
     Ok(manifests.get(feed, last)?.map(|last| name_of(block, &last)))
 }
 
-fn name_of(block: u64, last: &Archived) -> String {
+fn name_of(block: u64, last: &ManifestRecord) -> String {
     format!(
         "index-{}.json",
-        Numbered {
+        EpochNumber {
             number: block,
             epoch: last.closed_in
         }
     )
 }
 
-fn block_json(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
+fn block_json(feed: &FeedId, prev: Option<String>, documents: Vec<ManifestRecord>) -> Bytes {
     // A lost document has a record, but no file to link to.
     let there = documents.into_iter().filter(|document| !document.is_lost());
     let documents = there.map(|document| IndexedDocument {

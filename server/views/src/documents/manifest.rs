@@ -20,12 +20,12 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_log::{
-    codec::{Reader, Writer, seal},
+    codec::{Reader, RecordWriter, seal},
     held::visible_path,
 };
 use simplefeed_process::regular;
 
-use crate::{error::ViewError, files::Coded, folders::Folders};
+use crate::{error::ViewError, files::CodedFile, folders::Folders};
 
 const RECORD_BYTES: usize = 160;
 const RECORD_LENGTH: u64 = 160;
@@ -34,7 +34,7 @@ pub(super) const TOGETHER_MAX: usize = 32;
 
 /// Facts about an archived document, as recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Archived {
+pub struct ManifestRecord {
     /// Number of the document, and the epoch in its name.
     pub name: DocumentName,
     /// Epoch in which the next document was opened, hence the epoch of an index block that this
@@ -51,16 +51,16 @@ pub struct Archived {
     /// Timestamp of the commit that closed the document: the bytes are final since then.
     pub closed: Timestamp,
     /// The document without a coding: length and digest.
-    pub identity: Coded,
+    pub identity: CodedFile,
     /// The gzip twin: length and digest.
-    pub gzip: Coded,
+    pub gzip: CodedFile,
 }
 
-impl Archived {
+impl ManifestRecord {
     /// Returns the record of a document whose entries were lost, in whole or in part.
     pub fn lost(opening: &Opening, successor: &Opening) -> Self {
         // Length 0 marks the loss, because no document is empty.
-        let nothing = Coded {
+        let nothing = CodedFile {
             bytes: 0,
             digest: Digest([0; 32]),
         };
@@ -84,8 +84,8 @@ impl Archived {
         self.identity.bytes == 0
     }
 
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut out = Writer(Vec::with_capacity(RECORD_BYTES));
+    fn encode_record(&self) -> [u8; RECORD_BYTES] {
+        let mut out = RecordWriter(Vec::with_capacity(RECORD_BYTES));
         out.long(self.name.number.get());
         out.bytes(&self.name.epoch.0.to_be_bytes());
         out.bytes(&self.closed_in.0.to_be_bytes());
@@ -104,7 +104,7 @@ impl Archived {
         sealed.try_into().expect("a record has its size")
     }
 
-    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+    fn decode_record(record: &[u8; RECORD_BYTES]) -> Option<Self> {
         let mut from = Reader(record);
         let number = DocumentNumber::new(from.long()?)?;
         let (epoch, closed_in) = (from.chunk()?, from.chunk()?);
@@ -113,7 +113,7 @@ impl Archived {
         let (opened, updated, closed) = (from.instant()?, from.instant()?, from.instant()?);
         let mut coded = || {
             let (bytes, digest) = (from.long()?, from.digest()?);
-            Some(Coded { bytes, digest })
+            Some(CodedFile { bytes, digest })
         };
         let archived = Self {
             name: DocumentName {
@@ -131,7 +131,7 @@ impl Archived {
         };
         // Encoded again, the record must be the same: that checks the checksum and the unused
         // bytes, too.
-        (archived.encode() == *record).then_some(archived)
+        (archived.encode_record() == *record).then_some(archived)
     }
 }
 
@@ -161,16 +161,16 @@ impl Manifests {
         names.collect()
     }
 
-    fn path(&self, feed: &FeedName) -> PathBuf {
+    fn manifest_path(&self, feed: &FeedName) -> PathBuf {
         self.folder.join(format!("{feed}.manifest"))
     }
 
-    fn io(
+    fn io_error(
         &self,
         action: &'static str,
         feed: &FeedName,
     ) -> impl FnOnce(io::Error) -> ViewError + use<> {
-        let path = visible_path(&self.path(feed));
+        let path = visible_path(&self.manifest_path(feed));
         move |source| ViewError::Io {
             action,
             path,
@@ -179,10 +179,10 @@ impl Manifests {
     }
 
     fn existing_file(&self, feed: &FeedName) -> Result<Option<File>, ViewError> {
-        match regular::open(self.path(feed)) {
+        match regular::open(self.manifest_path(feed)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.io("open", feed)(error)),
+            Err(error) => Err(self.io_error("open", feed)(error)),
         }
     }
 
@@ -192,7 +192,7 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     pub fn count(&self, feed: &FeedName) -> Result<u64, ViewError> {
-        let count = self.records(feed)?;
+        let count = self.record_count(feed)?;
         let Some(last) = DocumentNumber::new(count) else {
             return Ok(0);
         };
@@ -211,7 +211,7 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     pub fn count_before_hole(&self, feed: &FeedName) -> Result<u64, ViewError> {
-        let count = self.records(feed)?;
+        let count = self.record_count(feed)?;
         // Only the last write can have holes, because each write is synced before the next.
         let before = count.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(count));
         let Some(first) = DocumentNumber::new(before + 1).filter(|_| count > 0) else {
@@ -223,11 +223,14 @@ impl Manifests {
         }
     }
 
-    fn records(&self, feed: &FeedName) -> Result<u64, ViewError> {
+    fn record_count(&self, feed: &FeedName) -> Result<u64, ViewError> {
         let Some(file) = self.existing_file(feed)? else {
             return Ok(0);
         };
-        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        let length = file
+            .metadata()
+            .map_err(self.io_error("measure", feed))?
+            .len();
         // A power cut may have shortened the last record, which counts as none then.
         Ok(length / RECORD_LENGTH)
     }
@@ -241,7 +244,7 @@ impl Manifests {
         &self,
         feed: &FeedName,
         document: DocumentNumber,
-    ) -> Result<Option<Archived>, ViewError> {
+    ) -> Result<Option<ManifestRecord>, ViewError> {
         Ok(self.range(feed, document, 1)?.pop())
     }
 
@@ -255,7 +258,7 @@ impl Manifests {
         feed: &FeedName,
         first: DocumentNumber,
         max: u64,
-    ) -> Result<Vec<Archived>, ViewError> {
+    ) -> Result<Vec<ManifestRecord>, ViewError> {
         let Some(mut file) = self.existing_file(feed)? else {
             return Ok(vec![]);
         };
@@ -267,7 +270,7 @@ impl Manifests {
         let mut bytes = vec![];
         file.seek(SeekFrom::Start(start))
             .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
-            .map_err(self.io("read", feed))?;
+            .map_err(self.io_error("read", feed))?;
         // A last record that a power cut has shortened is not there yet.
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
         (first.get()..)
@@ -275,10 +278,10 @@ impl Manifests {
             .map(|(document, record)| {
                 // A record has the number of the document, so a record in the wrong place counts as
                 // damaged.
-                let archived =
-                    Archived::decode(record).filter(|found| found.name.number.get() == document);
+                let archived = ManifestRecord::decode_record(record)
+                    .filter(|found| found.name.number.get() == document);
                 archived.ok_or_else(|| ViewError::DamagedRecord {
-                    path: self.path(feed),
+                    path: self.manifest_path(feed),
                     document,
                 })
             })
@@ -291,7 +294,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn record(&self, feed: &FeedName, archived: &[Archived]) -> Result<(), ViewError> {
+    pub fn record(&self, feed: &FeedName, archived: &[ManifestRecord]) -> Result<(), ViewError> {
         self.record_all(&[(feed, archived)])
     }
 
@@ -302,41 +305,45 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
-    pub fn record_all(&self, feeds: &[(&FeedName, &[Archived])]) -> Result<(), ViewError> {
+    pub fn record_all(&self, feeds: &[(&FeedName, &[ManifestRecord])]) -> Result<(), ViewError> {
         let Some((some_feed, _)) = feeds.first() else {
             return Ok(());
         };
         let created = self.folders.create(&[&self.folder]);
-        created.map_err(|(_, error)| self.io("create", some_feed)(error))?;
+        created.map_err(|(_, error)| self.io_error("create", some_feed)(error))?;
         // Before the first write, so that the sync by this handle misses no failure.
-        let folder = regular::open_folder(&self.folder).map_err(self.io("open", some_feed))?;
+        let folder =
+            regular::open_folder(&self.folder).map_err(self.io_error("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
         for (feed, archived) in feeds {
             let Some(first) = archived.first() else {
                 continue;
             };
-            let path = self.path(feed);
+            let path = self.manifest_path(feed);
             is_new |= !path.exists();
             let mut options = OpenOptions::new();
             let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
-            let file = file.map_err(self.io("write", feed))?;
+            let file = file.map_err(self.io_error("write", feed))?;
             // At the place of the number and not at the end, so a torn record is replaced.
             let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
-            let records: Vec<u8> = archived.iter().flat_map(Archived::encode).collect();
+            let records: Vec<u8> = archived
+                .iter()
+                .flat_map(ManifestRecord::encode_record)
+                .collect();
             opened.push((*feed, file, records, offset));
         }
         let written = opened.iter().try_for_each(|(feed, file, records, offset)| {
             let written = file.write_all_at(records, *offset);
-            written.map_err(self.io("write", feed))
+            written.map_err(self.io_error("write", feed))
         });
         // Also those before a failure: a record that is there counts as durable.
         let files: Vec<&File> = opened.iter().map(|(_, file, ..)| file).collect();
         let synced = self.folders.sync(&files, &[&folder]);
-        synced.map_err(self.io("sync", some_feed))?;
+        synced.map_err(self.io_error("sync", some_feed))?;
         // The name of a new file must be durable as well.
         if is_new {
             let synced = self.folders.sync(&[&folder], &[]);
-            synced.map_err(self.io("sync", some_feed))?;
+            synced.map_err(self.io_error("sync", some_feed))?;
         }
         written
     }
@@ -350,15 +357,18 @@ impl Manifests {
         if self.existing_file(feed)?.is_none() {
             return Ok(());
         }
-        let file = regular::open_as(self.path(feed), OpenOptions::new().write(true))
-            .map_err(self.io("write", feed))?;
-        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        let file = regular::open_as(self.manifest_path(feed), OpenOptions::new().write(true))
+            .map_err(self.io_error("write", feed))?;
+        let length = file
+            .metadata()
+            .map_err(self.io_error("measure", feed))?
+            .len();
         let kept = length.min((first.get() - 1) * RECORD_LENGTH);
         // Durably: records of another log that came back would make files of that log pass for this
         // log's.
         file.set_len(kept)
             .and_then(|()| file.sync_all())
-            .map_err(self.io("shorten", feed))
+            .map_err(self.io_error("shorten", feed))
     }
 }
 
@@ -366,8 +376,8 @@ impl Manifests {
 mod tests {
     use super::*;
 
-    fn archived(number: u64) -> Archived {
-        Archived {
+    fn archived(number: u64) -> ManifestRecord {
+        ManifestRecord {
             name: DocumentName {
                 number: DocumentNumber::new(number).unwrap(),
                 epoch: Epoch(1),
@@ -378,8 +388,8 @@ mod tests {
             opened: Timestamp::from_micros(-5),
             updated: Timestamp::from_micros(6),
             closed: Timestamp::from_micros(7),
-            identity: Coded::of(b"identity"),
-            gzip: Coded::of(b"gzip"),
+            identity: CodedFile::of(b"identity"),
+            gzip: CodedFile::of(b"gzip"),
         }
     }
 
@@ -421,7 +431,7 @@ mod tests {
         for lost in [0..2, 5..6, 0..together.len(), 30..32, 31..32] {
             manifests.record(&feed, together).unwrap();
             assert_eq!(manifests.count(&feed).unwrap(), 40);
-            let path = manifests.path(&feed);
+            let path = manifests.manifest_path(&feed);
             let mut bytes = fs::read(&path).unwrap();
             let at = |index: usize| (before.len() + index) * RECORD_BYTES;
             bytes[at(lost.start)..at(lost.end)].fill(0);
@@ -438,7 +448,7 @@ mod tests {
         let manifests = Manifests::new(&Folders::new(folder.path(), None), folder.path());
         let feed = FeedName::parse("a").unwrap();
         manifests.record(&feed, &[archived(1)]).unwrap();
-        let path = manifests.path(&feed);
+        let path = manifests.manifest_path(&feed);
         let mut bytes = fs::read(&path).unwrap();
         for at in 0..bytes.len() {
             bytes[at] ^= 1;

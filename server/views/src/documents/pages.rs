@@ -19,7 +19,7 @@ use simplefeed_log::{LogError, Series, pages::PlacedEntry};
 
 /// Page that a reader asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PageRequest {
     /// Place that the page is next to: on the older side, or with a negative limit on the newer
     /// side. Without a place, the page has the newest entries.
     pub anchor: Option<Place>,
@@ -29,14 +29,14 @@ pub struct Wanted {
 
 /// Form of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum PageForm {
     /// An Atom feed document.
     Atom,
     /// A JSON object with events.
     Json,
 }
 
-impl Form {
+impl PageForm {
     fn name(self) -> &'static str {
         match self {
             Self::Atom => "page.atom",
@@ -47,16 +47,16 @@ impl Form {
 
 /// A page as JSON.
 #[derive(Serialize)]
-struct Page {
+struct JsonPage {
     first: String,
     previous: Option<String>,
     next: Option<String>,
-    items: Vec<Item>,
+    items: Vec<PageItem>,
 }
 
 /// An event, and the place of the entry.
 #[derive(Serialize)]
-struct Item {
+struct PageItem {
     anchor: String,
     #[serde(flatten)]
     event: Event,
@@ -71,11 +71,11 @@ pub fn page(
     log: &dyn Series,
     (feed, updated): (FeedKey, Timestamp),
     settings: &Settings,
-    wanted: Wanted,
-    form: Form,
+    wanted: PageRequest,
+    form: PageForm,
 ) -> Result<Bytes, LogError> {
     let size = wanted.limit.unsigned_abs().min(PAGE_ENTRIES_MAX);
-    let entries = stretch(log, feed, wanted, size)?;
+    let entries = page_entries(log, feed, wanted, size)?;
     // Links of a page without entries lead to pages that have some.
     let size = size.max(1);
     let url = |limit: i64, anchor: Option<Place>| {
@@ -104,7 +104,7 @@ pub fn page(
             .map(|last| url(limit, Some(last.place))),
     };
     match form {
-        Form::Atom => {
+        PageForm::Atom => {
             let newest = entries.first().map(|newest| newest.place.instant());
             // A page without entries is as old as the feed's newest one, or as the feed.
             let updated = newest.unwrap_or(updated);
@@ -113,9 +113,9 @@ pub fn page(
             let header = paged_header(settings, updated, &links);
             Ok(feed_document(&header, &fragments.collect::<Vec<_>>()))
         }
-        Form::Json => {
-            let items: Result<Vec<Item>, LogError> = entries.iter().map(item).collect();
-            let page = Page {
+        PageForm::Json => {
+            let items: Result<Vec<PageItem>, LogError> = entries.iter().map(item_of).collect();
+            let page = JsonPage {
                 first: links.first,
                 previous: links.previous,
                 next: links.next,
@@ -128,10 +128,10 @@ pub fn page(
 }
 
 /// Returns the entries of a page, newest first.
-fn stretch(
+fn page_entries(
     log: &dyn Series,
     feed: FeedKey,
-    wanted: Wanted,
+    wanted: PageRequest,
     size: u64,
 ) -> Result<Vec<PlacedEntry>, LogError> {
     let size = i64::try_from(size).unwrap_or(i64::MAX);
@@ -143,13 +143,13 @@ fn stretch(
     }
 }
 
-fn item(entry: &PlacedEntry) -> Result<Item, LogError> {
+fn item_of(entry: &PlacedEntry) -> Result<PageItem, LogError> {
     // The gate has accepted these bytes, so they are damaged if they cannot be read.
     let damaged = |error: &dyn std::fmt::Display| {
         LogError::damaged(format!("entry {}: {error}", entry.entry.id))
     };
     let text = std::str::from_utf8(&entry.entry.fragment).map_err(|error| damaged(&error))?;
-    Ok(Item {
+    Ok(PageItem {
         anchor: entry.place.to_string(),
         event: Event::from_entry(text).map_err(|error| damaged(&error))?,
     })

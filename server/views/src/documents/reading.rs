@@ -18,26 +18,28 @@ use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
     commit::{Change, Commit},
     document::{entry_document, feed_document},
-    feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered, Position},
-    header::{ENTRY_TYPE, FEED_TYPE, Form, header},
+    feed::{DocumentName, DocumentNumber, EpochNumber, FeedKey, FeedName, Position},
+    header::{DocumentForm, ENTRY_TYPE, FEED_TYPE, header},
     limits::INDEX_BLOCK_DOCUMENTS,
     plan::FeedHead,
     settings::Settings,
 };
 use simplefeed_log::{LogError, settings_of};
 use simplefeed_resource::{
-    Coding, Content, Generation, Resource, Source, Tag, Validity,
+    ByteSource, CodedBytes, Coding, EntityTag, Generation, Resource, Validity,
     gzip::{SMALLEST, gzip},
     head_tag::HeadTag,
     read_error::ReadError,
 };
 use tracing::warn;
 
-use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
+use super::{
+    archive::Archive, frozen::FrozenDocument, in_flight::InFlight, index, manifest::ManifestRecord,
+};
 use crate::{
     error::ViewError,
-    files::Coded,
-    shown::{ShownSeries, Sources},
+    files::CodedFile,
+    shown::{ShownSeries, TimelineSources},
 };
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
@@ -62,16 +64,16 @@ pub enum Address {
     /// `{n}.atom`: a document at its permanent URL, open or archived.
     Document(DocumentName),
     /// `entries/{position}.atom`: one entry as an Atom Entry Document.
-    Entry(Numbered),
+    Entry(EpochNumber),
     /// `index.json`: the growing block of the archive index.
     Index,
     /// `index-{k}.json`: a closed block of the archive index.
-    IndexBlock(Numbered),
+    IndexBlock(EpochNumber),
 }
 
 /// State of a feed after some commit.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct FeedSnapshot {
     generation: Generation,
     /// End of the feed: the next position, the history hash and the open document.
     pub head: FeedHead,
@@ -94,7 +96,7 @@ enum Growing {
 
 /// A body, with the tag of its state.
 #[derive(Clone, Debug)]
-struct Body {
+struct KeptBody {
     tag: String,
     bytes: Bytes,
 }
@@ -103,9 +105,9 @@ struct Body {
 #[derive(Clone)]
 struct BodyWeight;
 
-impl Weighter<Growing, Body> for BodyWeight {
-    fn weight(&self, _: &Growing, body: &Body) -> u64 {
-        let bytes = size_of::<(Growing, Body)>() + body.tag.len() + body.bytes.len();
+impl Weighter<Growing, KeptBody> for BodyWeight {
+    fn weight(&self, _: &Growing, body: &KeptBody) -> u64 {
+        let bytes = size_of::<(Growing, KeptBody)>() + body.tag.len() + body.bytes.len();
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
@@ -115,9 +117,9 @@ pub struct Documents {
     log: Arc<dyn ShownSeries>,
     archive: Archive,
     stripes: Arc<[AtomicU64]>,
-    snapshots: Cache<FeedName, Arc<Snapshot>>,
-    archived: Cache<(FeedName, DocumentName), Archived>,
-    bodies: Cache<Growing, Body, BodyWeight>,
+    snapshots: Cache<FeedName, Arc<FeedSnapshot>>,
+    archived: Cache<(FeedName, DocumentName), ManifestRecord>,
+    bodies: Cache<Growing, KeptBody, BodyWeight>,
     /// Bytes of files that are being sent.
     in_flight: InFlight,
 }
@@ -179,7 +181,7 @@ impl Documents {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn snapshot(&self, feed: &FeedName) -> Result<Option<Arc<Snapshot>>, ViewError> {
+    pub fn snapshot(&self, feed: &FeedName) -> Result<Option<Arc<FeedSnapshot>>, ViewError> {
         if let Some(snapshot) = self.current(feed) {
             return Ok(Some(snapshot));
         }
@@ -187,7 +189,7 @@ impl Documents {
             return Ok(None);
         };
         // The counters first: the state read after them may be newer than they are, never older.
-        let generation = self.generation(head.feed)?;
+        let generation = self.generation_of(head.feed)?;
         // The head that came with the name may be older than the counters.
         let Some(head) = self.log.feed(head.feed)? else {
             return Ok(None);
@@ -196,7 +198,7 @@ impl Documents {
         let open_settings = settings_of(&*self.log, head.feed, head.open.opening.revision)?;
         let tag = HeadTag::new(head.clone());
         let tags = (tag.recent(), tag.permanent());
-        let snapshot = Arc::new(Snapshot {
+        let snapshot = Arc::new(FeedSnapshot {
             generation,
             head,
             settings,
@@ -208,7 +210,7 @@ impl Documents {
     }
 
     /// Returns the generation of a feed's snapshots.
-    fn generation(&self, feed: FeedKey) -> Result<Generation, ViewError> {
+    fn generation_of(&self, feed: FeedKey) -> Result<Generation, ViewError> {
         let own = stripe_of(feed);
         loop {
             // A new feed that a pattern matches moves the counter of settings.
@@ -218,7 +220,7 @@ impl Documents {
                 // A feed with entries of its own changes only with commits that name the feed.
                 return Ok(Generation::of(&self.stripes, own));
             };
-            let Sources::These(sources) = sources else {
+            let TimelineSources::These(sources) = sources else {
                 // Any commit may concern a timeline of so many feeds.
                 return Ok(Generation::of(&self.stripes, COMMITS_COUNTER));
             };
@@ -237,22 +239,23 @@ impl Documents {
     /// Returns the resource of an address, if memory alone has the facts.
     pub fn at_once(self: &Arc<Self>, feed: &FeedName, address: &Address) -> Option<Resource> {
         let form = match address {
-            Address::Recent => Form::Recent,
+            Address::Recent => DocumentForm::Recent,
             Address::Document(name) => {
                 if let Some(archived) = self.archived.get(&(feed.clone(), *name)) {
                     return Some(self.archived_resource(feed, archived));
                 }
-                Form::Open
+                DocumentForm::Open
             }
             Address::Entry(_) | Address::Index | Address::IndexBlock(_) => return None,
         };
         let state = self.current(feed)?;
         let open = Address::Document(state.head.open.opening.name);
-        (form == Form::Recent || *address == open).then(|| self.growing_resource(&state, form))
+        (form == DocumentForm::Recent || *address == open)
+            .then(|| self.growing_resource(&state, form))
     }
 
     /// Returns a feed's snapshot from memory, if that one is current.
-    pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
+    pub fn current(&self, feed: &FeedName) -> Option<Arc<FeedSnapshot>> {
         let snapshot = self.snapshots.get(feed)?;
         snapshot.generation.is_current().then_some(snapshot)
     }
@@ -284,16 +287,16 @@ impl Documents {
         // Records of the open document, or of later ones, belong to another log.
         let closed = state.head.open.opening.name.number.get() - 1;
         match address {
-            Address::Recent => Ok(Some(self.growing_resource(&state, Form::Recent))),
-            Address::Document(name) => self.document(feed, &state, *name),
-            Address::Entry(numbered) => self.entry(feed, &state, *numbered),
+            Address::Recent => Ok(Some(self.growing_resource(&state, DocumentForm::Recent))),
+            Address::Document(name) => self.read_document(feed, &state, *name),
+            Address::Entry(numbered) => self.read_entry(feed, &state, *numbered),
             Address::Index => {
                 let manifests = &self.archive.manifests;
                 let archived = manifests.count(feed)?.min(closed);
                 let id = &state.settings.id;
                 // The growing block changes only with this number.
                 let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
-                let bytes = if let Some(bytes) = self.body(&key, &tag) {
+                let bytes = if let Some(bytes) = self.kept_body(&key, &tag) {
                     bytes
                 } else {
                     let block = |archived| index::growing_block(manifests, feed, id, archived);
@@ -358,18 +361,18 @@ impl Documents {
         feed: &FeedName,
         document: DocumentNumber,
     ) -> Result<Option<(u64, u64)>, ViewError> {
-        let archived = self.record(feed, document)?;
+        let archived = self.archived_record(feed, document)?;
         let archived = archived.filter(|archived| !archived.is_lost());
         Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
     }
 
     /// Returns the record of an archived document. A damaged record counts as none: the log gives
     /// the same bytes until the view has written the record again.
-    fn record(
+    fn archived_record(
         &self,
         feed: &FeedName,
         document: DocumentNumber,
-    ) -> Result<Option<Archived>, ViewError> {
+    ) -> Result<Option<ManifestRecord>, ViewError> {
         match self.archive.manifests.get(feed, document) {
             Err(ViewError::DamagedRecord { .. }) => Ok(None),
             found => found,
@@ -377,24 +380,24 @@ impl Documents {
     }
 
     /// Returns a body from memory, if the body is of the state with this tag.
-    fn body(&self, of: &Growing, tag: &str) -> Option<Bytes> {
+    fn kept_body(&self, of: &Growing, tag: &str) -> Option<Bytes> {
         let body = self.bodies.get(of).filter(|body| body.tag == tag);
         body.map(|body| body.bytes)
     }
 
     fn keep_body(&self, of: Growing, tag: String, bytes: &Bytes) {
         let bytes = bytes.clone();
-        self.bodies.insert(of, Body { tag, bytes });
+        self.bodies.insert(of, KeptBody { tag, bytes });
     }
 
-    fn document(
+    fn read_document(
         self: &Arc<Self>,
         feed: &FeedName,
-        state: &Arc<Snapshot>,
+        state: &Arc<FeedSnapshot>,
         name: DocumentName,
     ) -> Result<Option<Resource>, ViewError> {
         if name == state.head.open.opening.name {
-            return Ok(Some(self.growing_resource(state, Form::Open)));
+            return Ok(Some(self.growing_resource(state, DocumentForm::Open)));
         }
         // The document is not opened yet, or is open under the name of another epoch.
         if name.number >= state.head.open.opening.name.number {
@@ -405,7 +408,7 @@ impl Documents {
         let _unknown = self
             .archive
             .check_records(&*self.log, state.head.feed, feed);
-        if let Some(archived) = self.record(feed, name.number)? {
+        if let Some(archived) = self.archived_record(feed, name.number)? {
             // Another epoch's name leads to a redirect instead, and a lost document to nothing.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
@@ -414,7 +417,7 @@ impl Documents {
             return Ok(Some(self.archived_resource(feed, archived)));
         }
         // Closed, but not yet a durable file: the bytes are final, but not called immutable.
-        let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
+        let frozen = FrozenDocument::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
         if frozen.is_some() && state.settings.is_timeline() {
             // The next reader finds a file, which caches may keep.
@@ -447,11 +450,11 @@ impl Documents {
         Ok(opening.map(|opening| opening.name))
     }
 
-    fn entry(
+    fn read_entry(
         &self,
         feed: &FeedName,
-        state: &Snapshot,
-        numbered: Numbered,
+        state: &FeedSnapshot,
+        numbered: EpochNumber,
     ) -> Result<Option<Resource>, ViewError> {
         let at = Position(numbered.number);
         if at >= state.head.next {
@@ -463,7 +466,7 @@ impl Documents {
             return Ok(None);
         };
         // An entry is frozen together with the document, and has the date of the cut then.
-        let archived = self.record(feed, entry.document.number)?;
+        let archived = self.archived_record(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
         let modified = archived.map_or(entry.instant, |archived| archived.closed);
         let validity = match archived {
@@ -483,7 +486,7 @@ impl Documents {
     fn file_bytes(
         &self,
         feed: &FeedName,
-        archived: &Archived,
+        archived: &ManifestRecord,
         coding: Coding,
     ) -> Result<Bytes, ViewError> {
         let error = match self.archive.read(feed, archived, coding == Coding::Gzip) {
@@ -493,7 +496,7 @@ impl Documents {
         warn!(%feed, document = %archived.name, %error, "served from the log; `rebuild` repairs the file");
         let head = self.log.named(feed)?;
         let frozen = match head {
-            Some(head) => Frozen::render(&*self.log, head.feed, archived.name.number)?,
+            Some(head) => FrozenDocument::render(&*self.log, head.feed, archived.name.number)?,
             None => None,
         };
         let bytes = frozen.map(|frozen| match coding {
@@ -502,13 +505,13 @@ impl Documents {
             Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
         });
         match bytes {
-            Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
+            Some((bytes, expected)) if CodedFile::of(&bytes) == expected => Ok(bytes),
             // Other bytes under an immutable URL would be worse than an error.
             _ => Err(error),
         }
     }
 
-    fn render(&self, state: &Snapshot, form: Form) -> Result<Bytes, ViewError> {
+    fn render_form(&self, state: &FeedSnapshot, form: DocumentForm) -> Result<Bytes, ViewError> {
         let opening = &state.head.open.opening;
         let entries = self
             .log
@@ -526,8 +529,8 @@ impl Documents {
         Ok(feed_document(&header, &fragments))
     }
 
-    fn archived_resource(self: &Arc<Self>, feed: &FeedName, archived: Archived) -> Resource {
-        let tag = Tag::Digests {
+    fn archived_resource(self: &Arc<Self>, feed: &FeedName, archived: ManifestRecord) -> Resource {
+        let tag = EntityTag::Digests {
             identity: archived.identity.digest,
             gzip: archived.gzip.digest,
         };
@@ -540,17 +543,21 @@ impl Documents {
         Resource::new(FEED_TYPE, closed, Validity::Forever, tag, Arc::new(source))
     }
 
-    fn growing_resource(self: &Arc<Self>, state: &Arc<Snapshot>, form: Form) -> Resource {
+    fn growing_resource(
+        self: &Arc<Self>,
+        state: &Arc<FeedSnapshot>,
+        form: DocumentForm,
+    ) -> Resource {
         let tag = match form {
-            Form::Recent => state.tags.0.clone(),
-            Form::Open | Form::Archived { .. } => state.tags.1.clone(),
+            DocumentForm::Recent => state.tags.0.clone(),
+            DocumentForm::Open | DocumentForm::Archived { .. } => state.tags.1.clone(),
         };
         let opening = state.head.open.opening;
         let renamed = opening.name.epoch.began();
         // The document of an empty feed may be opened anew with another header, and an epoch
         // changes every header.
         let modified = opening.opened.max(renamed).max(state.head.updated);
-        let tag = Tag::Shared(tag);
+        let tag = EntityTag::Shared(tag);
         let source = GrowingBytes {
             documents: Arc::clone(self),
             tag: tag.clone(),
@@ -579,15 +586,15 @@ fn index_resource(bytes: Bytes) -> Resource {
 struct ArchivedBytes {
     documents: Arc<Documents>,
     feed: FeedName,
-    archived: Archived,
+    archived: ManifestRecord,
 }
 
-impl Source for ArchivedBytes {
-    fn at_once(&self, _: Coding) -> Option<Content> {
+impl ByteSource for ArchivedBytes {
+    fn at_once(&self, _: Coding) -> Option<CodedBytes> {
         None
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+    fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError> {
         let Self {
             documents,
             feed,
@@ -601,7 +608,7 @@ impl Source for ArchivedBytes {
         let bytes = documents.in_flight.get(coded.digest, || {
             documents.file_bytes(feed, archived, coding)
         })?;
-        Ok(Content {
+        Ok(CodedBytes {
             bytes,
             digest: Some(coded.digest),
         })
@@ -612,34 +619,34 @@ impl Source for ArchivedBytes {
 #[derive(Debug)]
 struct GrowingBytes {
     documents: Arc<Documents>,
-    tag: Tag,
-    state: Arc<Snapshot>,
-    form: Form,
+    tag: EntityTag,
+    state: Arc<FeedSnapshot>,
+    form: DocumentForm,
 }
 
 impl GrowingBytes {
-    fn key(&self, coding: Coding) -> Growing {
-        let is_recent = matches!(self.form, Form::Recent);
+    fn growing_key(&self, coding: Coding) -> Growing {
+        let is_recent = matches!(self.form, DocumentForm::Recent);
         Growing::Document(self.state.head.feed, is_recent, coding)
     }
 }
 
-impl Source for GrowingBytes {
-    fn at_once(&self, coding: Coding) -> Option<Content> {
+impl ByteSource for GrowingBytes {
+    fn at_once(&self, coding: Coding) -> Option<CodedBytes> {
         let tag = self.tag.in_coding(coding);
-        let bytes = self.documents.body(&self.key(coding), &tag)?;
-        Some(Content {
+        let bytes = self.documents.kept_body(&self.growing_key(coding), &tag)?;
+        Some(CodedBytes {
             bytes,
             digest: None,
         })
     }
 
-    fn read(&self, coding: Coding) -> Result<Content, ReadError> {
+    fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError> {
         if let Some(content) = self.at_once(coding) {
             return Ok(content);
         }
         let bytes = match coding {
-            Coding::Identity => self.documents.render(&self.state, self.form)?,
+            Coding::Identity => self.documents.render_form(&self.state, self.form)?,
             Coding::Gzip => {
                 let identity = self.read(Coding::Identity)?;
                 // The fast level, because these bytes change soon.
@@ -647,8 +654,9 @@ impl Source for GrowingBytes {
             }
         };
         let tag = self.tag.in_coding(coding);
-        self.documents.keep_body(self.key(coding), tag, &bytes);
-        Ok(Content {
+        self.documents
+            .keep_body(self.growing_key(coding), tag, &bytes);
+        Ok(CodedBytes {
             bytes,
             digest: None,
         })

@@ -15,10 +15,10 @@ use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
 use simplefeed_log::{
     Commits, EntryLog, LogError,
     barrier::sync_folder,
-    codec::{Reader, Writer, seal, unseal},
+    codec::{Reader, RecordWriter, seal, unseal},
     durable::{self, create_folders},
     held::visible_path,
-    seen::Seen,
+    seen::ReadersEnd,
 };
 use simplefeed_process::regular;
 use tracing::warn;
@@ -40,8 +40,8 @@ impl Archive {
     ///
     /// Returns [`LogError::Replaced`] if one is.
     pub(super) fn check_noted(&self, log: &dyn EntryLog) -> Result<(), LogError> {
-        let note = Note::read(&self.folder_of_records().join(NAME));
-        match note.and_then(|note| note.document(log, self.folders_of_feeds())) {
+        let note = ReplacementNote::read_note(&self.folder_of_records().join(NAME));
+        match note.and_then(|note| note.find_document(log, self.folders_of_feeds())) {
             Some(document) => Err(LogError::replaced_beside(&visible_path(&document))),
             None => Ok(()),
         }
@@ -50,9 +50,9 @@ impl Archive {
     /// Notes for the next start that a document is of another log than this one.
     pub(super) fn note_other_log(&self, log: &dyn EntryLog, document: &Path) {
         let path = self.folder_of_records().join(NAME);
-        let note = Note::of(Seen::of(&log.head()), document);
+        let note = ReplacementNote::of_replacement(ReadersEnd::of(&log.head()), document);
         // This server takes no entries any more, with or without the note.
-        if let Err(error) = note.and_then(|note| note.write(&path)) {
+        if let Err(error) = note.and_then(|note| note.write_note(&path)) {
             let path = visible_path(&path);
             warn!(%error, path = %path.display(), "the next start will take the log for the right one");
         }
@@ -61,22 +61,22 @@ impl Archive {
 
 /// Note that a log has replaced the one that was served.
 #[derive(Debug)]
-struct Note {
+struct ReplacementNote {
     /// End of the log. The note is void for a log without this commit.
-    end: Seen,
+    end: ReadersEnd,
     /// File of a document of the other log: folder and name.
     file: PathBuf,
     /// Digest of that document. The note is void where no file and no twin has this digest.
     digest: Digest,
 }
 
-impl Note {
+impl ReplacementNote {
     /// Returns the note of a log with this end, and of a document.
     ///
     /// # Errors
     ///
     /// Returns why the document cannot be read.
-    fn of(end: Seen, document: &Path) -> io::Result<Self> {
+    fn of_replacement(end: ReadersEnd, document: &Path) -> io::Result<Self> {
         let bytes = regular::read_document(document);
         // The twin has the same bytes, and may be the only file that can be read.
         let bytes = bytes.or_else(|_| decoded_twin(document, regular::DOCUMENT_BYTES_MAX))?;
@@ -89,14 +89,14 @@ impl Note {
     }
 
     /// Returns the note at a path, if the note can be read.
-    fn read(path: &Path) -> Option<Self> {
+    fn read_note(path: &Path) -> Option<Self> {
         let note = regular::read_at_most(path, BYTES_MAX).ok()?;
         let (facts, file) = unseal(&note)?.split_at_checked(FACTS_BYTES)?;
         let mut from = Reader(facts);
         let commit = CommitNumber(from.long()?);
         let chain = ChainHash(from.digest()?);
         Some(Self {
-            end: Seen { commit, chain },
+            end: ReadersEnd { commit, chain },
             digest: from.digest()?,
             file: OsStr::from_bytes(file).into(),
         })
@@ -108,8 +108,8 @@ impl Note {
     ///
     /// Returns why the note cannot be written.
     #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let mut note = Writer::default();
+    fn write_note(&self, path: &Path) -> io::Result<()> {
+        let mut note = RecordWriter::default();
         note.long(self.end.commit.0);
         note.bytes(&self.end.chain.0.0);
         note.bytes(&self.digest.0);
@@ -124,7 +124,11 @@ impl Note {
 
     /// Returns the document of the other log, if the note is about this log, and one of the folders
     /// of feeds has the document. The folders may be others than at the last start.
-    fn document(&self, log: &(impl Commits + ?Sized), folders: [PathBuf; 2]) -> Option<PathBuf> {
+    fn find_document(
+        &self,
+        log: &(impl Commits + ?Sized),
+        folders: [PathBuf; 2],
+    ) -> Option<PathBuf> {
         let chain = log.chain(self.end.commit).ok()??;
         let has_digest = |path: &PathBuf| {
             let is_it = |found: Vec<u8>| Digest::of(&found) == self.digest;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use simplefeed_core::{digest::Digest, feed::Epoch, settings::Settings};
 
-use super::frozen::Frozen;
+use super::frozen::FrozenDocument;
 
 /// Version of the format that is written, and the only one that is read.
 const VERSION: u32 = 1;
@@ -54,7 +54,7 @@ pub struct SidecarEntry<'a> {
 
 impl<'a> Sidecar<'a> {
     /// Returns the sidecar of a document.
-    pub fn of(frozen: &'a Frozen) -> Self {
+    pub fn of(frozen: &'a FrozenDocument) -> Self {
         let own = frozen.opening;
         let entries = frozen.entries.iter().map(|entry| SidecarEntry {
             position: entry.at.0,

@@ -11,11 +11,11 @@ use simplefeed_core::{
 use simplefeed_process::regular;
 use url::Url;
 
-use super::frozen::Frozen;
+use super::frozen::FrozenDocument;
 use crate::files::decoded_twin;
 
 /// A document of this log that is to have a place.
-pub(super) struct Own<'a> {
+pub(super) struct OwnDocument<'a> {
     pub(super) feed: &'a FeedName,
     /// Name in the document's own link. Where a restoration has renamed the document, the file may
     /// have an older name.
@@ -24,8 +24,8 @@ pub(super) struct Own<'a> {
     pub(super) copies: Vec<&'a [u8]>,
 }
 
-impl<'a> Own<'a> {
-    pub(super) fn of(frozen: &'a Frozen) -> Self {
+impl<'a> OwnDocument<'a> {
+    pub(super) fn of(frozen: &'a FrozenDocument) -> Self {
         Self {
             feed: &frozen.settings.name,
             name: frozen.opening.name,
@@ -66,16 +66,19 @@ pub(super) enum Stranger {
 /// # Errors
 ///
 /// Returns why a file that is there cannot be read: the file may be another log's.
-pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<Option<Stranger>> {
+pub(super) fn document_of_another_log(
+    path: &Path,
+    own: &OwnDocument<'_>,
+) -> io::Result<Option<Stranger>> {
     let place = path.file_name().and_then(OsStr::to_str);
     let Some(place) = place.and_then(DocumentName::of_file) else {
         return Ok(None);
     };
-    let file = there(regular::read_document(path))?;
+    let file = if_there(regular::read_document(path))?;
     if own.has(file.as_ref()) {
         return Ok(None);
     }
-    let twin = there(decoded_twin(path, regular::DOCUMENT_BYTES_MAX))?;
+    let twin = if_there(decoded_twin(path, regular::DOCUMENT_BYTES_MAX))?;
     if own.has(twin.as_ref()) {
         return Ok(None);
     }
@@ -88,7 +91,7 @@ pub(super) fn document_of_another_log(path: &Path, own: &Own<'_>) -> io::Result<
 
 /// Returns the bytes that were read, or `None` if they are no document: there is nothing, no
 /// regular file, or rot.
-fn there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
+fn if_there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
     use io::ErrorKind::{
         InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof,
     };
@@ -122,7 +125,7 @@ mod tests {
     fn what_cannot_be_read_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let (feed, path) = (FeedName::parse("a").unwrap(), folder.path().join("1.atom"));
-        let own = Own {
+        let own = OwnDocument {
             feed: &feed,
             name: DocumentName::of_file("1.atom").unwrap(),
             copies: vec![b"own"],

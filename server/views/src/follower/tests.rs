@@ -42,13 +42,13 @@ impl View for Fragile {
         Ok(CommitNumber(state.noted))
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         let mut state = self.state.lock();
         state.applied.push(commit.number.0);
         let panics = commit.number.0 == self.panics_at && !state.has_panicked;
         state.has_panicked |= panics;
         assert!(!panics, "this is expected here");
-        Ok(Applied::More)
+        Ok(ApplyOutcome::More)
     }
 
     fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
@@ -86,7 +86,7 @@ fn a_panic_costs_a_view_time_only() {
         panics_at: 3,
         ..Fragile::default()
     });
-    let (log, progress) = (log_of(5), Arc::new(Progress::default()));
+    let (log, progress) = (log_of(5), Arc::new(FollowerProgress::default()));
     log.announcements().end();
     let (threads, stop) = (Threads::default(), Stop::default());
     let (fragile, reached) = (Arc::clone(&view), Arc::clone(&progress));
@@ -112,9 +112,9 @@ impl View for Failing {
         Ok(CommitNumber(0))
     }
 
-    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         self.0.lock().push(commit.number.0);
-        Ok(Applied::Full)
+        Ok(ApplyOutcome::Full)
     }
 
     fn has_room(&self) -> bool {
@@ -134,7 +134,7 @@ impl View for Failing {
 #[test]
 fn work_that_fails_holds_up_no_later_commit() {
     let (view, log) = (Arc::new(Failing::default()), log_of(2));
-    let (progress, stop) = (Progress::default(), Stop::default());
+    let (progress, stop) = (FollowerProgress::default(), Stop::default());
     let (fails, stops) = (Arc::clone(&view), stop.clone());
     let thread = std::thread::spawn(move || {
         follow(&*fails, &log, &progress, &stops);
@@ -158,7 +158,7 @@ fn a_stop_does_not_wait_for_work_without_end() {
         is_endless: true,
         ..Fragile::default()
     });
-    let (log, progress, stop) = (log_of(5), Progress::default(), Stop::default());
+    let (log, progress, stop) = (log_of(5), FollowerProgress::default(), Stop::default());
     let (works, stops) = (Arc::clone(&view), stop.clone());
     let thread = std::thread::spawn(move || {
         let grace = Grace::new(&stops, Duration::from_millis(200));

@@ -58,7 +58,7 @@ impl Begin {
 
 /// Events that follow each other.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct EventStretch {
     /// Text of the events, as a stream sends it.
     pub bytes: Bytes,
     /// Position behind their entries.
@@ -73,20 +73,20 @@ pub struct Stretch {
 #[derive(Debug)]
 pub enum Past {
     /// Events of the next entries.
-    Stretch(Arc<Stretch>),
+    Stretch(Arc<EventStretch>),
     /// The log lacks the next entry.
     Gap,
 }
 
 /// A feed at one moment.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct PushCourse {
     head: FeedHead,
     pub(super) news: News,
     end: Begin,
 }
 
-impl Course {
+impl PushCourse {
     /// Returns a feed as it is now.
     pub(super) fn of(feed: FeedKey, log: &dyn ShownSeries) -> Result<Option<Self>, LogError> {
         let Some(head) = log.feed(feed)? else {
@@ -118,7 +118,7 @@ impl Course {
 /// not all there.
 pub(super) fn newest(
     log: &dyn ShownSeries,
-    course: &Course,
+    course: &PushCourse,
     from: Position,
     mut begin: Begin,
     bytes_max: usize,
@@ -129,10 +129,10 @@ pub(super) fn newest(
         return Ok(None);
     }
     let (mut events, mut bytes) = (vec![], 0);
-    let mut writer = Writer::new(log, course)?;
-    let read = each(log, course.head.feed, from..next, |entry| {
+    let mut writer = EventWriter::new(log, course)?;
+    let read = each_entry(log, course.head.feed, from..next, |entry| {
         begin = begin.after(&entry);
-        let event = writer.event(&entry, begin.mark())?;
+        let event = writer.event_of(&entry, begin.mark())?;
         bytes += event.len();
         events.push(event);
         Ok(bytes <= bytes_max)
@@ -147,24 +147,24 @@ pub(super) fn read_on(
     from: Position,
     begin: &Begin,
 ) -> Result<Past, LogError> {
-    let Some(course) = Course::of(feed, log)? else {
+    let Some(course) = PushCourse::of(feed, log)? else {
         return Ok(Past::Gap);
     };
     // Ends at multiples are the same for all readers, so readers share stretches.
     let whole = Position((from.0 / STRETCH_ENTRIES + 1) * STRETCH_ENTRIES);
     let range = from..whole.min(course.head.next);
     let (mut end, mut bytes) = (*begin, BytesMut::new());
-    let mut writer = Writer::new(log, &course)?;
-    let next = each(log, feed, range, |entry| {
+    let mut writer = EventWriter::new(log, &course)?;
+    let next = each_entry(log, feed, range, |entry| {
         end = end.after(&entry);
-        bytes.extend_from_slice(&writer.event(&entry, end.mark())?);
+        bytes.extend_from_slice(&writer.event_of(&entry, end.mark())?);
         Ok(bytes.len() < STRETCH_BYTES)
     })?;
     // The range is not empty, so the log lacks the first entry.
     if next == from {
         return Ok(Past::Gap);
     }
-    Ok(Past::Stretch(Arc::new(Stretch {
+    Ok(Past::Stretch(Arc::new(EventStretch {
         is_whole: next == whole || bytes.len() >= STRETCH_BYTES,
         bytes: bytes.freeze(),
         next,
@@ -174,7 +174,7 @@ pub(super) fn read_on(
 
 /// Returns the base of the marks of a feed's first entries.
 pub(super) fn beginning(log: &dyn ShownSeries, feed: FeedKey) -> Result<Option<Begin>, LogError> {
-    let Some(course) = Course::of(feed, log)? else {
+    let Some(course) = PushCourse::of(feed, log)? else {
         return Ok(None);
     };
     if let Begin::Timeline(_) = course.end {
@@ -191,7 +191,7 @@ pub(super) fn behind(
     feed: FeedKey,
     position: Position,
 ) -> Result<Option<Begin>, LogError> {
-    let Some(course) = Course::of(feed, log)? else {
+    let Some(course) = PushCourse::of(feed, log)? else {
         return Ok(None);
     };
     if let Begin::Timeline(_) = course.end {
@@ -211,7 +211,7 @@ pub(super) fn behind(
     // The opening has the hash before the first entry, and the entries up to the position give the
     // rest.
     let mut begin = Begin::History(opening.before);
-    let read = each(log, feed, opening.first..position.next(), |entry| {
+    let read = each_entry(log, feed, opening.first..position.next(), |entry| {
         begin = begin.after(&entry);
         Ok(true)
     })?;
@@ -220,7 +220,7 @@ pub(super) fn behind(
 
 /// Passes entries to `take` until `take` has enough. Returns the position behind the last entry
 /// taken, which is before the end of the range also if an entry is missing.
-fn each(
+fn each_entry(
     log: &dyn ShownSeries,
     feed: FeedKey,
     range: Range<Position>,
@@ -254,7 +254,7 @@ fn each(
 }
 
 /// Makes events of entries.
-struct Writer<'a> {
+struct EventWriter<'a> {
     log: &'a dyn ShownSeries,
     feed: FeedKey,
     settings: Settings,
@@ -262,8 +262,8 @@ struct Writer<'a> {
     document: Option<(DocumentName, String)>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(log: &'a dyn ShownSeries, course: &Course) -> Result<Self, LogError> {
+impl<'a> EventWriter<'a> {
+    fn new(log: &'a dyn ShownSeries, course: &PushCourse) -> Result<Self, LogError> {
         let FeedHead { feed, revision, .. } = course.head;
         Ok(Self {
             log,
@@ -274,7 +274,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the event of an entry, as `replay --format ndjson` prints the entry.
-    fn event(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
+    fn event_of(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
         let text = std::str::from_utf8(&entry.fragment).unwrap_or_default();
         let document = self.document_url(entry)?;
         let at = Some(entry.at);

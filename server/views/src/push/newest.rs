@@ -9,14 +9,14 @@ use simplefeed_core::feed::Position;
 
 /// Events of a feed's newest entries, without holes.
 #[derive(Debug, Default)]
-pub(super) struct Newest {
+pub(super) struct NewestEvents {
     events: VecDeque<Bytes>,
     bytes: usize,
     /// Position behind the last of them.
     next: Position,
 }
 
-impl Newest {
+impl NewestEvents {
     /// Returns the position behind the newest event.
     pub(super) fn next(&self) -> Position {
         self.next
@@ -74,7 +74,7 @@ mod tests {
     /// Goal: a reader gets every event from its place on, or none; memory stays bounded.
     #[test]
     fn has_all_from_a_place_on_or_none() {
-        let mut newest = Newest::default();
+        let mut newest = NewestEvents::default();
         newest.begin_at(Position(10));
         assert_eq!(newest.from(Position(10), 1_000), Vec::<Bytes>::new());
         let event = |number: u64| Bytes::from(format!("event {number:4}"));

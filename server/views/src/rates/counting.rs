@@ -14,14 +14,14 @@ use simplefeed_core::{
 use simplefeed_log::{
     Commits, LogError,
     barrier::sync_folder,
-    codec::{Reader, Writer, seal, unseal},
+    codec::{Reader, RecordWriter, seal, unseal},
     durable::create_folder,
 };
 use simplefeed_process::regular;
 
 use super::{
-    files::{Files, KEPT, Over, Present, slot, within},
-    table::{Row, decode_row, encode_row},
+    files::{KEPT, Over, Present, RateFolder, slot, within},
+    table::{TableRow, decode_row, encode_row},
 };
 use crate::{
     error::ViewError,
@@ -46,15 +46,15 @@ pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
 #[derive(Debug)]
 pub(super) struct Counting {
     /// Folder with the tables and runs.
-    pub(super) files: Files,
+    pub(super) files: RateFolder,
     /// `None` until the view has begun to follow. Readers hold the lock while they read, so that an
     /// hour is either in memory or in tables.
-    pub(super) state: RwLock<Option<State>>,
+    pub(super) state: RwLock<Option<CountingState>>,
 }
 
 /// Counts up to a commit.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct CountingState {
     pub(super) applied: CommitNumber,
     /// Instant of that commit.
     pub(super) through: Option<Timestamp>,
@@ -73,9 +73,9 @@ pub(super) struct State {
     pub(super) made: u64,
 }
 
-impl State {
+impl CountingState {
     /// Counts a commit. Returns whether there is [`work`](Counting::work) now.
-    fn apply(&mut self, commit: &Outline) -> bool {
+    fn count_commit(&mut self, commit: &Outline) -> bool {
         if commit.number <= self.applied {
             // A rebuild has counted this commit.
             return self.over.is_some() || self.is_full();
@@ -113,7 +113,7 @@ impl State {
 }
 
 /// Returns counts in the order of their feeds.
-pub(super) fn rows_of(counted: &Minutes) -> impl Iterator<Item = Row> + use<> {
+pub(super) fn rows_of(counted: &Minutes) -> impl Iterator<Item = TableRow> + use<> {
     let mut sorted: Vec<_> = counted.iter().map(|(at, count)| (*at, *count)).collect();
     sorted.sort_unstable();
     let mut sorted = sorted.into_iter().peekable();
@@ -131,7 +131,9 @@ impl Counting {
     /// Counts a commit. Returns whether there is [`work`](Self::work) now.
     pub(super) fn apply(&self, commit: &Outline) -> bool {
         let mut state = self.state.write();
-        state.as_mut().is_some_and(|state| state.apply(commit))
+        state
+            .as_mut()
+            .is_some_and(|state| state.count_commit(commit))
     }
 
     /// Counts the commits of a log behind those that are counted, with all the work.
@@ -169,7 +171,7 @@ impl Counting {
             self.end_hour()?;
         }
         if is_full {
-            self.spill()?;
+            self.spill_counts()?;
         }
         if !ended && !is_full {
             return Ok(());
@@ -187,7 +189,7 @@ impl Counting {
     /// written: readers go on.
     pub(super) fn end_hour(&self) -> Result<(), ViewError> {
         let ready = match &*self.state.read() {
-            Some(State {
+            Some(CountingState {
                 over: Some((over, counted)),
                 present,
                 ..
@@ -207,7 +209,7 @@ impl Counting {
     }
 
     /// Makes room in memory: the counts become a run.
-    fn spill(&self) -> Result<(), ViewError> {
+    fn spill_counts(&self) -> Result<(), ViewError> {
         if let Some(state) = &*self.state.read()
             && let Some(hour) = state.hour
         {
@@ -234,7 +236,7 @@ impl Counting {
     pub(super) fn note(&self) -> Result<(), ViewError> {
         let (bytes, applied) = match &*self.state.read() {
             // The file has no place for an hour that is over, whose counts belong into tables.
-            Some(state) if state.over.is_none() => (state.encode(), state.applied),
+            Some(state) if state.over.is_none() => (state.encode_state(), state.applied),
             _ => return Ok(()),
         };
         let path = self.files.folder().join(COUNTED);
@@ -248,14 +250,14 @@ impl Counting {
     }
 }
 
-impl State {
+impl CountingState {
     /// Returns whether the counts in memory are to become a run.
     pub(super) fn is_full(&self) -> bool {
         self.counted.len() >= COUNTS_MAX
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(MAGIC.to_vec());
+    fn encode_state(&self) -> Vec<u8> {
+        let mut out = RecordWriter(MAGIC.to_vec());
         out.long(self.applied.0);
         out.instant(self.through.unwrap_or_default());
         // Before the first entry there is no hour.
@@ -275,7 +277,7 @@ impl State {
     }
 
     /// Returns the counts of a file; `None` if the file is not sound.
-    fn decode(file: &[u8]) -> Option<Self> {
+    fn decode_state(file: &[u8]) -> Option<Self> {
         let mut from = Reader(unseal(file)?.strip_prefix(MAGIC)?);
         let applied = CommitNumber(from.long()?);
         let mut state = Self {
@@ -304,7 +306,7 @@ impl State {
     }
 
     /// Returns the counts that a folder has, if they are of a commit of this log.
-    pub(super) fn of(files: &Files, log: &dyn Commits) -> Result<Option<Self>, LogError> {
+    pub(super) fn of(files: &RateFolder, log: &dyn Commits) -> Result<Option<Self>, LogError> {
         match Self::read(files) {
             Some(state) if state.fits(files, log)? => Ok(Some(state)),
             _ => Ok(None),
@@ -313,12 +315,12 @@ impl State {
 
     /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power
     /// cut.
-    pub(super) fn read(files: &Files) -> Option<Self> {
-        Self::decode(&regular::read(files.folder().join(COUNTED)).ok()?)
+    pub(super) fn read(files: &RateFolder) -> Option<Self> {
+        Self::decode_state(&regular::read(files.folder().join(COUNTED)).ok()?)
     }
 
     /// Returns whether the counts are of a commit of this log, and their tables and runs are there.
-    pub(super) fn fits(&self, files: &Files, log: &dyn Commits) -> Result<bool, LogError> {
+    pub(super) fn fits(&self, files: &RateFolder, log: &dyn Commits) -> Result<bool, LogError> {
         if self.applied > log.head().number {
             return Ok(false);
         }
@@ -329,7 +331,7 @@ impl State {
     }
 
     /// Returns whether all tables and runs are there, each with a sound index.
-    fn has_files(&self, files: &Files) -> bool {
+    fn has_files(&self, files: &RateFolder) -> bool {
         let has_tables = |unit: Unit| {
             let mut spans = self.present.of(unit).iter();
             spans.all(|span| files.table(unit, *span).is_ok())

@@ -22,7 +22,7 @@ use simplefeed_log::{
 };
 use simplefeed_process::regular;
 
-use super::table::{Counts, Making, Row, Table, add};
+use super::table::{Making, RateTable, SlotCounts, TableRow, add};
 use crate::{
     error::ViewError,
     files::{failed, temporary_of},
@@ -108,16 +108,16 @@ pub(super) struct Over {
 
 /// Tables that are written, but not in place.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyTables {
     tables: Vec<(Unit, i64)>,
     files: Vec<File>,
 }
 
 /// Folder of the tables.
 #[derive(Clone, Debug)]
-pub(super) struct Files(PathBuf);
+pub(super) struct RateFolder(PathBuf);
 
-impl Files {
+impl RateFolder {
     /// Returns the tables in a folder.
     pub(super) fn new(folder: PathBuf) -> Self {
         Self(folder)
@@ -128,41 +128,41 @@ impl Files {
         &self.0
     }
 
-    fn of(&self, unit: Unit) -> PathBuf {
+    fn unit_folder(&self, unit: Unit) -> PathBuf {
         self.0.join(format!("{unit}s"))
     }
 
     /// Returns the path of a table.
     pub(super) fn path(&self, unit: Unit, span: i64) -> PathBuf {
-        self.of(unit).join(name(unit, span))
+        self.unit_folder(unit).join(table_name(unit, span))
     }
 
-    fn runs(&self) -> PathBuf {
+    fn runs_folder(&self) -> PathBuf {
         self.0.join("runs")
     }
 
     /// Returns the path of a run: some counts of an hour, which the next ones are added to.
     pub(super) fn run(&self, hour: i64, number: u32) -> PathBuf {
-        let hour = name(Unit::Minute, hour);
-        self.runs().join(format!("{hour}.{number}"))
+        let hour = table_name(Unit::Minute, hour);
+        self.runs_folder().join(format!("{hour}.{number}"))
     }
 
     /// Opens a table.
     ///
     /// # Errors
     ///
-    /// See [`Table::open`].
-    pub(super) fn table(&self, unit: Unit, span: i64) -> Result<Table, ViewError> {
-        Table::open(&self.path(unit, span), (unit, span))
+    /// See [`RateTable::open`].
+    pub(super) fn table(&self, unit: Unit, span: i64) -> Result<RateTable, ViewError> {
+        RateTable::open(&self.path(unit, span), (unit, span))
     }
 
     /// Opens a run.
     ///
     /// # Errors
     ///
-    /// See [`Table::open`].
-    pub(super) fn open_run(&self, hour: i64, number: u32) -> Result<Table, ViewError> {
-        Table::open(&self.run(hour, number), (Unit::Minute, hour))
+    /// See [`RateTable::open`].
+    pub(super) fn open_run(&self, hour: i64, number: u32) -> Result<RateTable, ViewError> {
+        RateTable::open(&self.run(hour, number), (Unit::Minute, hour))
     }
 
     /// Makes the folders.
@@ -171,8 +171,8 @@ impl Files {
     ///
     /// Returns why one cannot be made.
     pub(super) fn create(&self) -> Result<(), ViewError> {
-        let folders = KEPT.map(|unit| self.of(unit));
-        for folder in folders.iter().chain([&self.runs()]) {
+        let folders = KEPT.map(|unit| self.unit_folder(unit));
+        for folder in folders.iter().chain([&self.runs_folder()]) {
             create_folder(folder).map_err(failed("create", folder))?;
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Files {
     pub(super) fn present(&self) -> Result<Present, ViewError> {
         let mut present = Present::default();
         for unit in KEPT {
-            let folder = self.of(unit);
+            let folder = self.unit_folder(unit);
             let names = names_in(&folder).map_err(failed("list", &folder))?;
             let spans = names.iter().filter_map(|name| span_named(unit, name));
             *present.of_mut(unit) = spans.collect();
@@ -222,7 +222,7 @@ impl Files {
         &self,
         hour: i64,
         number: u32,
-        rows: impl Iterator<Item = Row>,
+        rows: impl Iterator<Item = TableRow>,
     ) -> Result<(), ViewError> {
         let path = self.run(hour, number);
         let mut run = Making::new(temporary_of(&path), (Unit::Minute, hour))?;
@@ -233,7 +233,7 @@ impl Files {
         // The bytes before the name, so that a run that is there is whole.
         file.sync_data().map_err(failed("sync", &path))?;
         fs::rename(temporary_of(&path), &path).map_err(failed("write", &path))?;
-        let folder = self.runs();
+        let folder = self.runs_folder();
         sync_folder(&folder).map_err(failed("sync", &folder))
     }
 
@@ -247,26 +247,26 @@ impl Files {
     pub(super) fn end_hour(
         &self,
         over: Over,
-        rows: impl Iterator<Item = Row> + 'static,
+        rows: impl Iterator<Item = TableRow> + 'static,
         present: &Present,
-    ) -> Result<Ready, ViewError> {
-        let mut ready = Ready::default();
-        let mut minutes = self.begin(Unit::Minute, over.hour)?;
+    ) -> Result<ReadyTables, ViewError> {
+        let mut ready = ReadyTables::default();
+        let mut minutes = self.begin_table(Unit::Minute, over.hour)?;
         let runs = (0..over.runs).map(|number| self.open_run(over.hour, number));
-        let runs: Vec<Table> = runs.collect::<Result<_, _>>()?;
-        let mut sources: Vec<Rows<'_>> = vec![source(rows.map(Ok))];
-        sources.extend(runs.iter().map(|run| source(run.rows())));
+        let runs: Vec<RateTable> = runs.collect::<Result<_, _>>()?;
+        let mut sources: Vec<RowIterator<'_>> = vec![boxed_rows(rows.map(Ok))];
+        sources.extend(runs.iter().map(|run| boxed_rows(run.rows())));
         while let Some((feed, counts)) = next_of(&mut sources)? {
             minutes.row(feed, &counts)?;
         }
-        ready.add(Unit::Minute, over.hour, minutes.finish()?);
+        ready.add_file(Unit::Minute, over.hour, minutes.finish()?);
         let day = within(Unit::Hour, over.hour, Unit::Day);
-        self.fold((Unit::Minute, over.hour), Unit::Hour, present, &mut ready)?;
+        self.fold_table((Unit::Minute, over.hour), Unit::Hour, present, &mut ready)?;
         // The next entry is of a later day, so this day gets no more counts.
         if within(Unit::Hour, over.next, Unit::Day) != day {
-            self.fold((Unit::Hour, day), Unit::Day, present, &mut ready)?;
+            self.fold_table((Unit::Hour, day), Unit::Day, present, &mut ready)?;
         }
-        let folders = KEPT.map(|unit| regular::open_folder(self.of(unit)));
+        let folders = KEPT.map(|unit| regular::open_folder(self.unit_folder(unit)));
         let folders: Vec<File> = folders
             .into_iter()
             .collect::<io::Result<_>>()
@@ -277,30 +277,30 @@ impl Files {
         Ok(ready)
     }
 
-    fn begin(&self, unit: Unit, span: i64) -> Result<Making, ViewError> {
+    fn begin_table(&self, unit: Unit, span: i64) -> Result<Making, ViewError> {
         Making::new(temporary_of(&self.path(unit, span)), (unit, span))
     }
 
     /// Writes the table above a table that is ready: the older counts, and in one slot the sums of
     /// the ready table.
-    fn fold(
+    fn fold_table(
         &self,
         (unit, span): (Unit, i64),
         above: Unit,
         present: &Present,
-        ready: &mut Ready,
+        ready: &mut ReadyTables,
     ) -> Result<(), ViewError> {
         // A table spans one slot of the table above.
         let (slot, to) = (slot(above, span), within(above, span, span_of(above)));
         // Under the temporary name, because `put` has yet to rename the table.
-        let lower = Table::open(&temporary_of(&self.path(unit, span)), (unit, span))?;
+        let lower = RateTable::open(&temporary_of(&self.path(unit, span)), (unit, span))?;
         let older = if present.of(above).contains(&to) {
             Some(self.table(above, to)?)
         } else {
             None
         };
-        let mut table = self.begin(above, to)?;
-        let older = older.iter().flat_map(Table::rows).map(|row| {
+        let mut table = self.begin_table(above, to)?;
+        let older = older.iter().flat_map(RateTable::rows).map(|row| {
             let (feed, mut counts) = row?;
             // The slot is set and not added to, so an hour that is ended twice counts once.
             counts.retain(|(found, _)| *found != slot);
@@ -311,11 +311,11 @@ impl Files {
             let sum = counts.iter().map(|(_, count)| count).sum();
             Ok((feed, vec![(slot, sum)]))
         });
-        let mut sources = vec![source(older), source(sums)];
+        let mut sources = vec![boxed_rows(older), boxed_rows(sums)];
         while let Some((feed, counts)) = next_of(&mut sources)? {
             table.row(feed, &counts)?;
         }
-        ready.add(above, to, table.finish()?);
+        ready.add_file(above, to, table.finish()?);
         Ok(())
     }
 
@@ -325,14 +325,14 @@ impl Files {
     ///
     /// Returns why one cannot be renamed.
     #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
-    pub(super) fn put(&self, ready: &Ready, present: &mut Present) -> Result<(), ViewError> {
+    pub(super) fn put(&self, ready: &ReadyTables, present: &mut Present) -> Result<(), ViewError> {
         for &(unit, span) in &ready.tables {
             let path = self.path(unit, span);
             fs::rename(temporary_of(&path), &path).map_err(failed("write", &path))?;
             present.of_mut(unit).insert(span);
         }
         for unit in KEPT {
-            let folder = self.of(unit);
+            let folder = self.unit_folder(unit);
             sync_folder(&folder).map_err(failed("sync", &folder))?;
         }
         Ok(())
@@ -344,8 +344,8 @@ impl Files {
     ///
     /// Returns why a folder cannot be synced.
     pub(super) fn sync(&self) -> Result<(), ViewError> {
-        let folders = KEPT.map(|unit| self.of(unit));
-        for folder in folders.iter().chain([&self.runs()]) {
+        let folders = KEPT.map(|unit| self.unit_folder(unit));
+        for folder in folders.iter().chain([&self.runs_folder()]) {
             sync_folder(folder).map_err(failed("sync", folder))?;
         }
         Ok(())
@@ -360,7 +360,7 @@ impl Files {
         let present = self.present()?;
         for unit in KEPT {
             for span in present.of(unit).difference(kept.of(unit)) {
-                delete(&self.path(unit, *span))?;
+                delete_file(&self.path(unit, *span))?;
             }
         }
         Ok(())
@@ -372,18 +372,18 @@ impl Files {
     ///
     /// Returns why one cannot be deleted.
     pub(super) fn delete_runs_but(&self, hour: i64) -> Result<(), ViewError> {
-        let folder = self.runs();
-        let ours = format!("{}.", name(Unit::Minute, hour));
+        let folder = self.runs_folder();
+        let ours = format!("{}.", table_name(Unit::Minute, hour));
         let names = names_in(&folder).map_err(failed("list", &folder))?;
         for name in names.iter().filter(|name| !name.starts_with(&ours)) {
-            delete(&folder.join(name))?;
+            delete_file(&folder.join(name))?;
         }
         Ok(())
     }
 }
 
-impl Ready {
-    fn add(&mut self, unit: Unit, span: i64, file: File) {
+impl ReadyTables {
+    fn add_file(&mut self, unit: Unit, span: i64, file: File) {
         self.tables.push((unit, span));
         self.files.push(file);
     }
@@ -395,16 +395,16 @@ impl Ready {
 }
 
 /// Rows in the order of their feeds.
-type Rows<'r> = Peekable<Box<dyn Iterator<Item = Result<Row, ViewError>> + 'r>>;
+type RowIterator<'r> = Peekable<Box<dyn Iterator<Item = Result<TableRow, ViewError>> + 'r>>;
 
-fn source<'r>(rows: impl Iterator<Item = Result<Row, ViewError>> + 'r) -> Rows<'r> {
+fn boxed_rows<'r>(rows: impl Iterator<Item = Result<TableRow, ViewError>> + 'r) -> RowIterator<'r> {
     let rows: Box<dyn Iterator<Item = _> + 'r> = Box::new(rows);
     rows.peekable()
 }
 
 /// Returns the next feed of several lists that are in the order of feeds, with the counts in all of
 /// them.
-fn next_of(sources: &mut [Rows<'_>]) -> Result<Option<Row>, ViewError> {
+fn next_of(sources: &mut [RowIterator<'_>]) -> Result<Option<TableRow>, ViewError> {
     let mut next = None;
     for source in &mut *sources {
         match source.peek() {
@@ -418,9 +418,10 @@ fn next_of(sources: &mut [Rows<'_>]) -> Result<Option<Row>, ViewError> {
         }
     }
     let Some(feed) = next else { return Ok(None) };
-    let mut all: Counts = vec![];
+    let mut all: SlotCounts = vec![];
     for source in sources {
-        let ours = |row: &Result<Row, ViewError>| matches!(row, Ok((found, _)) if *found == feed);
+        let ours =
+            |row: &Result<TableRow, ViewError>| matches!(row, Ok((found, _)) if *found == feed);
         if let Some(Ok((_, counts))) = source.next_if(ours) {
             add(&mut all, &counts);
         }
@@ -429,7 +430,7 @@ fn next_of(sources: &mut [Rows<'_>]) -> Result<Option<Row>, ViewError> {
 }
 
 /// Returns the name of a table: the hour, day or month that the table spans.
-fn name(unit: Unit, span: i64) -> String {
+fn table_name(unit: Unit, span: i64) -> String {
     let start = span_text(span_of(unit).start(span));
     start[..name_length(unit)].into()
 }
@@ -448,7 +449,7 @@ fn span_named(unit: Unit, text: &str) -> Option<i64> {
     let start = Timestamp::parse(&format!("{text}{rest}"))?;
     let span = span_of(unit).number(start);
     // Other texts may have the same instant, and are no names of tables.
-    (name(unit, span) == text).then_some(span)
+    (table_name(unit, span) == text).then_some(span)
 }
 
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
@@ -465,7 +466,7 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     clippy::disallowed_methods,
     reason = "a table that comes back is not named, and removed again"
 )]
-fn delete(path: &Path) -> Result<(), ViewError> {
+fn delete_file(path: &Path) -> Result<(), ViewError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("delete", path)(error)),
         _ => Ok(()),
@@ -485,7 +486,7 @@ mod tests {
             (Unit::Day, "2026-11", 25),
         ] {
             let span = span_of(unit).number(instant);
-            assert_eq!(name(unit, span), expected);
+            assert_eq!(table_name(unit, span), expected);
             assert_eq!(span_named(unit, expected), Some(span));
             assert_eq!(slot(unit, unit.number(instant)), in_it);
         }

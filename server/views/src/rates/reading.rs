@@ -8,22 +8,22 @@ use simplefeed_core::{feed::FeedKey, rates::Unit};
 
 use super::{
     FeedRates,
-    counting::{Minutes, State},
-    files::{Files, span_of, within},
+    counting::{CountingState, Minutes},
+    files::{RateFolder, span_of, within},
 };
 use crate::error::ViewError;
 
 /// One read of rates.
-pub(super) struct Reading<'r> {
-    pub(super) files: &'r Files,
-    pub(super) state: &'r State,
+pub(super) struct RatesReader<'r> {
+    pub(super) files: &'r RateFolder,
+    pub(super) state: &'r CountingState,
     pub(super) unit: Unit,
     pub(super) spans: Range<i64>,
     /// Feeds, and their counts so far.
     pub(super) found: Vec<(FeedKey, FeedRates)>,
 }
 
-impl Reading<'_> {
+impl RatesReader<'_> {
     /// Reads all that there is of the feeds.
     ///
     /// # Errors
@@ -34,25 +34,25 @@ impl Reading<'_> {
             return Ok(());
         };
         match self.unit {
-            Unit::Minute => self.tables(Unit::Minute, open)?,
-            Unit::Hour => self.tables(Unit::Hour, open)?,
+            Unit::Minute => self.add_tables(Unit::Minute, open)?,
+            Unit::Hour => self.add_tables(Unit::Hour, open)?,
             Unit::Day | Unit::Month => {
-                self.tables(Unit::Day, open)?;
+                self.add_tables(Unit::Day, open)?;
                 // The table of a month lacks the hours of a day that is not over.
                 let day = within(Unit::Hour, open, Unit::Day);
                 if self.state.present.of(Unit::Hour).contains(&day) {
-                    self.table(Unit::Hour, day, open)?;
+                    self.add_table(Unit::Hour, day, open)?;
                 }
             }
         }
         for (hour, runs, counted) in hours_in_memory(self.state) {
-            self.hour(hour, runs, counted)?;
+            self.add_hour(hour, runs, counted)?;
         }
         Ok(())
     }
 
     /// Adds the tables of a unit, up to the hour that is not in them.
-    fn tables(&mut self, unit: Unit, open: i64) -> Result<(), ViewError> {
+    fn add_tables(&mut self, unit: Unit, open: i64) -> Result<(), ViewError> {
         let limit = within(Unit::Hour, open, unit);
         let span = span_of(unit);
         let first = span.number(self.unit.start(self.spans.start));
@@ -62,14 +62,14 @@ impl Reading<'_> {
             return Ok(());
         }
         for &table in self.state.present.of(unit).range(first..=last) {
-            self.table(unit, table, limit)?;
+            self.add_table(unit, table, limit)?;
         }
         Ok(())
     }
 
     /// Adds a table, up to a span of the unit. A server that was killed may have left later counts
     /// in the table, which are in memory, too.
-    fn table(&mut self, unit: Unit, span: i64, limit: i64) -> Result<(), ViewError> {
+    fn add_table(&mut self, unit: Unit, span: i64, limit: i64) -> Result<(), ViewError> {
         let table = self.files.table(unit, span)?;
         let first = within(span_of(unit), span, unit);
         let (wanted, spans) = (self.unit, &self.spans);
@@ -77,7 +77,7 @@ impl Reading<'_> {
             for (slot, count) in table.find(*feed)? {
                 let number = first + i64::from(slot);
                 if number < limit {
-                    add(found, spans, within(unit, number, wanted), count);
+                    add_count(found, spans, within(unit, number, wanted), count);
                 }
             }
         }
@@ -85,7 +85,7 @@ impl Reading<'_> {
     }
 
     /// Adds an hour that is not in tables.
-    fn hour(&mut self, hour: i64, runs: u32, counted: &Minutes) -> Result<(), ViewError> {
+    fn add_hour(&mut self, hour: i64, runs: u32, counted: &Minutes) -> Result<(), ViewError> {
         let first = within(Unit::Hour, hour, Unit::Minute);
         let (wanted, spans) = (self.unit, &self.spans);
         let number = |minute: u8| within(Unit::Minute, first + i64::from(minute), wanted);
@@ -93,14 +93,14 @@ impl Reading<'_> {
             let table = self.files.open_run(hour, run)?;
             for (feed, found) in &mut self.found {
                 for (minute, count) in table.find(*feed)? {
-                    add(found, spans, number(minute), count);
+                    add_count(found, spans, number(minute), count);
                 }
             }
         }
         for (feed, found) in &mut self.found {
             for minute in 0..60 {
                 if let Some(count) = counted.get(&(*feed, minute)) {
-                    add(found, spans, number(minute), (*count).into());
+                    add_count(found, spans, number(minute), (*count).into());
                 }
             }
         }
@@ -109,14 +109,14 @@ impl Reading<'_> {
 }
 
 /// Adds a count to a span, if the reader wants that span.
-fn add(found: &mut FeedRates, spans: &Range<i64>, number: i64, count: u64) {
+fn add_count(found: &mut FeedRates, spans: &Range<i64>, number: i64, count: u64) {
     if spans.contains(&number) {
         *found.entry(number).or_default() += count;
     }
 }
 
 /// Returns the hours that are not in tables: each with the number of runs, and the other counts.
-fn hours_in_memory(state: &State) -> impl Iterator<Item = (i64, u32, &Minutes)> {
+fn hours_in_memory(state: &CountingState) -> impl Iterator<Item = (i64, u32, &Minutes)> {
     let ended = state.over.iter();
     let ended = ended.map(|(over, counted)| (over.hour, over.runs, counted));
     let current = state.hour.map(|hour| (hour, state.runs, &state.counted));
@@ -131,8 +131,8 @@ fn hours_in_memory(state: &State) -> impl Iterator<Item = (i64, u32, &Minutes)> 
 ///
 /// Returns why a table cannot be read.
 pub(super) fn each_of(
-    files: &Files,
-    state: &State,
+    files: &RateFolder,
+    state: &CountingState,
     hours: &Range<i64>,
     add: &mut dyn FnMut(FeedKey, i64, u64),
 ) -> Result<(), ViewError> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use simplefeed_core::{feed::FeedKey, rates::Unit};
-use simplefeed_log::codec::{Reader, Writer, seal, unseal};
+use simplefeed_log::codec::{Reader, RecordWriter, seal, unseal};
 use simplefeed_process::regular;
 
 use crate::{error::ViewError, files::failed};
@@ -25,13 +25,13 @@ const BLOCK_BYTES: usize = 8 * 1024;
 const FOOTER_BYTES: i64 = 28;
 
 /// Counts of a feed, by slot, in the order of the slots.
-pub(super) type Counts = Vec<(u8, u64)>;
+pub(super) type SlotCounts = Vec<(u8, u64)>;
 
 /// Feed with the counts of a table.
-pub(super) type Row = (FeedKey, Counts);
+pub(super) type TableRow = (FeedKey, SlotCounts);
 
 /// Writes the row of a feed into a block.
-pub(super) fn encode_row(feed: FeedKey, counts: &[(u8, u64)], out: &mut Writer) {
+pub(super) fn encode_row(feed: FeedKey, counts: &[(u8, u64)], out: &mut RecordWriter) {
     out.feed(feed);
     out.length(counts.len());
     for (slot, count) in counts {
@@ -41,7 +41,7 @@ pub(super) fn encode_row(feed: FeedKey, counts: &[(u8, u64)], out: &mut Writer) 
 }
 
 /// Reads a row; `None` if the row is damaged.
-pub(super) fn decode_row(from: &mut Reader<'_>) -> Option<Row> {
+pub(super) fn decode_row(from: &mut Reader<'_>) -> Option<TableRow> {
     let feed = from.feed()?;
     let length = from.length()?;
     // A slot with a count takes two bytes or more, so a damaged length reserves no more than the
@@ -54,7 +54,7 @@ pub(super) fn decode_row(from: &mut Reader<'_>) -> Option<Row> {
 }
 
 /// Adds counts to others of the same feed.
-pub(super) fn add(to: &mut Counts, more: &[(u8, u64)]) {
+pub(super) fn add(to: &mut SlotCounts, more: &[(u8, u64)]) {
     for &(slot, count) in more {
         let at = to.partition_point(|(other, _)| *other < slot);
         match to.get_mut(at) {
@@ -68,7 +68,7 @@ pub(super) fn add(to: &mut Counts, more: &[(u8, u64)]) {
 #[derive(Debug)]
 pub(super) struct Making {
     out: BufWriter<File>,
-    block: Writer,
+    block: RecordWriter,
     /// First feed of the block.
     first: Option<FeedKey>,
     /// First feed of each earlier block, and where that block begins.
@@ -93,7 +93,7 @@ impl Making {
         let file = regular::create(&path).map_err(failed("create", &path))?;
         Ok(Self {
             out: BufWriter::new(file),
-            block: Writer::default(),
+            block: RecordWriter::default(),
             first: None,
             index: vec![],
             at: 0,
@@ -137,14 +137,14 @@ impl Making {
     /// Returns why the file cannot be written.
     pub(super) fn finish(mut self) -> Result<File, ViewError> {
         self.end_block()?;
-        let mut index = Writer::default();
+        let mut index = RecordWriter::default();
         for (first, at) in &self.index {
             index.feed(*first);
             index.long(*at);
         }
         index.long(self.at);
         write_name(self.name, &mut index);
-        let mut index = Writer(seal(index.0));
+        let mut index = RecordWriter(seal(index.0));
         let length = index.0.len();
         index.long(u64::try_from(length).expect("an index is small"));
         index.bytes(MAGIC);
@@ -162,7 +162,7 @@ impl Making {
 
 /// Table that can be read.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct RateTable {
     file: File,
     /// First feed of each block, and where the block begins.
     index: Vec<(FeedKey, u64)>,
@@ -171,7 +171,7 @@ pub(super) struct Table {
     path: PathBuf,
 }
 
-impl Table {
+impl RateTable {
     /// Opens a table.
     ///
     /// # Errors
@@ -195,26 +195,26 @@ impl Table {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if the block of the feed is damaged, or why the block cannot be read.
-    pub(super) fn find(&self, feed: FeedKey) -> Result<Counts, ViewError> {
+    pub(super) fn find(&self, feed: FeedKey) -> Result<SlotCounts, ViewError> {
         // Blocks are in the order of their first feeds, so only one block may have the row.
         let behind = self.index.partition_point(|(first, _)| *first <= feed);
         let Some(block) = behind.checked_sub(1) else {
             return Ok(vec![]);
         };
-        let rows = self.block(block)?;
+        let rows = self.read_block(block)?;
         let row = rows.into_iter().find(|(found, _)| *found == feed);
         Ok(row.map(|(_, counts)| counts).unwrap_or_default())
     }
 
     /// Returns all rows, in the order of their feeds.
-    pub(super) fn rows(&self) -> impl Iterator<Item = Result<Row, ViewError>> {
-        (0..self.index.len()).flat_map(|block| match self.block(block) {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Result<TableRow, ViewError>> {
+        (0..self.index.len()).flat_map(|block| match self.read_block(block) {
             Ok(rows) => rows.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
         })
     }
 
-    fn block(&self, number: usize) -> Result<Vec<Row>, ViewError> {
+    fn read_block(&self, number: usize) -> Result<Vec<TableRow>, ViewError> {
         let damaged = || ViewError::Damaged {
             path: self.path.clone(),
         };
@@ -235,7 +235,7 @@ impl Table {
     }
 }
 
-fn write_name((unit, span): Name, out: &mut Writer) {
+fn write_name((unit, span): Name, out: &mut RecordWriter) {
     let length = unit.to_string();
     out.bytes(length.as_bytes());
     out.long(span.cast_unsigned());
@@ -262,7 +262,7 @@ fn index_of(file: &mut File, name: Name) -> io::Result<Option<Index>> {
     };
     let mut bytes = vec![0; usize::try_from(room - begin).unwrap_or(0)];
     file.read_exact_at(&mut bytes, begin)?;
-    let mut ours = Writer::default();
+    let mut ours = RecordWriter::default();
     write_name(name, &mut ours);
     let Some(index) = unseal(&bytes).and_then(|index| index.strip_suffix(&*ours.0)) else {
         return Ok(None);
@@ -297,20 +297,20 @@ mod tests {
         FeedKey(Uuid::from_u128(number))
     }
 
-    fn written(path: &Path, rows: &[Row]) -> Table {
+    fn written(path: &Path, rows: &[TableRow]) -> RateTable {
         let mut table = Making::new(path.into(), NAME).unwrap();
         for (feed, counts) in rows {
             table.row(*feed, counts).unwrap();
         }
         drop(table.finish().unwrap());
-        Table::open(path, NAME).unwrap()
+        RateTable::open(path, NAME).unwrap()
     }
 
     #[test]
     fn every_row_is_found_again_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         for count in [0, 1, 2, 5_000] {
-            let rows: Vec<Row> = (1..=count)
+            let rows: Vec<TableRow> = (1..=count)
                 .map(|at: u64| {
                     let slots = u8::try_from(at % 24).unwrap();
                     let counts = (0..=slots).map(|slot| (slot, at * 1_000));
@@ -332,21 +332,21 @@ mod tests {
     fn each_wrong_byte_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table");
-        let rows: Vec<Row> = (1..=3).map(|at| (feed(at), vec![(1, 2)])).collect();
+        let rows: Vec<TableRow> = (1..=3).map(|at| (feed(at), vec![(1, 2)])).collect();
         drop(written(&path, &rows));
         let right = fs::read(&path).unwrap();
         for other in [(Unit::Hour, 20_001), (Unit::Day, 20_000)] {
-            assert!(Table::open(&path, other).is_err(), "{other:?}");
+            assert!(RateTable::open(&path, other).is_err(), "{other:?}");
         }
         for at in 0..right.len() {
             let mut wrong = right.clone();
             wrong[at] ^= 0x40;
             fs::write(&path, &wrong).unwrap();
-            let read = Table::open(&path, NAME)
+            let read = RateTable::open(&path, NAME)
                 .and_then(|table| table.rows().collect::<Result<Vec<_>, _>>());
             assert!(read.is_err(), "byte {at}");
             fs::write(&path, &right[..at]).unwrap();
-            assert!(Table::open(&path, NAME).is_err(), "{at} bytes");
+            assert!(RateTable::open(&path, NAME).is_err(), "{at} bytes");
         }
     }
 

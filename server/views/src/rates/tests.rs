@@ -28,7 +28,7 @@ struct Growing {
     /// Each entry: its feed, and the instant of its commit.
     entries: Vec<(FeedKey, Timestamp)>,
     folder: TempDir,
-    view: Rates,
+    view: RatesView,
 }
 
 fn key(feed: u64) -> FeedKey {
@@ -45,7 +45,7 @@ impl Growing {
             // Short of the end of an hour, a day and a month.
             now: Timestamp::parse("2026-10-31T23:58:00Z").unwrap(),
             entries: vec![],
-            view: Rates::new(&Folders::new(folder.path(), None)),
+            view: RatesView::new(&Folders::new(folder.path(), None)),
             folder,
         };
         let mut changes = vec![];
@@ -140,7 +140,7 @@ impl Growing {
         if !is_killed {
             self.view.counting.note().unwrap();
         }
-        self.view = Rates::new(&Folders::new(self.folder.path(), None));
+        self.view = RatesView::new(&Folders::new(self.folder.path(), None));
         self.begin();
     }
 
@@ -204,14 +204,11 @@ impl Growing {
     }
 
     fn faults(&self) -> Vec<String> {
-        let mut findings = Findings::default();
-        let replayed = Replayed {
-            feeds: vec![],
-            is_complete: true,
+        let mut findings = VerifyFindings {
+            is_replayed: true,
+            ..VerifyFindings::default()
         };
-        self.view
-            .verify(&self.log, &replayed, &mut findings)
-            .unwrap();
+        self.view.verify(&self.log, &mut findings).unwrap();
         findings.faults
     }
 
@@ -403,7 +400,7 @@ fn a_start_mends_what_is_missing() {
     let (path, bytes) = right.iter().next().unwrap();
     fs::remove_file(path).unwrap();
     let folders = Folders::new(growing.folder.path(), None);
-    let served = mem::replace(&mut growing.view, Rates::new(&folders));
+    let served = mem::replace(&mut growing.view, RatesView::new(&folders));
     assert_eq!(growing.faults().len(), 1);
     growing.view = served;
     fs::write(path, bytes).unwrap();
@@ -411,7 +408,7 @@ fn a_start_mends_what_is_missing() {
     fs::remove_file(growing.view.counting.files.folder().join(COUNTED)).unwrap();
     assert_eq!(growing.faults().len(), 1);
     // Where no server runs, a power cut may have taken it: the next one counts again.
-    growing.view = Rates::new(&Folders::new(growing.folder.path(), None));
+    growing.view = RatesView::new(&Folders::new(growing.folder.path(), None));
     assert_eq!(growing.faults(), Vec::<String>::new());
     growing.restart(true);
     growing.check();
@@ -457,8 +454,8 @@ fn there_are_no_rates_before_all_commits_are_counted() {
     let mut growing = grown();
     growing.view.counting.note().unwrap();
     growing.grow(1, &[1]);
-    let view = Rates::new(&Folders::new(growing.folder.path(), None));
-    let read = |view: &Rates| view.read(&[key(1)], Unit::Day, 0..1);
+    let view = RatesView::new(&Folders::new(growing.folder.path(), None));
+    let read = |view: &RatesView| view.read(&[key(1)], Unit::Day, 0..1);
     assert_eq!(read(&view).unwrap(), None);
     view.begin(&growing.log).unwrap();
     assert_eq!(read(&view).unwrap(), None);

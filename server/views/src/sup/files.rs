@@ -9,23 +9,23 @@ use std::{fs::OpenOptions, io, os::unix::fs::FileExt as _, path::PathBuf};
 use bytes::Bytes;
 use flate2::Compression;
 use simplefeed_core::{
-    feed::{CommitNumber, Epoch, FeedKey, Numbered},
+    feed::{CommitNumber, Epoch, EpochNumber, FeedKey},
     sup::SupId,
     timestamp::Timestamp,
 };
 use simplefeed_log::{
     barrier::sync_folder,
-    codec::{Reader, Writer},
+    codec::{Reader, RecordWriter},
     durable::create_folder,
 };
 use simplefeed_process::{lack::lack_in, regular};
 use simplefeed_resource::Visibility;
 use uuid::Uuid;
 
-use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_name};
+use super::windows::{SeriesStart, SupWindow, SupWindows, Update, file_name, series_name};
 use crate::{
     error::ViewError,
-    files::{Coded, FrozenFiles, Remade, failed, gunzip, replace_unsynced, twin_of},
+    files::{CodedFile, FrozenFiles, Remade, failed, gunzip, replace_unsynced, twin_of},
     folders::Folders,
     shown::ShownLog,
 };
@@ -44,9 +44,9 @@ const LEVEL: Compression = Compression::new(3);
 
 /// Record of an archived window, of fixed size in a file of each series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct WindowRecord {
     /// Number of the window, and the epoch of its cut.
-    pub name: Numbered,
+    pub name: EpochNumber,
     /// First second, which is the last one of the window before.
     pub since: i64,
     /// Last second, which the next window repeats.
@@ -54,11 +54,11 @@ pub struct Record {
     /// Last commit before the last second.
     pub commit: CommitNumber,
     /// Length and digest of the file, without a coding.
-    pub file: Coded,
+    pub file: CodedFile,
 }
 
-impl Record {
-    fn of(window: &Window, file: Coded) -> Self {
+impl WindowRecord {
+    fn of_window(window: &SupWindow, file: CodedFile) -> Self {
         Self {
             name: window.name,
             since: window.since,
@@ -68,8 +68,8 @@ impl Record {
         }
     }
 
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut out = Writer(Vec::with_capacity(RECORD_BYTES));
+    fn encode_record(&self) -> [u8; RECORD_BYTES] {
+        let mut out = RecordWriter(Vec::with_capacity(RECORD_BYTES));
         out.long(self.name.number);
         out.long(self.name.epoch.0.into());
         out.long(self.since.cast_unsigned());
@@ -83,7 +83,7 @@ impl Record {
         out.0.try_into().expect("a record has its size")
     }
 
-    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+    fn decode_record(record: &[u8; RECORD_BYTES]) -> Option<Self> {
         let mut from = Reader(record);
         let number = from.long()?;
         let epoch = Epoch(u32::try_from(from.long()?).ok()?);
@@ -91,14 +91,14 @@ impl Record {
         let (commit, bytes) = (CommitNumber(from.long()?), from.long()?);
         let digest = from.digest()?;
         let found = Self {
-            name: Numbered { number, epoch },
+            name: EpochNumber { number, epoch },
             since,
             until,
             commit,
-            file: Coded { bytes, digest },
+            file: CodedFile { bytes, digest },
         };
         // Encoded again, the record must be the same: that checks the checksum, too.
-        (found.encode() == *record).then_some(found)
+        (found.encode_record() == *record).then_some(found)
     }
 }
 
@@ -122,7 +122,7 @@ impl SupFiles {
         }
     }
 
-    fn path(&self, visibility: Visibility, name: Numbered) -> PathBuf {
+    fn window_path(&self, visibility: Visibility, name: EpochNumber) -> PathBuf {
         match visibility {
             Visibility::Public => self
                 .folders
@@ -147,7 +147,11 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the records cannot be read.
-    pub fn record(&self, visibility: Visibility, number: u64) -> Result<Option<Record>, ViewError> {
+    pub fn record(
+        &self,
+        visibility: Visibility,
+        number: u64,
+    ) -> Result<Option<WindowRecord>, ViewError> {
         let path = self.records_path(visibility);
         let file = match regular::open(&path) {
             Ok(file) => file,
@@ -162,13 +166,13 @@ impl SupFiles {
         // A damaged or torn record counts as none: the next start writes the record again.
         let found = read
             .and_then(Result::ok)
-            .and_then(|()| Record::decode(&record));
+            .and_then(|()| WindowRecord::decode_record(&record));
         // A record has the number of the window, so a record in the wrong place counts as damaged.
         Ok(found.filter(|found| found.name.number == number))
     }
 
     /// Returns the records of a series, up to the first that is damaged.
-    fn read_records(&self, visibility: Visibility) -> Result<Vec<Record>, ViewError> {
+    fn read_records(&self, visibility: Visibility) -> Result<Vec<WindowRecord>, ViewError> {
         let path = self.records_path(visibility);
         let bytes = match regular::read(&path) {
             Ok(bytes) => bytes,
@@ -178,7 +182,7 @@ impl SupFiles {
         // A last record that a power cut has shortened is left out.
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
         let decoded = (1..).zip(records).map_while(|(number, record)| {
-            let record = Record::decode(record)?;
+            let record = WindowRecord::decode_record(record)?;
             (record.name.number == number).then_some(record)
         });
         Ok(decoded.collect())
@@ -196,9 +200,9 @@ impl SupFiles {
         visibility: Visibility,
         oldest: i64,
         newest: CommitNumber,
-    ) -> Result<Beginning, ViewError> {
+    ) -> Result<SeriesStart, ViewError> {
         let records = self.read_records(visibility)?;
-        let fits = |record: &&Record| record.until < oldest && record.commit < newest;
+        let fits = |record: &&WindowRecord| record.until < oldest && record.commit < newest;
         let last = records.iter().rev().find(fits);
         let count = last.map_or(0, |record| record.name.number);
         let idle = self.idle_note(visibility).filter(|(cuts, commit)| {
@@ -206,7 +210,7 @@ impl SupFiles {
             let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
             *cuts == count && all && *commit <= newest
         });
-        Ok(Beginning {
+        Ok(SeriesStart {
             cut: last.map(|record| (record.name, record.until)),
             commit: last.map(|record| record.commit).unwrap_or_default(),
             idle: idle.map(|(_, commit)| commit),
@@ -249,10 +253,10 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the window cannot be written.
-    pub fn write(&self, visibility: Visibility, window: &Window) -> Result<Remade, ViewError> {
+    pub fn write(&self, visibility: Visibility, window: &SupWindow) -> Result<Remade, ViewError> {
         // Not beside a rebuild, which writes the same files.
         let _writing = self.folders.writing();
-        let path = self.path(visibility, window.name);
+        let path = self.window_path(visibility, window.name);
         let folder = path.parent().unwrap_or(&path);
         create_folder(folder).map_err(failed("create", folder))?;
         let bytes = bytes_of(visibility, window);
@@ -265,7 +269,7 @@ impl SupFiles {
             remade = remade.max(twin);
         }
         remade = remade.max(files.write(&path, &bytes, modified)?);
-        let record = Record::of(window, Coded::of(&bytes));
+        let record = WindowRecord::of_window(window, CodedFile::of(&bytes));
         // Files that are right may lack their record, or a sync, after a crash between the two.
         if remade == Remade::Identical
             && self.record(visibility, window.name.number)? == Some(record)
@@ -275,25 +279,25 @@ impl SupFiles {
         #[cfg(planted)]
         if crate::planted::is("window-unsynced") {
             files.put_in_place_unsynced()?;
-            self.note(visibility, &record)?;
+            self.note_window(visibility, &record)?;
             return Ok(remade);
         }
         files.put_in_place()?;
         // The record comes last, because a record promises durable files.
-        self.note(visibility, &record)?;
+        self.note_window(visibility, &record)?;
         Ok(remade)
     }
 
     /// Writes the record of a durable window, and syncs it.
     #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
-    fn note(&self, visibility: Visibility, record: &Record) -> Result<(), ViewError> {
+    fn note_window(&self, visibility: Visibility, record: &WindowRecord) -> Result<(), ViewError> {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.records_path(visibility);
         let mut options = OpenOptions::new();
         let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
         let offset = (record.name.number - 1) * RECORD_LENGTH;
         file.and_then(|file| {
-            file.write_all_at(&record.encode(), offset)?;
+            file.write_all_at(&record.encode_record(), offset)?;
             file.sync_data()?;
             // The file may be new, and a new name must be durable as well.
             sync_folder(&self.views)
@@ -306,7 +310,7 @@ impl SupFiles {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if the bytes differ from the record.
-    pub fn look_at(&self, visibility: Visibility, record: &Record) -> Result<(), ViewError> {
+    pub fn look_at(&self, visibility: Visibility, record: &WindowRecord) -> Result<(), ViewError> {
         match visibility {
             Visibility::Public => self.document(record).map(drop),
             Visibility::Private => self.window(record).map(drop),
@@ -322,12 +326,12 @@ impl SupFiles {
     pub fn fault(
         &self,
         visibility: Visibility,
-        window: &Window,
+        window: &SupWindow,
     ) -> Result<Option<String>, ViewError> {
         let Some(record) = self.record(visibility, window.name.number)? else {
             return Ok(None);
         };
-        if record != Record::of(window, Coded::of(&bytes_of(visibility, window))) {
+        if record != WindowRecord::of_window(window, CodedFile::of(&bytes_of(visibility, window))) {
             let (series, file) = (series_name(visibility), file_name(window.name));
             return Ok(Some(format!("{series}/{file} is not what the log says")));
         }
@@ -343,12 +347,12 @@ impl SupFiles {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if the bytes differ from the record.
-    pub fn document(&self, record: &Record) -> Result<(Bytes, Bytes), ViewError> {
-        let path = self.path(Visibility::Public, record.name);
+    pub fn document(&self, record: &WindowRecord) -> Result<(Bytes, Bytes), ViewError> {
+        let path = self.window_path(Visibility::Public, record.name);
         let bytes = regular::read(&path).map_err(failed("read", &path))?;
         let twin_path = twin_of(&path);
         let twin = regular::read(&twin_path).map_err(failed("read", &twin_path))?;
-        let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
+        let is_right = |bytes: &[u8]| CodedFile::of(bytes) == record.file;
         // The record has no digest of the twin, so the decoded bytes are compared.
         if is_right(&bytes) && gunzip(&twin, bytes.len()).is_ok_and(|bytes| is_right(&bytes)) {
             return Ok((bytes.into(), twin.into()));
@@ -361,10 +365,10 @@ impl SupFiles {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if the bytes differ from the record.
-    pub fn window(&self, record: &Record) -> Result<Window, ViewError> {
-        let path = self.path(Visibility::Private, record.name);
+    pub fn window(&self, record: &WindowRecord) -> Result<SupWindow, ViewError> {
+        let path = self.window_path(Visibility::Private, record.name);
         let bytes = regular::read(&path).map_err(failed("read", &path))?;
-        if Coded::of(&bytes) != record.file {
+        if CodedFile::of(&bytes) != record.file {
             return Err(ViewError::Damaged { path });
         }
         let before = record
@@ -376,7 +380,7 @@ impl SupFiles {
             Some(number) => self.record(Visibility::Private, number)?,
             None => None,
         };
-        Ok(Window {
+        Ok(SupWindow {
             name: record.name,
             previous: previous.map(|previous| previous.name),
             since: record.since,
@@ -394,10 +398,10 @@ impl SupFiles {
 /// Returns why the log cannot be read, or the error of `each`.
 pub fn every_window(
     log: &dyn ShownLog,
-    mut each: impl FnMut(Visibility, &Window) -> Result<(), ViewError>,
+    mut each: impl FnMut(Visibility, &SupWindow) -> Result<(), ViewError>,
 ) -> Result<(), ViewError> {
     // Period 0, because archived windows do not depend on the periods offered.
-    let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
+    let mut windows = SupWindows::new(SeriesStart::default(), SeriesStart::default(), 0);
     let mut next = CommitNumber(1);
     loop {
         let outlines = log.outlines(next, COMMITS_TOGETHER)?;
@@ -416,7 +420,7 @@ pub fn every_window(
 }
 
 /// Returns the bytes that are archived of a window.
-fn bytes_of(visibility: Visibility, window: &Window) -> Vec<u8> {
+fn bytes_of(visibility: Visibility, window: &SupWindow) -> Vec<u8> {
     match visibility {
         Visibility::Public => window.document(|_| true),
         Visibility::Private => encode_updates(window),
@@ -424,7 +428,7 @@ fn bytes_of(visibility: Visibility, window: &Window) -> Vec<u8> {
 }
 
 /// Encodes each update as the key of the feed (16 bytes), the SUP-ID (8) and the second (8).
-fn encode_updates(window: &Window) -> Vec<u8> {
+fn encode_updates(window: &SupWindow) -> Vec<u8> {
     let mut out = Vec::with_capacity(window.updates.len() * UPDATE_BYTES);
     for (feed, id, second) in &window.updates {
         out.extend_from_slice(feed.0.as_bytes());
@@ -453,13 +457,13 @@ mod tests {
 
     use super::*;
 
-    fn window(number: u64) -> Window {
-        let name = |number| Numbered {
+    fn window(number: u64) -> SupWindow {
+        let name = |number| EpochNumber {
             number,
             epoch: Epoch(if number > 2 { 1_800_000_000 } else { 1 }),
         };
         let since = i64::try_from(number).unwrap() * 100;
-        Window {
+        SupWindow {
             name: name(number),
             previous: (number > 1).then(|| name(number - 1)),
             since,

@@ -10,7 +10,7 @@ use super::windows::Seconds;
 
 /// The last updates of timelines.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentUpdates {
     /// By the numbers of the timelines. Seconds only: one entry may be an update of a million
     /// timelines, 16 bytes each.
     timelines: Vec<Seconds>,
@@ -31,7 +31,7 @@ pub(super) struct RecentWindow {
     pub(super) seconds: Vec<i64>,
 }
 
-impl Recent {
+impl RecentUpdates {
     /// Begins with the commits of second `since`.
     pub(super) fn new(since: i64) -> Self {
         let timelines = vec![];
@@ -86,7 +86,7 @@ mod tests {
     /// a second of which updates may be missing is in no document.
     #[test]
     fn a_document_has_what_its_window_has() {
-        let mut recent = Recent::new(100);
+        let mut recent = RecentUpdates::new(100);
         for (second, timelines) in [
             (100, &[2, 4][..]),
             (101, &[2, 3]),

@@ -14,11 +14,11 @@ use tracing::error;
 
 use super::{
     PACE, Reach,
-    recent::{Recent, RecentWindow},
+    recent::{RecentUpdates, RecentWindow},
     windows::{Current, sort_updates},
 };
 use crate::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     follower::Grace,
     shown::{ShownLog, ShownSeries},
@@ -33,12 +33,12 @@ pub struct TimelineUpdates {
     /// Longest period that is offered, in seconds.
     longest: u32,
     /// `None` until the view has begun to follow.
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<UpdatesState>>,
 }
 
 #[derive(Debug)]
-struct State {
-    recent: Recent,
+struct UpdatesState {
+    recent: RecentUpdates,
     reach: Reach,
     applied: CommitNumber,
     /// Second of the newest commit that was applied.
@@ -63,7 +63,7 @@ impl TimelineUpdates {
         has_updates: bool,
         published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<Current> {
-        let window = self.window(log, period, has_updates, published)?;
+        let window = self.make_window(log, period, has_updates, published)?;
         let is_closed = visibility == Visibility::Private;
         let mut updates = vec![];
         let timelines = window.timelines.chunks(IDENTITIES_TOGETHER);
@@ -84,7 +84,7 @@ impl TimelineUpdates {
         })
     }
 
-    fn window(
+    fn make_window(
         &self,
         log: &dyn Commits,
         period: u32,
@@ -95,7 +95,7 @@ impl TimelineUpdates {
         let state = state.as_mut()?;
         let end = state
             .reach
-            .end(log, state.applied, state.newest, published)?;
+            .end_second(log, state.applied, state.newest, published)?;
         state.recent.window(has_updates, period, end)
     }
 }
@@ -134,8 +134,8 @@ impl View for TimelineUpdates {
         } else {
             oldest
         };
-        *self.state.lock() = Some(State {
-            recent: Recent::new(since),
+        *self.state.lock() = Some(UpdatesState {
+            recent: RecentUpdates::new(since),
             reach: Reach::new(head.number),
             applied,
             newest: i64::MIN,
@@ -143,7 +143,7 @@ impl View for TimelineUpdates {
         Ok(applied)
     }
 
-    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<Applied, ViewError> {
+    fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         let mut timelines = vec![];
         match log.concerned(commit, &mut |timeline| timelines.push(timeline)) {
             Ok(()) => {}
@@ -160,7 +160,7 @@ impl View for TimelineUpdates {
             }
             state.applied = commit.number;
         }
-        Ok(Applied::More)
+        Ok(ApplyOutcome::More)
     }
 
     fn carry_out(&self, _: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use simplefeed_core::{
     commit::Outline,
-    feed::{CommitNumber, Epoch, FeedKey, Numbered},
+    feed::{CommitNumber, Epoch, EpochNumber, FeedKey},
     limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
     sup::{Heading, SUP, SUP_CLOSED, SUP_TIMELINES, SUP_TIMELINES_CLOSED, SupId, last_digit},
 };
@@ -26,7 +26,7 @@ use crate::shown::ShownSeries;
 
 /// Kind of feeds in a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum SupSubject {
     /// Feeds with entries of their own.
     Feeds,
     /// Timelines, which show entries of other feeds.
@@ -34,11 +34,11 @@ pub enum Subject {
 }
 
 /// Returns the name of a current document, without its extension.
-pub fn document_name(subject: Subject, visibility: Visibility) -> &'static str {
+pub fn document_name(subject: SupSubject, visibility: Visibility) -> &'static str {
     match (subject, visibility) {
-        (Subject::Feeds, _) => series_name(visibility),
-        (Subject::Timelines, Visibility::Public) => SUP_TIMELINES,
-        (Subject::Timelines, Visibility::Private) => SUP_TIMELINES_CLOSED,
+        (SupSubject::Feeds, _) => series_name(visibility),
+        (SupSubject::Timelines, Visibility::Public) => SUP_TIMELINES,
+        (SupSubject::Timelines, Visibility::Private) => SUP_TIMELINES_CLOSED,
     }
 }
 
@@ -59,11 +59,11 @@ pub type Update = (FeedKey, SupId, i64);
 
 /// Closed window of updates, to be archived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct SupWindow {
     /// Number of the window, and the epoch of the cut.
-    pub name: Numbered,
+    pub name: EpochNumber,
     /// Name of the window before; `None` for the first one.
-    pub previous: Option<Numbered>,
+    pub previous: Option<EpochNumber>,
     /// First second, which is the last one of the window before.
     pub since: i64,
     /// Last second, which is also the first one of the next window.
@@ -75,7 +75,7 @@ pub struct Window {
     pub updates: Vec<Update>,
 }
 
-impl Window {
+impl SupWindow {
     /// Returns the archived document, limited to the updates of feeds that `tells` allows.
     pub fn document(&self, tells: impl Fn(FeedKey) -> bool) -> Vec<u8> {
         let told = self.updates.iter().filter(|(feed, ..)| tells(*feed));
@@ -93,22 +93,22 @@ impl Window {
 }
 
 /// Returns the last segment of the URL of an archived document.
-pub fn file_name(window: Numbered) -> String {
+pub fn file_name(window: EpochNumber) -> String {
     format!("{window}.json")
 }
 
 /// Point at which a series goes on after a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beginning {
+pub struct SeriesStart {
     /// Window behind which the series goes on, with the last second.
-    pub cut: Option<(Numbered, i64)>,
+    pub cut: Option<(EpochNumber, i64)>,
     /// Last commit before that second.
     pub commit: CommitNumber,
     /// Later commit up to which there was no update behind that second, if known.
     pub idle: Option<CommitNumber>,
 }
 
-impl Beginning {
+impl SeriesStart {
     fn begins_after(&self) -> CommitNumber {
         self.idle.unwrap_or(self.commit).max(self.commit)
     }
@@ -179,7 +179,7 @@ struct WindowSeries {
     feeds: HashMap<FeedKey, LastUpdates>,
     begins_after: CommitNumber,
     /// Window that was cut last, with the last second.
-    cut: Option<(Numbered, i64)>,
+    cut: Option<(EpochNumber, i64)>,
     /// Second of the open window's first update; `None` while there is none.
     first: Option<i64>,
     /// Number of feeds in the open window.
@@ -191,12 +191,12 @@ struct WindowSeries {
     /// Second before the first update ever, as long as no window was cut.
     began: Option<i64>,
     /// Newest window whose document is durable, with the last second.
-    durable: Option<(Numbered, i64)>,
+    durable: Option<(EpochNumber, i64)>,
     epoch: Epoch,
 }
 
 impl WindowSeries {
-    fn new(beginning: Beginning) -> Self {
+    fn new(beginning: SeriesStart) -> Self {
         Self {
             feeds: HashMap::new(),
             begins_after: beginning.begins_after(),
@@ -212,18 +212,18 @@ impl WindowSeries {
     }
 
     /// Returns the open window if a commit in `second` closes it.
-    fn cut_before(&mut self, second: i64) -> Option<Window> {
+    fn cut_before(&mut self, second: i64) -> Option<SupWindow> {
         // A window ends with a whole second, so nothing is cut within one.
         let first = self.first.filter(|_| second > self.newest)?;
         let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
         // Where nothing was cut yet, the window begins before the first update ever.
         let begins = self.cut.map(|(_, until)| until).or(self.began);
         let since = begins.filter(|_| is_full)?;
-        let name = Numbered {
+        let name = EpochNumber {
             number: self.cut.map_or(1, |(cut, _)| cut.number + 1),
             epoch: self.epoch,
         };
-        let window = Window {
+        let window = SupWindow {
             name,
             previous: self.cut.map(|(cut, _)| cut),
             since,
@@ -236,7 +236,7 @@ impl WindowSeries {
         Some(window)
     }
 
-    fn add(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
+    fn add_update(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
         let end = self.cut.map_or(i64::MIN, |(_, until)| until);
         let seconds = Seconds::NONE;
         let told = self
@@ -281,7 +281,7 @@ pub struct Current {
     /// Last second of the window, included.
     pub until: i64,
     /// Archived document that ends where this window begins, or later.
-    pub previous: Option<Numbered>,
+    pub previous: Option<EpochNumber>,
     /// Last update of each feed in the window, by the last digit of the update id, by time, and by
     /// id.
     pub updates: Vec<Update>,
@@ -302,7 +302,7 @@ pub struct SupWindows {
 impl SupWindows {
     /// Begins behind windows that were cut before; `longest` is the longest period offered, in
     /// seconds.
-    pub fn new(public: Beginning, private: Beginning, longest: u32) -> Self {
+    pub fn new(public: SeriesStart, private: SeriesStart, longest: u32) -> Self {
         Self {
             // The series that is further behind decides; the other one passes over the commits
             // between.
@@ -324,7 +324,7 @@ impl SupWindows {
         self.newest
     }
 
-    fn series(&self, visibility: Visibility) -> &WindowSeries {
+    fn series_of(&self, visibility: Visibility) -> &WindowSeries {
         match visibility {
             Visibility::Public => &self.public,
             Visibility::Private => &self.private,
@@ -352,7 +352,7 @@ impl SupWindows {
     ) -> Result<bool, LogError> {
         let second = outline.instant.second();
         if self
-            .series(visibility)
+            .series_of(visibility)
             .cut
             .is_none_or(|(_, until)| second > until)
         {
@@ -363,7 +363,8 @@ impl SupWindows {
                 && of == visibility
             {
                 let number = outline.number;
-                self.series_mut(visibility).add(*feed, id, second, number);
+                self.series_mut(visibility)
+                    .add_update(*feed, id, second, number);
             }
         }
         Ok(true)
@@ -372,13 +373,13 @@ impl SupWindows {
     /// Returns the number of windows that were cut, if the series had no update since the last cut:
     /// commits up to here need not be read again.
     pub fn idle_after(&self, visibility: Visibility) -> Option<u64> {
-        let series = self.series(visibility);
+        let series = self.series_of(visibility);
         let cut = series.cut.map_or(0, |(cut, _)| cut.number);
         series.first.is_none().then_some(cut)
     }
 
     /// Records that the document of a window is durable, so others may link to it.
-    pub fn archived(&mut self, visibility: Visibility, window: &Window) {
+    pub fn archived(&mut self, visibility: Visibility, window: &SupWindow) {
         self.series_mut(visibility).durable = Some((window.name, window.until));
     }
 
@@ -386,7 +387,7 @@ impl SupWindows {
     /// `newest() - 1`. The window covers at least `period` seconds and the overlap, and everything
     /// since the newest archived document.
     pub fn current(&self, visibility: Visibility, period: u32, until: i64) -> Current {
-        let series = self.series(visibility);
+        let series = self.series_of(visibility);
         let reaches = match series.durable {
             Some((_, end)) => Some(end),
             None => series.began,
@@ -411,7 +412,7 @@ impl SupWindows {
         &mut self,
         outline: &Outline,
         log: &dyn ShownSeries,
-    ) -> Result<Vec<(Visibility, Window)>, LogError> {
+    ) -> Result<Vec<(Visibility, SupWindow)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
         // A commit that both series pass over needs no look at the feeds.
@@ -435,7 +436,7 @@ impl SupWindows {
                 over.push((visibility, window));
             }
             for (_, feed, id) in told.iter().filter(|(of, ..)| *of == visibility) {
-                series.add(*feed, *id, second, number);
+                series.add_update(*feed, *id, second, number);
             }
         }
         self.applied = number;
@@ -451,7 +452,7 @@ impl SupWindows {
     ) -> Result<Option<(Visibility, SupId)>, LogError> {
         // A feed never changes to the other series, so the first lookup is good for ever.
         for visibility in Visibility::ALL {
-            if let Some(told) = self.series(visibility).feeds.get(&feed) {
+            if let Some(told) = self.series_of(visibility).feeds.get(&feed) {
                 return Ok(Some((visibility, told.id)));
             }
         }

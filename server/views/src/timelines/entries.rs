@@ -26,7 +26,7 @@ const ENTRY_BYTES: usize = 200;
 
 /// Neighbours in a feed.
 #[derive(Debug)]
-struct Block {
+struct EntryBlock {
     instants: Vec<(Position, Timestamp)>,
     /// Empty if the entries are too large to be kept.
     entries: Vec<Entry>,
@@ -34,16 +34,16 @@ struct Block {
 }
 
 #[derive(Clone)]
-struct BlockWeight;
+struct EntryBlockWeight;
 
-impl Weighter<(FeedKey, u64), Arc<Block>> for BlockWeight {
-    fn weight(&self, _: &(FeedKey, u64), block: &Arc<Block>) -> u64 {
+impl Weighter<(FeedKey, u64), Arc<EntryBlock>> for EntryBlockWeight {
+    fn weight(&self, _: &(FeedKey, u64), block: &Arc<EntryBlock>) -> u64 {
         u64::try_from(block.bytes).unwrap_or(u64::MAX)
     }
 }
 
 /// Entries in memory, and the way to those that are not.
-pub(super) struct EntryCache(Cache<(FeedKey, u64), Arc<Block>, BlockWeight>);
+pub(super) struct EntryCache(Cache<(FeedKey, u64), Arc<EntryBlock>, EntryBlockWeight>);
 
 impl std::fmt::Debug for EntryCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -53,7 +53,11 @@ impl std::fmt::Debug for EntryCache {
 
 impl Default for EntryCache {
     fn default() -> Self {
-        Self(Cache::with_weighter(10_000, CACHE_BYTES_MAX, BlockWeight))
+        Self(Cache::with_weighter(
+            10_000,
+            CACHE_BYTES_MAX,
+            EntryBlockWeight,
+        ))
     }
 }
 
@@ -69,11 +73,11 @@ impl EntryCache {
         at: Position,
         log: &dyn Series,
     ) -> Result<Timestamp, LogError> {
-        let block = self.block(feed, at, log)?;
+        let block = self.read_block(feed, at, log)?;
         let found = block.instants.iter().find(|(position, _)| *position == at);
         found
             .map(|(_, instant)| *instant)
-            .ok_or_else(|| missing(feed, at))
+            .ok_or_else(|| missing_entry(feed, at))
     }
 
     /// Returns an entry.
@@ -87,16 +91,21 @@ impl EntryCache {
         at: Position,
         log: &dyn Series,
     ) -> Result<Entry, LogError> {
-        let block = self.block(feed, at, log)?;
+        let block = self.read_block(feed, at, log)?;
         if let Some(entry) = block.entries.iter().find(|entry| entry.at == at) {
             return Ok(entry.clone());
         }
         // A block of large entries keeps only the instants.
         let entry = log.entries(feed, at..at.next())?.pop();
-        entry.ok_or_else(|| missing(feed, at))
+        entry.ok_or_else(|| missing_entry(feed, at))
     }
 
-    fn block(&self, feed: FeedKey, at: Position, log: &dyn Series) -> Result<Arc<Block>, LogError> {
+    fn read_block(
+        &self,
+        feed: FeedKey,
+        at: Position,
+        log: &dyn Series,
+    ) -> Result<Arc<EntryBlock>, LogError> {
         let number = at.0 / BLOCK_ENTRIES;
         // A block that was read at the end of the feed may lack newer entries.
         if let Some(block) = self.0.get(&(feed, number))
@@ -109,14 +118,14 @@ impl EntryCache {
         }
         let first = Position(number * BLOCK_ENTRIES);
         let entries = log.entries(feed, first..Position(first.0 + BLOCK_ENTRIES))?;
-        let block = Arc::new(Block::of(entries));
+        let block = Arc::new(EntryBlock::of_entries(entries));
         self.0.insert((feed, number), Arc::clone(&block));
         Ok(block)
     }
 }
 
-impl Block {
-    fn of(mut entries: Vec<Entry>) -> Self {
+impl EntryBlock {
+    fn of_entries(mut entries: Vec<Entry>) -> Self {
         let instants: Vec<_> = entries
             .iter()
             .map(|entry| (entry.at, entry.instant))
@@ -141,6 +150,6 @@ impl Block {
     }
 }
 
-fn missing(feed: FeedKey, at: Position) -> LogError {
+fn missing_entry(feed: FeedKey, at: Position) -> LogError {
     LogError::damaged(format!("entry {at} of feed {} is missing", feed.0))
 }

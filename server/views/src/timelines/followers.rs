@@ -9,13 +9,13 @@ use roaring::RoaringBitmap;
 const FEW_MAX: usize = 4_096;
 
 /// Key of a timeline.
-pub(super) type Timeline = u32;
+pub(super) type TimelineKey = u32;
 
 /// A set of timelines.
 #[derive(Clone, Debug)]
 pub(super) enum Followers {
     /// Sorted keys of at most [`FEW_MAX`] timelines.
-    Few(Vec<Timeline>),
+    Few(Vec<TimelineKey>),
     Many(Box<RoaringBitmap>),
 }
 
@@ -27,7 +27,7 @@ impl Default for Followers {
 
 impl Followers {
     /// Puts a timeline into the set, or takes it out.
-    pub(super) fn set(&mut self, timeline: Timeline, is_in: bool) {
+    pub(super) fn set(&mut self, timeline: TimelineKey, is_in: bool) {
         match self {
             // An opening adds timelines in their order.
             Self::Few(all)
@@ -58,7 +58,7 @@ impl Followers {
     }
 
     /// Returns whether a timeline is in the set.
-    pub(super) fn has(&self, timeline: Timeline) -> bool {
+    pub(super) fn has(&self, timeline: TimelineKey) -> bool {
         match self {
             Self::Few(all) => all.binary_search(&timeline).is_ok(),
             Self::Many(all) => all.contains(timeline),
@@ -74,7 +74,7 @@ impl Followers {
     }
 
     /// Returns at most `max` timelines from a number on, sorted.
-    pub(super) fn from(&self, first: Timeline, max: usize) -> Vec<Timeline> {
+    pub(super) fn from(&self, first: TimelineKey, max: usize) -> Vec<TimelineKey> {
         match self {
             Self::Few(all) => {
                 let begin = all.partition_point(|timeline| *timeline < first);
@@ -89,9 +89,9 @@ impl Followers {
     pub(super) fn outside(
         &self,
         without: [&Self; 2],
-        first: Timeline,
+        first: TimelineKey,
         max: usize,
-    ) -> Vec<Timeline> {
+    ) -> Vec<TimelineKey> {
         match self {
             Self::Few(all) => {
                 let begin = all.partition_point(|timeline| *timeline < first);

@@ -9,7 +9,7 @@ use simplefeed_process::stop::Stop;
 
 use super::Timelines;
 use crate::{
-    Applied, View,
+    ApplyOutcome, View,
     error::ViewError,
     follower::Grace,
     shown::{ShownLog, ShownSeries},
@@ -22,9 +22,9 @@ pub const NAME: &str = "timelines";
 
 /// The view of a server's timelines.
 #[derive(Debug)]
-pub struct Following(pub Arc<Timelines>);
+pub struct TimelinesView(pub Arc<Timelines>);
 
-impl View for Following {
+impl View for TimelinesView {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -35,13 +35,13 @@ impl View for Following {
         Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 
-    fn apply(&self, _: &Outline, _: &dyn ShownSeries) -> Result<Applied, ViewError> {
-        // `keep` applies the commits to the graph, as readers do.
-        Ok(Applied::More)
+    fn apply(&self, _: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
+        // `keep_course` applies the commits to the graph, as readers do.
+        Ok(ApplyOutcome::More)
     }
 
     fn carry_out(&self, _: &dyn ShownSeries, grace: &Grace<'_>) -> Result<bool, ViewError> {
-        self.0.keep(|| grace.has_begun(), || grace.lasts())
+        self.0.keep_course(|| grace.has_begun(), || grace.lasts())
     }
 
     fn pause(&self, stop: &Stop) {

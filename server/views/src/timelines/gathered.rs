@@ -34,8 +34,8 @@ use tracing::warn;
 
 use super::{
     fan_out::FanOut,
-    followers::Timeline,
-    graph::{Graph, Source, each_gain},
+    followers::TimelineKey,
+    graph::{Graph, SourceKey, each_gain},
 };
 use crate::{error::ViewError, files::failed};
 
@@ -43,7 +43,8 @@ pub(super) mod list;
 mod run;
 
 use run::{
-    Apart, EntryBlocks, GainedEntry, GatheredEnd, Run, Span, Writing, apart_of, entry_blocks,
+    EntryBlocks, GainedEntry, GatheredEnd, GatheredRun, LogStretch, PositionsApart, RunWriter,
+    apart_of, entry_blocks,
 };
 
 /// Pairs from which on a run in memory ends.
@@ -65,47 +66,47 @@ const ENTRIES_MAX: u64 = 0xffff_ffff;
 
 /// Lists of all timelines, as far as they are gathered.
 #[derive(Debug)]
-pub(super) struct Gathering {
+pub(super) struct GatheredLists {
     /// Folder of the files. Without one nothing is gathered.
     folder: Option<PathBuf>,
     runs: RwLock<Arc<Runs>>,
     entries: Arc<EntryBlocks>,
-    pub(super) files: Mutex<Files>,
+    pub(super) files: Mutex<GatheredFiles>,
 }
 
 /// Files that are being written, and the time before which nothing is tried after a failure.
 #[derive(Debug, Default)]
-pub(super) struct Files {
-    merging: Vec<Merging>,
+pub(super) struct GatheredFiles {
+    merging: Vec<RunMerge>,
     pub(super) not_before: Option<Instant>,
 }
 
 /// Runs that cover the log up to a point.
 #[derive(Debug)]
 pub(super) struct Runs {
-    pub(super) all: Vec<Arc<Run>>,
+    pub(super) all: Vec<Arc<GatheredRun>>,
     reached: GatheredEnd,
     /// Positions of feeds that are in no run, by feed.
-    pub(super) apart: BTreeMap<Source, Vec<Range<Position>>>,
+    pub(super) apart: BTreeMap<SourceKey, Vec<Range<Position>>>,
 }
 
 /// Runs on their way into one file.
 #[derive(Debug)]
-struct Merging {
+struct RunMerge {
     /// Where the last of them ends.
     to: GatheredEnd,
-    thread: JoinHandle<Result<Run, RunFailure>>,
+    thread: JoinHandle<Result<GatheredRun, RunFailure>>,
 }
 
 /// Why runs are in no file, and which of them is damaged, if any is.
 #[derive(Debug)]
 struct RunFailure {
     error: io::Error,
-    damaged: Option<Arc<Run>>,
+    damaged: Option<Arc<GatheredRun>>,
 }
 
 impl Runs {
-    fn of(all: Vec<Arc<Run>>) -> Arc<Self> {
+    fn of_runs(all: Vec<Arc<GatheredRun>>) -> Arc<Self> {
         let reached = all.last().map_or(GatheredEnd::NOTHING, |run| run.span.to);
         let mut apart: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (source, range) in apart_of(&all) {
@@ -126,7 +127,7 @@ impl Runs {
 
 /// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum GatherStep {
     /// Entries are gathered up to the graph's commit, or gathering is off.
     Done,
     /// Commits are left for the next step.
@@ -137,14 +138,14 @@ pub(super) enum Step {
 
 /// Entries of one stretch of the log, and the timelines that have them.
 #[derive(Debug, Default)]
-struct Stretch {
+struct GatherStretch {
     entries: Vec<GainedEntry>,
     /// Timelines with indexes of entries.
-    pairs: Vec<(Timeline, u32)>,
-    apart: Apart,
+    pairs: Vec<(TimelineKey, u32)>,
+    apart: PositionsApart,
 }
 
-impl Gathering {
+impl GatheredLists {
     /// Opens the runs in a folder that fit a log.
     ///
     /// # Errors
@@ -157,7 +158,7 @@ impl Gathering {
         }
         Ok(Self {
             folder: folder.map(Into::into),
-            runs: RwLock::new(Runs::of(all)),
+            runs: RwLock::new(Runs::of_runs(all)),
             entries: Arc::new(entry_blocks()),
             files: Mutex::default(),
         })
@@ -169,7 +170,7 @@ impl Gathering {
     }
 
     /// Gathers again from a damaged run on.
-    pub(super) fn begin_anew_at(&self, damaged: &Arc<Run>, error: &io::Error) {
+    pub(super) fn begin_anew_at(&self, damaged: &Arc<GatheredRun>, error: &io::Error) {
         let mut runs = self.runs.write();
         let found = runs.all.iter().position(|run| Arc::ptr_eq(run, damaged));
         let Some(place) = found else {
@@ -180,7 +181,7 @@ impl Gathering {
         let mut all = runs.all.clone();
         // Later runs go as well, because runs follow one another without a hole.
         let given_up = all.split_off(place);
-        *runs = Runs::of(all);
+        *runs = Runs::of_runs(all);
         // Readers need not wait for the disk.
         drop(runs);
         remove_files(&given_up);
@@ -196,30 +197,30 @@ impl Gathering {
         graph: &RwLock<Graph>,
         log: &dyn EntryLog,
         fan_out: FanOut,
-    ) -> Result<Step, ViewError> {
+    ) -> Result<GatherStep, ViewError> {
         let (Some(folder), Some(followers_max)) = (&self.folder, followers_max(fan_out)) else {
-            return Ok(Step::Done);
+            return Ok(GatherStep::Done);
         };
         self.take_merged();
         let before = self.runs();
         let applied = graph.read().applied;
         let next = before.reached.commit.next();
         if next > applied {
-            return Ok(Step::Done);
+            return Ok(GatherStep::Done);
         }
         // Files that cannot be written must not fill the memory.
         if in_memory(&before.all) > 4 * MEMORY_MAX {
-            self.merge(folder, log)?;
-            return Ok(Step::Waits);
+            self.merge_runs(folder, log)?;
+            return Ok(GatherStep::Waits);
         }
         let mut outlines = log.announcements().outlines(next, COMMITS_TOGETHER, log)?;
         // The log may be ahead of the graph, which knows who has an entry.
         outlines.retain(|outline| outline.number <= applied);
-        let mut stretch = Stretch::default();
+        let mut stretch = GatherStretch::default();
         let (mut to, mut last) = (before.reached, next);
         for outline in &outlines {
             last = outline.number;
-            to = stretch.gather(outline, to, graph, &before, followers_max);
+            to = stretch.gather_rest(outline, to, graph, &before, followers_max);
             if to.commit < outline.number || stretch.pairs.len() >= PAIRS_MAX {
                 break;
             }
@@ -228,42 +229,42 @@ impl Gathering {
             return Err(LogError::damaged(format!("commit {next} is missing")).into());
         }
         let missing = || LogError::damaged("the chain hash of a commit is missing");
-        let span = Span {
+        let span = LogStretch {
             from: before.reached.instant,
             to,
             last,
             chain: log.chain(last)?.ok_or_else(missing)?,
         };
         let run = stretch.into_run(span);
-        self.add(&before, run.map_err(failed("gather", folder))?);
-        self.merge(folder, log)?;
+        self.add_run(&before, run.map_err(failed("gather", folder))?);
+        self.merge_runs(folder, log)?;
         Ok(if to.commit < applied {
-            Step::More
+            GatherStep::More
         } else {
-            Step::Done
+            GatherStep::Done
         })
     }
 
     /// Adds the next run, unless all begins anew meanwhile.
-    fn add(&self, before: &Arc<Runs>, run: Run) {
+    fn add_run(&self, before: &Arc<Runs>, run: GatheredRun) {
         let mut runs = self.runs.write();
         if Arc::ptr_eq(&runs, before) {
             let mut all = before.all.clone();
             all.push(Arc::new(run));
-            *runs = Runs::of(all);
+            *runs = Runs::of_runs(all);
         }
     }
 
     /// Replaces the inputs of finished merges by their runs.
     fn take_merged(&self) {
-        let finished: Vec<Merging> = {
+        let finished: Vec<RunMerge> = {
             let mut files = self.files.lock();
-            let is_finished = |merging: &mut Merging| merging.thread.is_finished();
+            let is_finished = |merging: &mut RunMerge| merging.thread.is_finished();
             files.merging.extract_if(.., is_finished).collect()
         };
         for merging in finished {
             match merging.thread.join() {
-                Ok(Ok(run)) => self.replace(run),
+                Ok(Ok(run)) => self.replace_runs(run),
                 Ok(Err(RunFailure { error, damaged })) => {
                     if let Some(damaged) = damaged {
                         self.begin_anew_at(&damaged, &error);
@@ -281,7 +282,7 @@ impl Gathering {
     }
 
     /// Puts a run in the place of the runs that were merged into this one.
-    fn replace(&self, run: Run) {
+    fn replace_runs(&self, run: GatheredRun) {
         let mut runs = self.runs.write();
         let begin = runs
             .all
@@ -297,7 +298,7 @@ impl Gathering {
             None => vec![run],
         };
         if place.is_some() {
-            *runs = Runs::of(all);
+            *runs = Runs::of_runs(all);
         }
         drop(runs);
         // The inputs go last: their run is durable by now. Readers that have them open still can
@@ -306,7 +307,7 @@ impl Gathering {
     }
 
     /// Merges the newest runs where that is due: small ones at once, others by a thread.
-    fn merge(&self, folder: &Path, log: &dyn EntryLog) -> Result<(), ViewError> {
+    fn merge_runs(&self, folder: &Path, log: &dyn EntryLog) -> Result<(), ViewError> {
         let runs = self.runs();
         let mut files = self.files.lock();
         // Those that are being merged are not touched; new ones are only added behind.
@@ -330,9 +331,9 @@ impl Gathering {
         }
         if stays {
             drop(files);
-            let out = run::merge(&inputs, |entries| Writing::begin(vec![], entries));
+            let out = run::merge(&inputs, |entries| RunWriter::begin(vec![], entries));
             let run = out.and_then(|out| out.into_memory(span, apart_of(&inputs)));
-            self.replace(run.map_err(failed("merge lists of", folder))?);
+            self.replace_runs(run.map_err(failed("merge lists of", folder))?);
             return Ok(());
         }
         // The log needs the rest of a disk that is nearly full.
@@ -344,7 +345,7 @@ impl Gathering {
             .name("timelines".into())
             .spawn(move || write_merged(&to, &inputs, span))
             .map_err(failed("merge lists of", folder))?;
-        files.merging.push(Merging {
+        files.merging.push(RunMerge {
             to: span.to,
             thread,
         });
@@ -388,12 +389,12 @@ fn followers_max(fan_out: FanOut) -> Option<u64> {
 fn open_runs(
     folder: &Path,
     chain: impl Fn(CommitNumber) -> Result<Option<ChainHash>, LogError>,
-) -> Result<Vec<Arc<Run>>, LogError> {
+) -> Result<Vec<Arc<GatheredRun>>, LogError> {
     // A folder that is not there has no run; any other trouble comes up when one is written.
     let (mut found, mut rest) = (vec![], vec![]);
     for item in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = item.path();
-        match Run::open(&path) {
+        match GatheredRun::open(&path) {
             Ok(run) => found.push((run, path)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => rest.push(path),
             // The file may be whole, and stays for the next start.
@@ -425,7 +426,7 @@ fn open_runs(
 
 /// Returns the newest runs that become one: each one not larger than all newer ones together, and
 /// those in memory once they are to go into a file.
-fn wanted_merge(free: &[Arc<Run>], goes_out: bool) -> &[Arc<Run>] {
+fn wanted_merge(free: &[Arc<GatheredRun>], goes_out: bool) -> &[Arc<GatheredRun>] {
     let (mut bytes, mut entries) = (0, 0);
     let count = free.iter().rev().take_while(|run| {
         let joins = run.bytes() <= bytes || bytes == 0 || goes_out && run.path().is_none();
@@ -436,21 +437,21 @@ fn wanted_merge(free: &[Arc<Run>], goes_out: bool) -> &[Arc<Run>] {
     free.get(free.len() - count.count()..).unwrap_or_default()
 }
 
-fn in_memory(all: &[Arc<Run>]) -> u64 {
+fn in_memory(all: &[Arc<GatheredRun>]) -> u64 {
     let in_memory = all.iter().filter(|run| run.path().is_none());
     in_memory.map(|run| run.bytes()).sum()
 }
 
 /// Returns whether runs in memory have so many commits that a restart would take long.
-fn is_overdue(all: &[Arc<Run>]) -> bool {
+fn is_overdue(all: &[Arc<GatheredRun>]) -> bool {
     let newest = all.last().map_or(0, |run| run.span.to.commit.0);
     let in_files = all.iter().rev().find(|run| run.path().is_some());
     newest - in_files.map_or(0, |run| run.span.to.commit.0) >= MEMORY_COMMITS
 }
 
-fn span_of(runs: &[Arc<Run>]) -> Option<Span> {
+fn span_of(runs: &[Arc<GatheredRun>]) -> Option<LogStretch> {
     let (first, last) = runs.first().zip(runs.last())?;
-    Some(Span {
+    Some(LogStretch {
         from: first.span.from,
         ..last.span
     })
@@ -460,10 +461,14 @@ fn span_of(runs: &[Arc<Run>]) -> Option<Span> {
     clippy::disallowed_methods,
     reason = "the next opening removes a run that comes back"
 )]
-fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, RunFailure> {
+fn write_merged(
+    folder: &Path,
+    inputs: &[Arc<GatheredRun>],
+    span: LogStretch,
+) -> Result<GatheredRun, RunFailure> {
     let write = || {
         create_folder(folder)?;
-        let written = run::merge(inputs, |entries| Writing::create(folder, &span, entries))?;
+        let written = run::merge(inputs, |entries| RunWriter::create(folder, &span, entries))?;
         written.into_file(folder, span, apart_of(inputs))
     };
     write().map_err(|error| {
@@ -483,7 +488,7 @@ fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, R
     clippy::disallowed_methods,
     reason = "the next opening removes a run that comes back"
 )]
-fn remove_files(runs: &[Arc<Run>]) {
+fn remove_files(runs: &[Arc<GatheredRun>]) {
     for path in runs.iter().filter_map(|run| run.path()) {
         if let Err(error) = fs::remove_file(path) {
             // The next start removes the file.
@@ -492,9 +497,9 @@ fn remove_files(runs: &[Arc<Run>]) {
     }
 }
 
-impl Stretch {
+impl GatherStretch {
     /// Gathers the rest of a commit. Returns the new end.
-    fn gather(
+    fn gather_rest(
         &mut self,
         commit: &Outline,
         from: GatheredEnd,
@@ -532,7 +537,7 @@ impl Stretch {
     /// has enough.
     fn gather_feed(
         &mut self,
-        source: Source,
+        source: SourceKey,
         range: Range<Position>,
         instant: Timestamp,
         graph: &RwLock<Graph>,
@@ -563,16 +568,16 @@ impl Stretch {
             }
             let end = Position(range.end.0.min(first.0 + together.max(1)));
             let at = instant.plus_micros(first.0 - range.start.0);
-            self.pair(source, first..end, at, graph);
+            self.pair_entries(source, first..end, at, graph);
             first = end;
         }
         None
     }
 
     /// Pairs entries with the timelines that have them.
-    fn pair(
+    fn pair_entries(
         &mut self,
-        source: Source,
+        source: SourceKey,
         range: Range<Position>,
         instant: Timestamp,
         graph: &RwLock<Graph>,
@@ -597,8 +602,8 @@ impl Stretch {
         }));
     }
 
-    fn into_run(mut self, span: Span) -> io::Result<Run> {
-        let mut out = Writing::begin(vec![], self.entries.into_iter().map(Ok))?;
+    fn into_run(mut self, span: LogStretch) -> io::Result<GatheredRun> {
+        let mut out = RunWriter::begin(vec![], self.entries.into_iter().map(Ok))?;
         // Lists are written timeline by timeline, and the pairs came feed by feed.
         self.pairs.sort_unstable();
         for (timeline, index) in self.pairs {

@@ -15,9 +15,9 @@ use simplefeed_core::sup::SupId;
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, Epoch, FeedKey, FeedName, FeedPattern, Position, Revision},
-    follow::{FollowChange, Item},
-    settings::{Own, Settings},
-    timeline::{Entries, Feed, Feeds, Following, Terms},
+    follow::{FollowChange, FollowItem},
+    settings::{OwnEntries, Settings},
+    timeline::{Entries, FeedMoment, Feeds, FollowState, Terms},
     timestamp::Timestamp,
 };
 use simplefeed_log::{LogError, Series, settings_of};
@@ -27,17 +27,17 @@ use tracing::warn;
 
 use super::{
     entries::EntryCache,
-    followers::{Followers, Timeline},
+    followers::{Followers, TimelineKey},
 };
 
 /// Key of a feed.
-pub(super) type Source = u32;
+pub(super) type SourceKey = u32;
 /// Instants from which on revisions are in force, of settings or of defaults.
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 
 /// A feed that timelines may follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FeedState {
+pub(super) struct SourceState {
     pub(super) key: FeedKey,
     pub(super) name: FeedName,
     pub(super) is_closed: bool,
@@ -54,15 +54,15 @@ pub(super) struct TimelineState {
     pub(super) created: Timestamp,
     pub(super) sup_id: SupId,
     pub(super) is_closed: bool,
-    pub(super) owner: Option<Source>,
+    pub(super) owner: Option<SourceKey>,
     /// Shared with readers, who look through the follows without a lock.
-    pub(super) following: Arc<Following<Source>>,
+    pub(super) following: Arc<FollowState<SourceKey>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
-    Feed(Source),
-    Timeline(Timeline),
+    Feed(SourceKey),
+    Timeline(TimelineKey),
 }
 
 /// Feeds and timelines as of a commit.
@@ -71,7 +71,7 @@ pub(super) struct Graph {
     pub(super) applied: CommitNumber,
     pub(super) epochs: Vec<(Timestamp, Epoch)>,
     pub(super) defaults: Revisions,
-    pub(super) feeds: Sources,
+    pub(super) feeds: SourceIndex,
     pub(super) timelines: Vec<TimelineState>,
     nodes: HashMap<FeedKey, Node>,
     /// Revisions of settings after the first, which few feeds have.
@@ -79,22 +79,22 @@ pub(super) struct Graph {
     /// Timelines that began anew, which happens after losses only.
     restarted: HashMap<FeedKey, Timestamp>,
     /// Timelines that follow patterns.
-    with_patterns: BTreeSet<Timeline>,
+    with_patterns: BTreeSet<TimelineKey>,
     /// Timelines by the feeds of their owners.
-    owned: HashMap<Source, Vec<Timeline>>,
+    owned: HashMap<SourceKey, Vec<TimelineKey>>,
 }
 
 /// Feeds by their keys and names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sources {
-    all: Vec<FeedState>,
-    names: BTreeMap<FeedName, Source>,
+pub(super) struct SourceIndex {
+    all: Vec<SourceState>,
+    names: BTreeMap<FeedName, SourceKey>,
     /// Who follows each feed.
     followers: Vec<FollowersOf>,
     /// Closed feeds, of which there are few.
-    closed: BTreeSet<Source>,
+    closed: BTreeSet<SourceKey>,
     /// Positions whose entries are lost, of the few feeds that have any.
-    lost: HashMap<Source, Vec<Range<Position>>>,
+    lost: HashMap<SourceKey, Vec<Range<Position>>>,
 }
 
 /// Followers of a feed.
@@ -103,7 +103,7 @@ pub(super) struct FollowersOf {
     /// Timelines that have entries of the feed which came as the feed gained them.
     pub(super) all: Followers,
     /// Parts of these followers, which most feeds lack.
-    parts: Option<Box<Parts>>,
+    parts: Option<Box<FollowerParts>>,
     /// Position of the feed's next entry when a timeline began or ended to take its entries, or
     /// later. From there on each entry is in all timelines that have not ended, and none needs to
     /// be looked at.
@@ -112,7 +112,7 @@ pub(super) struct FollowersOf {
 
 /// Parts of a feed's followers. No timeline is in both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Parts {
+struct FollowerParts {
     /// Timelines that take no more entries.
     ended: Followers,
     /// Timelines that take more entries, and are closed.
@@ -141,15 +141,15 @@ impl FollowersOf {
     /// the open ones.
     pub(super) fn taking_from(
         &self,
-        first: Timeline,
+        first: TimelineKey,
         max: usize,
         with_closed: bool,
-    ) -> Vec<Timeline> {
+    ) -> Vec<TimelineKey> {
         let closed = if with_closed { &NONE } else { self.closed() };
         self.all.outside([self.ended(), closed], first, max)
     }
 
-    fn set(&mut self, timeline: Timeline, gains: bool, takes: bool, is_closed: bool) {
+    fn set_marks(&mut self, timeline: TimelineKey, gains: bool, takes: bool, is_closed: bool) {
         self.all.set(timeline, gains);
         let (has_ended, is_closed) = (gains && !takes, gains && takes && is_closed);
         if has_ended || is_closed || self.parts.is_some() {
@@ -168,31 +168,31 @@ impl PartialEq for FollowersOf {
 
 impl Eq for FollowersOf {}
 
-impl Sources {
-    pub(super) fn get(&self, source: Source) -> Option<&FeedState> {
+impl SourceIndex {
+    pub(super) fn get(&self, source: SourceKey) -> Option<&SourceState> {
         self.all.get(usize::try_from(source).ok()?)
     }
 
-    fn get_mut(&mut self, source: Source) -> Option<&mut FeedState> {
+    fn get_mut(&mut self, source: SourceKey) -> Option<&mut SourceState> {
         self.all.get_mut(usize::try_from(source).ok()?)
     }
 
     /// Returns all feeds, in the order of their keys.
-    pub(super) fn all(&self) -> &[FeedState] {
+    pub(super) fn all(&self) -> &[SourceState] {
         &self.all
     }
 
     /// Returns who follows a feed.
-    pub(super) fn followers(&self, source: Source) -> Option<&FollowersOf> {
+    pub(super) fn followers(&self, source: SourceKey) -> Option<&FollowersOf> {
         self.followers.get(usize::try_from(source).ok()?)
     }
 
     /// Returns the closed feeds.
-    pub(super) fn closed(&self) -> &BTreeSet<Source> {
+    pub(super) fn closed(&self) -> &BTreeSet<SourceKey> {
         &self.closed
     }
 
-    fn add(&mut self, feed: FeedState) -> Source {
+    fn add_feed(&mut self, feed: SourceState) -> SourceKey {
         let source = key_of(self.all.len());
         self.names.insert(feed.name.clone(), source);
         if feed.is_closed {
@@ -204,7 +204,7 @@ impl Sources {
     }
 
     /// Notes whether a feed is closed. Returns whether the feed was closed before.
-    fn close(&mut self, source: Source, is_closed: bool) -> bool {
+    fn close_feed(&mut self, source: SourceKey, is_closed: bool) -> bool {
         if is_closed {
             self.closed.insert(source);
         } else {
@@ -215,18 +215,23 @@ impl Sources {
     }
 
     /// Notes whether a timeline has, and takes, entries of a feed as the feed gains them.
-    fn set_follower(&mut self, source: Source, timeline: Timeline, following: &Following<Source>) {
+    fn set_follower(
+        &mut self,
+        source: SourceKey,
+        timeline: TimelineKey,
+        following: &FollowState<SourceKey>,
+    ) {
         let next = self.get(source).map_or(Position(0), |feed| feed.next);
         let index = usize::try_from(source).unwrap_or(usize::MAX);
         if let Some(followers) = self.followers.get_mut(index) {
             let (gains, takes) = (following.gains(source), following.takes(source));
-            followers.set(timeline, gains, takes, following.terms().is_closed);
+            followers.set_marks(timeline, gains, takes, following.terms().is_closed);
             followers.changed = followers.changed.max(next);
         }
     }
 
     /// Returns the feeds that match a pattern, in the order of their names.
-    pub(super) fn matching(&self, pattern: &FeedPattern) -> impl Iterator<Item = Source> {
+    pub(super) fn matching(&self, pattern: &FeedPattern) -> impl Iterator<Item = SourceKey> {
         let beginning = pattern.beginning();
         let from = Bound::Included(beginning);
         let found = self.names.range::<str, _>((from, Bound::Unbounded));
@@ -246,9 +251,9 @@ const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
 /// an unfollow leaves them.
 pub(super) fn each_gain(
     graph: &RwLock<Graph>,
-    source: Source,
+    source: SourceKey,
     range: &Range<Position>,
-    mut tell: impl FnMut(Timeline, &TimelineState, Range<Position>),
+    mut tell: impl FnMut(TimelineKey, &TimelineState, Range<Position>),
 ) {
     let mut next = 0;
     loop {
@@ -294,7 +299,7 @@ fn key_of(index: usize) -> u32 {
 
 impl Graph {
     /// Returns a timeline and the key in the graph, by the key in the log.
-    pub(super) fn timeline(&self, feed: FeedKey) -> Option<(Timeline, &TimelineState)> {
+    pub(super) fn timeline(&self, feed: FeedKey) -> Option<(TimelineKey, &TimelineState)> {
         match self.nodes.get(&feed)? {
             Node::Timeline(timeline) => Some((*timeline, self.at(*timeline)?)),
             Node::Feed(_) => None,
@@ -302,12 +307,12 @@ impl Graph {
     }
 
     /// Returns a timeline by the key in the graph.
-    pub(super) fn at(&self, timeline: Timeline) -> Option<&TimelineState> {
+    pub(super) fn at(&self, timeline: TimelineKey) -> Option<&TimelineState> {
         self.timelines.get(usize::try_from(timeline).ok()?)
     }
 
     /// Returns the key of a feed in the graph, by the key in the log.
-    pub(super) fn source(&self, feed: FeedKey) -> Option<Source> {
+    pub(super) fn source(&self, feed: FeedKey) -> Option<SourceKey> {
         match self.nodes.get(&feed)? {
             Node::Feed(source) => Some(*source),
             Node::Timeline(_) => None,
@@ -315,7 +320,7 @@ impl Graph {
     }
 
     /// Returns the timelines of an owner.
-    pub(super) fn owned_by(&self, owner: Source) -> &[Timeline] {
+    pub(super) fn owned_by(&self, owner: SourceKey) -> &[TimelineKey] {
         self.owned.get(&owner).map_or(&[], Vec::as_slice)
     }
 
@@ -340,7 +345,7 @@ impl Graph {
         log: &dyn Series,
         entries: &EntryCache,
     ) -> Result<(), LogError> {
-        let mut before = Before::default();
+        let mut before = GraphBefore::default();
         let applied = self.apply_changes(commit, log, entries, &mut before);
         if applied.is_err() {
             self.put_back(before);
@@ -351,7 +356,7 @@ impl Graph {
     /// Undoes the changes that make a second look at the same commit differ from the first one: a
     /// follow brings along the entries that the feed has at that instant. All other changes may
     /// happen twice.
-    fn put_back(&mut self, before: Before) {
+    fn put_back(&mut self, before: GraphBefore) {
         // Backwards, so that the oldest state of a feed that changed twice comes last.
         for (source, next, newest) in before.feeds.into_iter().rev() {
             if let Some(state) = self.feeds.get_mut(source) {
@@ -360,10 +365,10 @@ impl Graph {
             }
         }
         for (source, was_closed) in before.closed.into_iter().rev() {
-            self.feeds.close(source, was_closed);
+            self.feeds.close_feed(source, was_closed);
         }
         for (timeline, following) in before.timelines.into_iter().rev() {
-            let sources: BTreeSet<Source> = match self.at(timeline) {
+            let sources: BTreeSet<SourceKey> = match self.at(timeline) {
                 Some(state) => state
                     .following
                     .sources()
@@ -375,7 +380,7 @@ impl Graph {
             if let Some(state) = self.timelines.get_mut(index) {
                 state.following = following;
             }
-            self.index(timeline);
+            self.index_timeline(timeline);
             self.index_feeds(timeline, sources);
         }
     }
@@ -385,7 +390,7 @@ impl Graph {
         commit: &Outline,
         log: &dyn Series,
         entries: &EntryCache,
-        before: &mut Before,
+        before: &mut GraphBefore,
     ) -> Result<(), LogError> {
         let mut instant = commit.instant;
         for change in &commit.changes {
@@ -409,14 +414,14 @@ impl Graph {
                         self.timeline(*feed)
                             .map(|(timeline, state)| (timeline, Arc::clone(&state.following))),
                     );
-                    self.follow(*feed, change, instant, log, entries)?;
+                    self.follow_items(*feed, change, instant, log, entries)?;
                 }
                 ChangeOutline::Epoch { epoch } => push_new(&mut self.epochs, (instant, *epoch)),
                 ChangeOutline::Defaults { revision } => {
                     push_new(&mut self.defaults, (instant, *revision));
                 }
                 ChangeOutline::Lost { feed, next, .. } => match self.source(*feed) {
-                    Some(source) => self.lost(source, *next),
+                    Some(source) => self.pass_lost(source, *next),
                     None => drop(self.restarted.insert(*feed, instant)),
                 },
                 ChangeOutline::Opened { .. } => {}
@@ -428,7 +433,7 @@ impl Graph {
     }
 
     /// Lets timelines pass over the entries that a feed lost.
-    fn lost(&mut self, source: Source, next: Position) {
+    fn pass_lost(&mut self, source: SourceKey, next: Position) {
         let Some(state) = self.feeds.get_mut(source) else {
             return;
         };
@@ -457,7 +462,7 @@ impl Graph {
         revision: Revision,
         instant: Timestamp,
         log: &dyn Series,
-        before: &mut Before,
+        before: &mut GraphBefore,
     ) -> Result<(), LogError> {
         let settings = settings_of(log, feed, revision)?;
         if revision > Revision::FIRST {
@@ -467,7 +472,7 @@ impl Graph {
         match (self.nodes.get(&feed).copied(), &settings.timeline) {
             (None, Some(_)) => self.create_timeline(feed, &settings, instant),
             (None, None) => {
-                let source = self.feeds.add(FeedState {
+                let source = self.feeds.add_feed(SourceState {
                     key: feed,
                     name: settings.name.clone(),
                     is_closed: settings.is_closed(),
@@ -475,16 +480,16 @@ impl Graph {
                     newest: instant,
                 });
                 self.nodes.insert(feed, Node::Feed(source));
-                self.appeared(source);
+                self.take_appeared(source);
             }
             (Some(Node::Feed(source)), _) => {
-                let was_closed = self.feeds.close(source, settings.is_closed());
+                let was_closed = self.feeds.close_feed(source, settings.is_closed());
                 before.closed.push((source, was_closed));
                 // A feed is created again only with a commit that is applied again, which may have
                 // put back a timeline.
                 let appears = was_closed || revision == Revision::FIRST;
                 if appears && !settings.is_closed() {
-                    self.appeared(source);
+                    self.take_appeared(source);
                 }
             }
             (Some(Node::Timeline(_)), _) => {}
@@ -495,14 +500,14 @@ impl Graph {
     fn create_timeline(&mut self, feed: FeedKey, settings: &Settings, instant: Timestamp) {
         let kind = settings.timeline.as_ref();
         let owner = kind.and_then(|kind| self.feeds.names.get(kind.owner.as_ref()?).copied());
-        let is_had = kind.is_some_and(|kind| kind.own == Own::Include);
+        let is_had = kind.is_some_and(|kind| kind.own == OwnEntries::Include);
         let terms = Terms {
             own: owner.map(|owner| (owner, is_had)),
             is_closed: settings.is_closed(),
         };
         let timeline = key_of(self.timelines.len());
         // Nothing is brought along, so no entry is looked at.
-        let following = Following::new(terms, &Now::without_entries(&self.feeds));
+        let following = FollowState::new(terms, &Now::without_entries(&self.feeds));
         self.timelines.push(TimelineState {
             key: feed,
             created: instant,
@@ -511,12 +516,12 @@ impl Graph {
             owner,
             following: Arc::new(following),
         });
-        self.index(timeline);
+        self.index_timeline(timeline);
         self.index_feeds(timeline, owner);
     }
 
     /// Notes for feeds whether a timeline has their entries.
-    fn index_feeds(&mut self, timeline: Timeline, feeds: impl IntoIterator<Item = Source>) {
+    fn index_feeds(&mut self, timeline: TimelineKey, feeds: impl IntoIterator<Item = SourceKey>) {
         let Some(state) = self.at(timeline) else {
             return;
         };
@@ -527,7 +532,7 @@ impl Graph {
     }
 
     /// Adds a timeline to the indexes by key, owner and pattern.
-    fn index(&mut self, timeline: Timeline) {
+    fn index_timeline(&mut self, timeline: TimelineKey) {
         let Some(state) = self.at(timeline) else {
             return;
         };
@@ -548,9 +553,9 @@ impl Graph {
     }
 
     /// Lets timelines take a feed that was created or opened.
-    fn appeared(&mut self, source: Source) {
+    fn take_appeared(&mut self, source: SourceKey) {
         let owned = self.owned_by(source).iter();
-        let concerned: BTreeSet<Timeline> =
+        let concerned: BTreeSet<TimelineKey> =
             self.with_patterns.iter().chain(owned).copied().collect();
         let now = Now::without_entries(&self.feeds);
         let mut changed = vec![];
@@ -567,7 +572,7 @@ impl Graph {
         }
     }
 
-    fn follow(
+    fn follow_items(
         &mut self,
         feed: FeedKey,
         change: &FollowChange,
@@ -579,8 +584,8 @@ impl Graph {
             return Err(LogError::damaged(format!("{} is no timeline", feed.0)));
         };
         let change = FollowChange {
-            follow: self.items(&change.follow),
-            unfollow: self.items(&change.unfollow),
+            follow: self.source_items(&change.follow),
+            unfollow: self.source_items(&change.unfollow),
             backfill: change.backfill,
         };
         let now = Now {
@@ -599,15 +604,15 @@ impl Graph {
                 return Err(error);
             }
         }
-        self.index(timeline);
+        self.index_timeline(timeline);
         self.index_feeds(timeline, concerned);
         Ok(())
     }
 
-    fn items(&self, items: &[Item]) -> Vec<Item<Source>> {
+    fn source_items(&self, items: &[FollowItem]) -> Vec<FollowItem<SourceKey>> {
         let known = items.iter().filter_map(|item| match item {
-            Item::Feed(feed) => self.source(*feed).map(Item::Feed),
-            Item::Pattern(pattern) => Some(Item::Pattern(pattern.clone())),
+            FollowItem::Feed(feed) => self.source(*feed).map(FollowItem::Feed),
+            FollowItem::Pattern(pattern) => Some(FollowItem::Pattern(pattern.clone())),
         });
         known.collect()
     }
@@ -623,27 +628,27 @@ impl Graph {
         self.restarted.iter()
     }
 
-    pub(super) fn restore_feed(&mut self, feed: FeedState) {
+    pub(super) fn restore_feed(&mut self, feed: SourceState) {
         let key = feed.key;
-        let source = self.feeds.add(feed);
+        let source = self.feeds.add_feed(feed);
         self.nodes.insert(key, Node::Feed(source));
     }
 
     pub(super) fn restore_timeline(&mut self, timeline: TimelineState) {
         let number = key_of(self.timelines.len());
-        let sources: Vec<Source> = timeline.following.sources().collect();
+        let sources: Vec<SourceKey> = timeline.following.sources().collect();
         self.timelines.push(timeline);
-        self.index(number);
+        self.index_timeline(number);
         self.index_feeds(number, sources);
     }
 
     pub(super) fn all_lost(
         &self,
-    ) -> impl ExactSizeIterator<Item = (&Source, &Vec<Range<Position>>)> {
+    ) -> impl ExactSizeIterator<Item = (&SourceKey, &Vec<Range<Position>>)> {
         self.feeds.lost.iter()
     }
 
-    pub(super) fn restore_lost(&mut self, source: Source, ranges: Vec<Range<Position>>) {
+    pub(super) fn restore_lost(&mut self, source: SourceKey, ranges: Vec<Range<Position>>) {
         self.feeds.lost.insert(source, ranges);
     }
 
@@ -658,22 +663,22 @@ impl Graph {
 
 /// State of the graph before a commit, as far as the commit changed it.
 #[derive(Default)]
-struct Before {
-    feeds: Vec<(Source, Position, Timestamp)>,
-    closed: Vec<(Source, bool)>,
-    timelines: Vec<(Timeline, Arc<Following<Source>>)>,
+struct GraphBefore {
+    feeds: Vec<(SourceKey, Position, Timestamp)>,
+    closed: Vec<(SourceKey, bool)>,
+    timelines: Vec<(TimelineKey, Arc<FollowState<SourceKey>>)>,
 }
 
 /// Feeds as they are now.
 struct Now<'g> {
-    feeds: &'g Sources,
+    feeds: &'g SourceIndex,
     entries: Option<(&'g EntryCache, &'g dyn Series)>,
     /// First failure to read an entry.
     failed: RefCell<Option<LogError>>,
 }
 
 impl<'g> Now<'g> {
-    fn without_entries(feeds: &'g Sources) -> Self {
+    fn without_entries(feeds: &'g SourceIndex) -> Self {
         Self {
             feeds,
             entries: None,
@@ -682,12 +687,12 @@ impl<'g> Now<'g> {
     }
 }
 
-impl Entries<Source> for Now<'_> {
-    fn next(&self, feed: Source) -> Position {
+impl Entries<SourceKey> for Now<'_> {
+    fn next(&self, feed: SourceKey) -> Position {
         self.feeds.get(feed).map_or(Position(0), |feed| feed.next)
     }
 
-    fn instant(&self, feed: Source, at: Position) -> Timestamp {
+    fn instant(&self, feed: SourceKey, at: Position) -> Timestamp {
         let (Some(feed), Some((entries, log))) = (self.feeds.get(feed), self.entries) else {
             // Nothing is brought along without entries, so no instant counts.
             return Timestamp::MIN;
@@ -699,24 +704,24 @@ impl Entries<Source> for Now<'_> {
     }
 }
 
-impl Feeds<Source> for Now<'_> {
-    fn matching(&self, pattern: &FeedPattern) -> Vec<Source> {
+impl Feeds<SourceKey> for Now<'_> {
+    fn matching(&self, pattern: &FeedPattern) -> Vec<SourceKey> {
         self.feeds.matching(pattern).collect()
     }
 
-    fn feed(&self, feed: Source) -> Option<Feed> {
+    fn feed(&self, feed: SourceKey) -> Option<FeedMoment> {
         let feed = self.feeds.get(feed)?;
-        Some(Feed {
+        Some(FeedMoment {
             name: feed.name.clone(),
             is_closed: feed.is_closed,
         })
     }
 
-    fn lost(&self, feed: Source) -> Vec<Range<Position>> {
+    fn lost(&self, feed: SourceKey) -> Vec<Range<Position>> {
         self.feeds.lost.get(&feed).cloned().unwrap_or_default()
     }
 
-    fn there(&self, feed: Source, at: Position) -> Option<Timestamp> {
+    fn there(&self, feed: SourceKey, at: Position) -> Option<Timestamp> {
         let state = self.feeds.get(feed)?;
         // The newest entries of many feeds are compared, and most of them are too old.
         if at.next() == state.next {

@@ -11,8 +11,8 @@ use simplefeed_log::LogError;
 
 use super::{
     Timelines,
-    followers::Timeline,
-    graph::{Source, TimelineState},
+    followers::TimelineKey,
+    graph::{SourceKey, TimelineState},
 };
 
 /// Follows of friends that are counted, of one timeline.
@@ -22,7 +22,7 @@ const CLOSED_TOGETHER: usize = 4_096;
 
 /// Part of a list of feeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct FeedListPart {
     /// Feeds of the part, in the order of the list.
     pub feeds: Vec<FeedKey>,
     /// Number of feeds in the whole list.
@@ -33,7 +33,7 @@ pub struct Part {
 
 /// Stretch of a list that a reader wants.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stretch {
+pub struct ListStretch {
     /// Feed behind which the stretch begins; `None` for the beginning of the list.
     pub after: Option<FeedKey>,
     /// Feeds of the stretch, at most.
@@ -42,7 +42,7 @@ pub struct Stretch {
 
 /// The closed timelines that a reader may see.
 #[derive(Clone, Copy)]
-pub enum SeenClosed<'s> {
+pub enum ClosedSight<'s> {
     /// None: the reader sees open timelines only.
     None,
     /// All: the reader sees every closed timeline.
@@ -51,7 +51,7 @@ pub enum SeenClosed<'s> {
     Some(&'s dyn Fn(FeedKey) -> Result<bool, LogError>),
 }
 
-impl std::fmt::Debug for SeenClosed<'_> {
+impl std::fmt::Debug for ClosedSight<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::None => "None",
@@ -81,8 +81,12 @@ impl Timelines {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn following(&self, timeline: FeedKey, wanted: Stretch) -> Result<Option<Part>, LogError> {
-        let graph = self.graph()?;
+    pub fn following(
+        &self,
+        timeline: FeedKey,
+        wanted: ListStretch,
+    ) -> Result<Option<FeedListPart>, LogError> {
+        let graph = self.read_graph()?;
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
@@ -92,7 +96,7 @@ impl Timelines {
         let begin = behind.map_or(0, |behind| named.partition_point(|feed| *feed <= behind));
         let rest = named.get(begin..).unwrap_or_default();
         let feeds = rest.iter().take(wanted.max);
-        Ok(Some(Part {
+        Ok(Some(FeedListPart {
             feeds: feeds
                 .filter_map(|feed| Some(graph.feeds.get(*feed)?.key))
                 .collect(),
@@ -107,7 +111,7 @@ impl Timelines {
     ///
     /// Returns why the log cannot be read.
     pub fn patterns(&self, timeline: FeedKey) -> Result<Vec<FeedPattern>, LogError> {
-        let graph = self.graph()?;
+        let graph = self.read_graph()?;
         let found = graph.timeline(timeline);
         Ok(found.map_or_else(Vec::new, |(_, state)| state.following.patterns().to_vec()))
     }
@@ -122,14 +126,14 @@ impl Timelines {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let graph = self.graph()?;
+        let graph = self.read_graph()?;
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         // One server has few closed feeds and timelines of a hundred thousand sources, and another
         // one the opposite.
         let (following, closed) = (&state.following, graph.feeds.closed());
-        let name_of = |source: Source| Some(graph.feeds.get(source)?.name.clone());
+        let name_of = |source: SourceKey| Some(graph.feeds.get(source)?.name.clone());
         let sources = following.sources().len() + following.named().len();
         let feeds = if closed.len() < sources {
             let had = closed.iter().filter(|source| following.is_source(**source));
@@ -156,18 +160,18 @@ impl Timelines {
     pub fn followers(
         &self,
         feed: FeedKey,
-        wanted: Stretch,
-        seen: SeenClosed<'_>,
-    ) -> Result<Part, LogError> {
+        wanted: ListStretch,
+        seen: ClosedSight<'_>,
+    ) -> Result<FeedListPart, LogError> {
         let seen_closed = match seen {
             // First and in slices, because rights are asked without the lock of the graph.
-            SeenClosed::Some(is_seen) => self.seen_followers(feed, is_seen)?,
-            SeenClosed::None | SeenClosed::All => vec![],
+            ClosedSight::Some(is_seen) => self.seen_followers(feed, is_seen)?,
+            ClosedSight::None | ClosedSight::All => vec![],
         };
-        let graph = self.graph()?;
+        let graph = self.read_graph()?;
         let source = graph.source(feed);
         let Some(followers) = source.and_then(|source| graph.feeds.followers(source)) else {
-            return Ok(Part::default());
+            return Ok(FeedListPart::default());
         };
         let begin = match wanted.after.and_then(|after| graph.timeline(after)) {
             Some((behind, _)) => behind.saturating_add(1),
@@ -175,7 +179,7 @@ impl Timelines {
         };
         // One more than wanted tells whether the list goes on.
         let (sees_all, one_more) = (
-            matches!(seen, SeenClosed::All),
+            matches!(seen, ClosedSight::All),
             wanted.max.saturating_add(1),
         );
         let mut feeds = followers.taking_from(begin, one_more, sees_all);
@@ -191,7 +195,7 @@ impl Timelines {
             followers.closed().len().saturating_sub(seen)
         };
         let states = feeds.into_iter().filter_map(|timeline| graph.at(timeline));
-        Ok(Part {
+        Ok(FeedListPart {
             feeds: states.map(|state| state.key).collect(),
             count: followers.taking() - hidden,
             has_more,
@@ -203,11 +207,11 @@ impl Timelines {
         &self,
         feed: FeedKey,
         is_seen: &dyn Fn(FeedKey) -> Result<bool, LogError>,
-    ) -> Result<Vec<Timeline>, LogError> {
+    ) -> Result<Vec<TimelineKey>, LogError> {
         let (mut seen, mut next) = (vec![], 0);
         loop {
-            let slice: Vec<(Timeline, FeedKey)> = {
-                let graph = self.graph()?;
+            let slice: Vec<(TimelineKey, FeedKey)> = {
+                let graph = self.read_graph()?;
                 let source = graph.source(feed);
                 let Some(followers) = source.and_then(|source| graph.feeds.followers(source))
                 else {
@@ -250,7 +254,7 @@ impl Timelines {
     ) -> Result<Option<Vec<(FeedKey, usize)>>, LogError> {
         // A count takes long for friends of thousands, so the count is made without the lock.
         let (state, friends) = {
-            let graph = self.graph()?;
+            let graph = self.read_graph()?;
             let Some((_, state)) = graph.timeline(timeline) else {
                 return Ok(None);
             };
@@ -260,7 +264,7 @@ impl Timelines {
             let friends: Vec<TimelineState> = friends.take(FRIENDS_FOLLOWS_MAX).cloned().collect();
             (state.clone(), friends)
         };
-        let mut counts: HashMap<Source, usize> = HashMap::new();
+        let mut counts: HashMap<SourceKey, usize> = HashMap::new();
         let mut left = FRIENDS_FOLLOWS_MAX;
         for theirs in friends {
             // First, because the bound on follows would tell how many a hidden timeline has.
@@ -275,15 +279,15 @@ impl Timelines {
                 break;
             }
         }
-        let graph = self.graph()?;
+        let graph = self.read_graph()?;
         counts.retain(|feed, _| {
             let is_new =
                 state.following.named().binary_search(feed).is_err() && state.owner != Some(*feed);
             let found = graph.feeds.get(*feed).filter(|_| is_new);
             found.is_some_and(|found| !found.is_closed || shows(&found.name))
         });
-        let mut found: Vec<(Source, usize)> = counts.into_iter().collect();
-        let order = |(feed, count): &(Source, usize)| (std::cmp::Reverse(*count), *feed);
+        let mut found: Vec<(SourceKey, usize)> = counts.into_iter().collect();
+        let order = |(feed, count): &(SourceKey, usize)| (std::cmp::Reverse(*count), *feed);
         // Few feeds are wanted of many, and only the wanted ones are sorted.
         if let Some(last) = max.checked_sub(1).filter(|last| *last < found.len()) {
             found.select_nth_unstable_by_key(last, order);

@@ -14,26 +14,26 @@ use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
-    plan::{FeedHead, Known, Opening},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Defaults, Settings},
     timeline::Place,
 };
 use simplefeed_log::{
-    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Space, announcements::Announcements,
-    pages::PlacedEntry,
+    Commits, EntryLog, Ids, LogError, LogHead, LogRoom, Series, Space,
+    announcements::Announcements, pages::PlacedEntry,
 };
 
 use super::{Timelines, fan_out::Keeping};
-use crate::shown::{Identity, ShownLog, ShownSeries, Sources};
+use crate::shown::{ShownLog, ShownSeries, SupIdentity, TimelineSources};
 
 /// A log in which timelines look like feeds.
 #[derive(Debug)]
-pub struct Merged {
+pub struct MergedLog {
     log: Arc<dyn EntryLog>,
     timelines: Arc<Timelines>,
 }
 
-impl Merged {
+impl MergedLog {
     /// Returns the log of some timelines, in which these look like feeds.
     pub fn new(timelines: Arc<Timelines>) -> Self {
         let log = Arc::clone(&timelines.log);
@@ -41,7 +41,7 @@ impl Merged {
     }
 
     /// Returns the end of a feed, given the end that the log has.
-    fn shown(&self, head: Option<FeedHead>) -> Result<Option<FeedHead>, LogError> {
+    fn shown_head(&self, head: Option<FeedHead>) -> Result<Option<FeedHead>, LogError> {
         // The log knows a timeline as empty, because deliveries are no changes of a commit.
         match head {
             Some(head) if self.timelines.is_timeline(head.feed)? => self.timelines.head(head.feed),
@@ -57,10 +57,10 @@ impl Merged {
 /// Returns why the log cannot be read.
 pub fn with_timelines(log: &Arc<dyn EntryLog>) -> Result<Arc<dyn ShownLog>, LogError> {
     let timelines = Timelines::new(Arc::clone(log), None, Keeping::default())?;
-    Ok(Arc::new(Merged::new(Arc::new(timelines))))
+    Ok(Arc::new(MergedLog::new(Arc::new(timelines))))
 }
 
-impl Commits for Merged {
+impl Commits for MergedLog {
     fn announcements(&self) -> &Announcements {
         self.log.announcements()
     }
@@ -86,7 +86,7 @@ impl Commits for Merged {
     }
 }
 
-impl Series for Merged {
+impl Series for MergedLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         if self.timelines.is_timeline(feed)? {
             return self.timelines.entries(feed, range);
@@ -95,11 +95,11 @@ impl Series for Merged {
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        self.shown(self.log.feed(feed)?)
+        self.shown_head(self.log.feed(feed)?)
     }
 
     fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
-        self.shown(self.log.named(name)?)
+        self.shown_head(self.log.named(name)?)
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
@@ -131,7 +131,7 @@ impl Series for Merged {
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
         let mut feeds = vec![];
         for (name, head) in self.log.feeds(after, max)? {
-            if let Some(head) = self.shown(Some(head))? {
+            if let Some(head) = self.shown_head(Some(head))? {
                 feeds.push((name, head));
             }
         }
@@ -151,7 +151,7 @@ impl Series for Merged {
     }
 }
 
-impl ShownSeries for Merged {
+impl ShownSeries for MergedLog {
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         self.timelines.is_timeline(feed)
     }
@@ -164,26 +164,26 @@ impl ShownSeries for Merged {
         self.timelines.concerned(commit, add)
     }
 
-    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<SupIdentity>> {
         self.timelines.identities(timelines)
     }
 
-    fn sources(&self, feed: FeedKey) -> Result<Option<Sources>, LogError> {
+    fn sources(&self, feed: FeedKey) -> Result<Option<TimelineSources>, LogError> {
         self.timelines.sources(feed)
     }
 }
 
-impl Ids for Merged {
+impl Ids for MergedLog {
     fn find_all(
         &self,
         feed: FeedKey,
         ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, Known>, LogError> {
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
         self.log.find_all(feed, ids)
     }
 }
 
-impl Room for Merged {
+impl LogRoom for MergedLog {
     fn is_open(&self) -> bool {
         self.log.is_open()
     }

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, Position},
-    timeline::{Delivery, Following, Place},
+    timeline::{FollowState, Place, TimelineEntry},
     timestamp::Timestamp,
 };
 
-use super::graph::{Graph, Source};
+use super::graph::{Graph, SourceKey};
 
 /// Feeds from which on a timeline's newest entries are kept.
 pub(super) const SOURCES_MIN: usize = if cfg!(test) { 1 } else { 100 };
@@ -27,7 +27,7 @@ const GAINS_MAX: usize = if cfg!(test) { 20 } else { 65_536 };
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gain {
     commit: CommitNumber,
-    source: Source,
+    source: SourceKey,
     first: Position,
     count: u64,
     /// Instant of the first of them; the others follow in steps of 1 µs.
@@ -38,12 +38,12 @@ impl Gain {
     /// Returns those of the entries that a timeline has.
     pub(super) fn deliveries(
         self,
-        following: &Following<Source>,
-    ) -> impl Iterator<Item = Delivery<Source>> + use<'_> {
+        following: &FollowState<SourceKey>,
+    ) -> impl Iterator<Item = TimelineEntry<SourceKey>> + use<'_> {
         let range = self.first..Position(self.first.0 + self.count);
         let ranges = following.gained(self.source, range);
         let positions = ranges.flat_map(|range| range.start.0..range.end.0);
-        positions.map(move |at| Delivery {
+        positions.map(move |at| TimelineEntry {
             place: Place::of_entry(self.instant.plus_micros(at - self.first.0)),
             feed: self.source,
             at: Position(at),
@@ -110,23 +110,23 @@ impl Gains {
 
 /// The newest entries of a timeline, as of a commit.
 #[derive(Debug)]
-pub(super) struct Newest {
+pub(super) struct NewestOfTimeline {
     applied: CommitNumber,
     /// Number of all entries of the timeline.
     count: u64,
     /// Requests that had brought entries along.
     requests: usize,
     /// The newest entries, oldest first.
-    list: VecDeque<Delivery<Source>>,
+    list: VecDeque<TimelineEntry<SourceKey>>,
 }
 
-impl Newest {
+impl NewestOfTimeline {
     /// Returns the newest entries as a merge has found them, newest first.
     pub(super) fn begin(
         applied: CommitNumber,
         count: u64,
-        following: &Following<Source>,
-        newest: Vec<Delivery<Source>>,
+        following: &FollowState<SourceKey>,
+        newest: Vec<TimelineEntry<SourceKey>>,
     ) -> Self {
         Self {
             applied,
@@ -144,10 +144,10 @@ impl Newest {
     pub(super) fn moved_on(
         mut self,
         applied: CommitNumber,
-        following: &Following<Source>,
+        following: &FollowState<SourceKey>,
         gains: &Gains,
     ) -> Option<Self> {
-        let mut new: Vec<Delivery<Source>> = following.brought(self.requests).collect();
+        let mut new: Vec<TimelineEntry<SourceKey>> = following.brought(self.requests).collect();
         // With more gains than feeds, a merge is cheaper, which asks each feed once.
         for gain in gains.since(self.applied, following.sources().len())? {
             new.extend(gain.deliveries(following));
@@ -178,7 +178,7 @@ impl Newest {
         &self,
         anchor: Option<Place>,
         limit: usize,
-    ) -> (Vec<Delivery<Source>>, Option<Place>) {
+    ) -> (Vec<TimelineEntry<SourceKey>>, Option<Place>) {
         let end = anchor.map_or(self.list.len(), |anchor| {
             self.list
                 .partition_point(|delivery| delivery.place < anchor)
@@ -198,7 +198,7 @@ impl Newest {
         &self,
         anchor: Option<Place>,
         limit: usize,
-    ) -> Option<Vec<Delivery<Source>>> {
+    ) -> Option<Vec<TimelineEntry<SourceKey>>> {
         let oldest = self.list.front().map(|delivery| delivery.place);
         if !self.is_whole() && anchor < oldest {
             // Entries between the anchor and the list are not known.
@@ -234,7 +234,7 @@ impl Newest {
 
     /// Returns the bytes of the list.
     pub(super) fn bytes(&self) -> usize {
-        self.list.len() * size_of::<Delivery<Source>>()
+        self.list.len() * size_of::<TimelineEntry<SourceKey>>()
     }
 
     fn is_whole(&self) -> bool {

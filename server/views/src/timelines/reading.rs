@@ -14,12 +14,12 @@ use parking_lot::RwLock;
 
 use simplefeed_core::{
     entry::Entry,
-    feed::{CommitNumber, DocumentName, FeedKey, FeedName, Numbered, Position, Revision},
+    feed::{CommitNumber, DocumentName, EpochNumber, FeedKey, FeedName, Position, Revision},
     settings::Settings,
     timeline::{
-        Delivery, Entries, Following, Gathered, Place,
-        cuts::{Course, Sequence, Spell},
-        showing::{Origin, shown},
+        Entries, FollowState, GatheredEntries, Place, TimelineEntry,
+        cuts::{CutCourse, Sequence, Spell},
+        showing::{EntryOrigin, shown},
     },
     timestamp::Timestamp,
 };
@@ -27,16 +27,16 @@ use simplefeed_log::{LogError, Series, settings_of};
 
 use super::{
     entries::EntryCache,
-    followers::Timeline,
-    gathered::list::List,
-    graph::{Graph, Revisions, Source},
-    newest::{BEGIN_ENTRIES, Newest},
+    followers::TimelineKey,
+    gathered::list::GatheredList,
+    graph::{Graph, Revisions, SourceKey},
+    newest::{BEGIN_ENTRIES, NewestOfTimeline},
 };
 
 /// A feed that a timeline has entries of, for a merge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenFeed {
-    source: Source,
+    source: SourceKey,
     key: FeedKey,
     next: Position,
     newest: Timestamp,
@@ -52,13 +52,13 @@ struct ShownFeed {
 
 /// A timeline with its follows, as of a commit.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct TimelineMoment {
     key: FeedKey,
     pub(super) created: Timestamp,
     pub(super) applied: CommitNumber,
-    pub(super) following: Arc<Following<Source>>,
+    pub(super) following: Arc<FollowState<SourceKey>>,
     /// The timeline's entries, as far as they are gathered.
-    pub(super) list: Option<List>,
+    pub(super) list: Option<GatheredList>,
     /// In the order of their keys; copied once they are asked for.
     feeds: OnceCell<Vec<SeenFeed>>,
     epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
@@ -67,9 +67,9 @@ pub(super) struct Seen {
     restarted: Option<Timestamp>,
 }
 
-impl Seen {
+impl TimelineMoment {
     /// Returns a timeline as a graph has the timeline, and the key in that graph.
-    pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<(Timeline, Self)> {
+    pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<(TimelineKey, Self)> {
         let (number, timeline) = graph.timeline(feed)?;
         let seen = Self {
             key: feed,
@@ -96,7 +96,7 @@ impl Seen {
     /// With a list, a later copy serves as well, because older entries never change.
     pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
         self.feeds.get_or_init(|| {
-            let sources: Vec<Source> = match &self.list {
+            let sources: Vec<SourceKey> = match &self.list {
                 Some(list) => list.apart().iter().map(|(source, _)| *source).collect(),
                 None => self.following.sources().collect(),
             };
@@ -118,7 +118,7 @@ impl Seen {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub(super) fn course(&self, log: &dyn Series) -> Result<Course, LogError> {
+    pub(super) fn course(&self, log: &dyn Series) -> Result<CutCourse, LogError> {
         // The newest settings and the newest defaults are in force, each from an instant on.
         let own = [(self.created, Revision::FIRST)]
             .into_iter()
@@ -159,7 +159,7 @@ impl Seen {
             let settings = Arc::new(settings);
             spells.push(Spell { since, settings });
         }
-        Ok(Course {
+        Ok(CutCourse {
             spells,
             epochs: self.epochs.clone(),
             restarted: self.restarted,
@@ -174,22 +174,22 @@ enum Fact {
 }
 
 /// Way of a reader through a timeline.
-pub(super) struct Reading<'r> {
-    pub(super) seen: &'r Seen,
+pub(super) struct TimelineReader<'r> {
+    pub(super) seen: &'r TimelineMoment,
     graph: &'r RwLock<Graph>,
     /// The newest entries, as of the commit at which the timeline is seen.
-    pub(super) newest: Option<Newest>,
-    shown: RefCell<HashMap<Source, Arc<ShownFeed>>>,
+    pub(super) newest: Option<NewestOfTimeline>,
+    shown: RefCell<HashMap<SourceKey, Arc<ShownFeed>>>,
     entries: &'r EntryCache,
     log: &'r dyn Series,
     /// First failure to read the log. The caller discards the outcome then.
     failed: RefCell<Option<LogError>>,
 }
 
-impl<'r> Reading<'r> {
+impl<'r> TimelineReader<'r> {
     pub(super) fn new(
-        seen: &'r Seen,
-        newest: Option<Newest>,
+        seen: &'r TimelineMoment,
+        newest: Option<NewestOfTimeline>,
         graph: &'r RwLock<Graph>,
         entries: &'r EntryCache,
         log: &'r dyn Series,
@@ -210,7 +210,7 @@ impl<'r> Reading<'r> {
     /// # Errors
     ///
     /// Returns the first failure.
-    pub(super) fn finish(self) -> Result<Option<Newest>, LogError> {
+    pub(super) fn finish(self) -> Result<Option<NewestOfTimeline>, LogError> {
         self.failed.into_inner().map_or(Ok(self.newest), Err)
     }
 
@@ -218,10 +218,10 @@ impl<'r> Reading<'r> {
     pub(super) fn keep_newest(&mut self) {
         let (count, newest) = (self.count(), self.older(None, BEGIN_ENTRIES));
         let (applied, following) = (self.seen.applied, &self.seen.following);
-        self.newest = Some(Newest::begin(applied, count, following, newest));
+        self.newest = Some(NewestOfTimeline::begin(applied, count, following, newest));
     }
 
-    fn feed(&self, source: Source) -> Option<&SeenFeed> {
+    fn seen_feed(&self, source: SourceKey) -> Option<&SeenFeed> {
         let feeds = match self.seen.feeds.get() {
             Some(feeds) => feeds,
             None => self.seen.look_at_feeds(&self.graph.read()),
@@ -231,7 +231,7 @@ impl<'r> Reading<'r> {
     }
 
     /// Returns the name and revisions of a feed, for its entries.
-    fn shown(&self, source: Source) -> Option<Arc<ShownFeed>> {
+    fn shown_feed(&self, source: SourceKey) -> Option<Arc<ShownFeed>> {
         if let Some(feed) = self.shown.borrow().get(&source) {
             return Some(Arc::clone(feed));
         }
@@ -247,7 +247,11 @@ impl<'r> Reading<'r> {
     }
 
     /// Returns entries older than a place, newest first.
-    pub(super) fn older(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
+    pub(super) fn older(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+    ) -> Vec<TimelineEntry<SourceKey>> {
         let Some(newest) = &self.newest else {
             return self.seen.following.older(anchor, limit, self);
         };
@@ -260,7 +264,11 @@ impl<'r> Reading<'r> {
     }
 
     /// Returns entries newer than a place, newest first.
-    pub(super) fn newer(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
+    pub(super) fn newer(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+    ) -> Vec<TimelineEntry<SourceKey>> {
         let Some(newest) = &self.newest else {
             return self.seen.following.newer(anchor, limit, self);
         };
@@ -279,14 +287,14 @@ impl<'r> Reading<'r> {
     /// Returns why the log cannot be read.
     pub(super) fn show(
         &self,
-        delivery: &Delivery<Source>,
+        delivery: &TimelineEntry<SourceKey>,
         at: Position,
         document: DocumentName,
-        course: &Course,
+        course: &CutCourse,
         titles: &mut Titles,
     ) -> Result<Entry, LogError> {
         let missing = || LogError::damaged("a timeline has an entry of no feed");
-        let feed = self.shown(delivery.feed).ok_or_else(missing)?;
+        let feed = self.shown_feed(delivery.feed).ok_or_else(missing)?;
         let entry = self.entries.entry(feed.key, delivery.at, self.log)?;
         let instant = delivery.place.instant();
         let settings = course.settings_at(instant).ok_or_else(missing)?;
@@ -294,13 +302,13 @@ impl<'r> Reading<'r> {
         let behind = feed.later.partition_point(|(since, _)| *since <= instant);
         let revision = behind.checked_sub(1).and_then(|at| feed.later.get(at));
         let revision = revision.map_or(Revision::FIRST, |(_, revision)| *revision);
-        let of_feed = titles.get(feed.key, revision, self.log)?;
+        let of_feed = titles.get_or_read(feed.key, revision, self.log)?;
         let base = format!("{}/feeds/{}/", settings.defaults.public_url, feed.name);
-        let own = Numbered {
+        let own = EpochNumber {
             number: entry.at.0,
             epoch: entry.document.epoch,
         };
-        let origin = Origin {
+        let origin = EntryOrigin {
             entry_url: &format!("{base}entries/{own}.atom"),
             feed_id: of_feed.id.as_str(),
             title: of_feed.title(),
@@ -321,13 +329,13 @@ impl<'r> Reading<'r> {
     }
 }
 
-impl Entries<Source> for Reading<'_> {
-    fn next(&self, feed: Source) -> Position {
-        self.feed(feed).map_or(Position(0), |feed| feed.next)
+impl Entries<SourceKey> for TimelineReader<'_> {
+    fn next(&self, feed: SourceKey) -> Position {
+        self.seen_feed(feed).map_or(Position(0), |feed| feed.next)
     }
 
-    fn instant(&self, feed: Source, at: Position) -> Timestamp {
-        let Some(feed) = self.feed(feed) else {
+    fn instant(&self, feed: SourceKey, at: Position) -> Timestamp {
+        let Some(feed) = self.seen_feed(feed) else {
             return Timestamp::MIN;
         };
         // A merge begins with the newest entry of each feed, whose instant needs no read.
@@ -342,15 +350,15 @@ impl Entries<Source> for Reading<'_> {
         })
     }
 
-    fn gathered(&self) -> Option<&dyn Gathered<Source>> {
-        let list: &dyn Gathered<Source> = self.seen.list.as_ref()?;
+    fn gathered(&self) -> Option<&dyn GatheredEntries<SourceKey>> {
+        let list: &dyn GatheredEntries<SourceKey> = self.seen.list.as_ref()?;
         Some(list)
     }
 }
 
-impl Sequence for Reading<'_> {
+impl Sequence for TimelineReader<'_> {
     fn count(&self) -> u64 {
-        let newest = self.newest.as_ref().map(Newest::count);
+        let newest = self.newest.as_ref().map(NewestOfTimeline::count);
         newest.unwrap_or_else(|| self.seen.following.count(self))
     }
 
@@ -373,7 +381,7 @@ impl Sequence for Reading<'_> {
         let mut found = self.newer(place, limit);
         found.reverse();
         let sizes = found.into_iter().map(|delivery| {
-            let feed = self.shown(delivery.feed);
+            let feed = self.shown_feed(delivery.feed);
             let entry = feed.map(|feed| self.entries.entry(feed.key, delivery.at, self.log));
             let bytes = match entry {
                 Some(Ok(entry)) => entry.fragment.len(),
@@ -394,7 +402,7 @@ impl Sequence for Reading<'_> {
 pub(super) struct Titles(HashMap<(FeedKey, Revision), Arc<Settings>>);
 
 impl Titles {
-    fn get(
+    fn get_or_read(
         &mut self,
         feed: FeedKey,
         revision: Revision,

@@ -11,14 +11,14 @@ use simplefeed_core::{
     feed::{CommitNumber, Epoch, FeedName, FeedPattern, Position, Revision},
     history::ChainHash,
     timeline::{
-        Following, Terms,
-        stored::{PartOfFeed, PartOfRequest, Parts},
+        FollowState, Terms,
+        stored::{FollowStateParts, PartOfFeed, PartOfRequest},
     },
 };
-use simplefeed_log::codec::{Reader, Writer, seal, unseal};
+use simplefeed_log::codec::{Reader, RecordWriter, seal, unseal};
 use simplefeed_process::regular;
 
-use super::graph::{FeedState, Graph, Revisions, Source, TimelineState};
+use super::graph::{Graph, Revisions, SourceKey, SourceState, TimelineState};
 use crate::files::replace_unsynced;
 
 /// First bytes of the file; they hold the version of the layout.
@@ -36,7 +36,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the bytes of a graph, which reaches a commit with this chain hash.
 pub(super) fn bytes_of(graph: &Graph, chain: ChainHash) -> Vec<u8> {
-    let mut out = Writer(Vec::with_capacity(64 * 1024));
+    let mut out = RecordWriter(Vec::with_capacity(64 * 1024));
     out.bytes(MAGIC);
     out.long(graph.applied.0);
     out.bytes(&chain.0.0);
@@ -111,7 +111,7 @@ pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
     from.0.is_empty().then_some((graph, chain))
 }
 
-fn write_text(text: &str, out: &mut Writer) {
+fn write_text(text: &str, out: &mut RecordWriter) {
     out.length(text.len());
     out.bytes(text.as_bytes());
 }
@@ -121,7 +121,7 @@ fn read_text<'f>(from: &mut Reader<'f>) -> Option<&'f str> {
     std::str::from_utf8(from.bytes(length)?).ok()
 }
 
-fn write_revisions(revisions: &Revisions, out: &mut Writer) {
+fn write_revisions(revisions: &Revisions, out: &mut RecordWriter) {
     out.length(revisions.len());
     for (instant, revision) in revisions {
         out.instant(*instant);
@@ -137,7 +137,7 @@ fn read_revisions(from: &mut Reader<'_>) -> Option<Revisions> {
     Some(revisions)
 }
 
-fn write_feed(feed: &FeedState, out: &mut Writer) {
+fn write_feed(feed: &SourceState, out: &mut RecordWriter) {
     out.feed(feed.key);
     write_text(feed.name.as_str(), out);
     out.number(u64::from(feed.is_closed));
@@ -145,8 +145,8 @@ fn write_feed(feed: &FeedState, out: &mut Writer) {
     out.instant(feed.newest);
 }
 
-fn read_feed(from: &mut Reader<'_>) -> Option<FeedState> {
-    Some(FeedState {
+fn read_feed(from: &mut Reader<'_>) -> Option<SourceState> {
+    Some(SourceState {
         key: from.feed()?,
         name: FeedName::parse(read_text(from)?)?,
         is_closed: from.number()? == 1,
@@ -155,7 +155,7 @@ fn read_feed(from: &mut Reader<'_>) -> Option<FeedState> {
     })
 }
 
-fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
+fn write_timeline(timeline: &TimelineState, out: &mut RecordWriter) {
     out.feed(timeline.key);
     out.instant(timeline.created);
     out.bytes(timeline.sup_id.as_str().as_bytes());
@@ -197,7 +197,7 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
     let owner = source_of(from.number()?);
     let own = source_of(from.number()?);
     let (is_had, is_closed) = (from.number()? == 1, from.number()? == 1);
-    let mut parts = Parts {
+    let mut parts = FollowStateParts {
         terms: Terms {
             own: own.map(|own| (own, is_had)),
             is_closed,
@@ -239,11 +239,11 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
         sup_id,
         is_closed,
         owner,
-        following: Following::of_parts(parts).into(),
+        following: FollowState::of_parts(parts).into(),
     })
 }
 
-fn write_ranges(ranges: &[std::ops::Range<Position>], out: &mut Writer) {
+fn write_ranges(ranges: &[std::ops::Range<Position>], out: &mut RecordWriter) {
     out.length(ranges.len());
     for range in ranges {
         out.number(range.start.0);
@@ -260,11 +260,11 @@ fn read_ranges(from: &mut Reader<'_>) -> Option<Vec<std::ops::Range<Position>>> 
 }
 
 /// Writes a number, of which 0 stands for none.
-fn write_optional(number: Option<u64>, out: &mut Writer) {
+fn write_optional(number: Option<u64>, out: &mut RecordWriter) {
     out.number(number.map_or(0, |number| number.saturating_add(1)));
 }
 
 /// Returns the key of a feed from a number, of which 0 stands for none.
-fn source_of(number: u64) -> Option<Source> {
-    Source::try_from(number.checked_sub(1)?).ok()
+fn source_of(number: u64) -> Option<SourceKey> {
+    SourceKey::try_from(number.checked_sub(1)?).ok()
 }

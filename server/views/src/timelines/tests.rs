@@ -9,16 +9,16 @@ use simplefeed_core::{
     digest::Digest,
     feed::{EntryId, Epoch, FeedId, FeedPattern},
     follow::FollowChange,
-    settings::{Choices, Defaults, Embed, Own, TimelineKind},
-    timeline::showing::{Origin, shown},
+    settings::{Choices, Defaults, Embed, OwnEntries, TimelineKind},
+    timeline::showing::{EntryOrigin, shown},
     timestamp::Timestamp,
 };
 use simplefeed_log::{Append as _, Commits as _, Series as _, memory::MemoryLog};
 use uuid::Uuid;
 
 use super::{
-    lists::{Part, SeenClosed, Stretch},
-    merged::Merged,
+    lists::{ClosedSight, FeedListPart, ListStretch},
+    merged::MergedLog,
     *,
 };
 
@@ -35,7 +35,7 @@ const TIMELINES: usize = 2;
 enum Step {
     /// Entries of these feeds, in one commit.
     Append(Vec<usize>),
-    Follow(usize, Vec<Item>, Vec<Item>, u32),
+    Follow(usize, Vec<FollowItem>, Vec<FollowItem>, u32),
     Timeline(usize, u32, bool, Option<u32>),
     Title(usize),
     Defaults,
@@ -79,7 +79,7 @@ struct NaiveFeed {
 struct Naive {
     settings: Settings,
     revision: Revision,
-    followed: Vec<Item>,
+    followed: Vec<FollowItem>,
     own: (FeedKey, bool),
     /// Where each entry comes from.
     had: Vec<(FeedKey, Position)>,
@@ -175,7 +175,11 @@ impl World {
     /// The first timeline is closed and has its owner's feed; the second one is open and leaves it out.
     fn create_timeline(&mut self, timeline: usize) {
         let (feed, is_first) = (timeline_key(timeline), timeline == 0);
-        let own = if is_first { Own::Include } else { Own::Exclude };
+        let own = if is_first {
+            OwnEntries::Include
+        } else {
+            OwnEntries::Exclude
+        };
         let choices = Choices {
             closed: Some(is_first),
             ..Choices::default()
@@ -220,8 +224,8 @@ impl World {
             return timeline.own.1;
         }
         timeline.followed.iter().any(|item| match item {
-            Item::Feed(one) => *one == feed,
-            Item::Pattern(pattern) => pattern.matches(&now.settings.name),
+            FollowItem::Feed(one) => *one == feed,
+            FollowItem::Pattern(pattern) => pattern.matches(&now.settings.name),
         })
     }
 
@@ -242,7 +246,7 @@ impl World {
             Epoch::FIRST => String::new(),
             epoch => format!("-{epoch}"),
         };
-        let origin = Origin {
+        let origin = EntryOrigin {
             entry_url: &format!("{base}entries/{at}{suffix}.atom"),
             feed_id: source.settings.id.as_str(),
             title: source.settings.title(),
@@ -411,11 +415,11 @@ impl World {
         // The writer refuses feeds that are not there, or not for everybody.
         let is_closed = self.timelines[timeline].settings.is_closed();
         change.follow.retain(|item| match item {
-            Item::Feed(feed) => {
+            FollowItem::Feed(feed) => {
                 let feed = self.feeds.get(feed);
                 feed.is_some_and(|feed| is_closed || !feed.settings.is_closed())
             }
-            Item::Pattern(_) => true,
+            FollowItem::Pattern(_) => true,
         });
         let before = self.taken(timeline);
         let followed = &mut self.timelines[timeline].followed;
@@ -499,7 +503,7 @@ impl Naive {
 }
 
 /// Compares everything that can be seen of the timelines.
-fn compare(world: &World, log: &Merged, steps: &[Step]) {
+fn compare(world: &World, log: &MergedLog, steps: &[Step]) {
     for (timeline, naive) in world.timelines.iter().enumerate() {
         let feed = timeline_key(timeline);
         let head = log.feed(feed).unwrap().unwrap();
@@ -552,10 +556,10 @@ fn compare(world: &World, log: &Merged, steps: &[Step]) {
     }
 }
 
-fn any_item() -> impl Strategy<Value = Item> {
-    let feeds = (1..=FEEDS).prop_map(|feed| Item::Feed(key(feed)));
+fn any_item() -> impl Strategy<Value = FollowItem> {
+    let feeds = (1..=FEEDS).prop_map(|feed| FollowItem::Feed(key(feed)));
     let patterns = prop_oneof![Just("x-*"), Just("*"), Just("x-l*")];
-    let pattern = |text| Item::Pattern(FeedPattern::parse(text).unwrap());
+    let pattern = |text| FollowItem::Pattern(FeedPattern::parse(text).unwrap());
     prop_oneof![2 => feeds, 1 => patterns.prop_map(pattern)]
 }
 
@@ -607,7 +611,7 @@ impl Kept {
     }
 
     fn compare(&self, world: &World, steps: &[Step]) {
-        compare(world, &Merged::new(Arc::clone(&self.timelines)), steps);
+        compare(world, &MergedLog::new(Arc::clone(&self.timelines)), steps);
         self.compare_lists(world, steps);
     }
 
@@ -615,8 +619,8 @@ impl Kept {
     fn compare_lists(&self, world: &World, steps: &[Step]) {
         for (timeline, naive) in world.timelines.iter().enumerate() {
             let named = naive.followed.iter().filter_map(|item| match item {
-                Item::Feed(feed) => Some(*feed),
-                Item::Pattern(_) => None,
+                FollowItem::Feed(feed) => Some(*feed),
+                FollowItem::Pattern(_) => None,
             });
             let listed = all_parts(|wanted| {
                 let part = self.timelines.following(timeline_key(timeline), wanted);
@@ -637,11 +641,11 @@ impl Kept {
         for feed in world.feeds.keys() {
             let listed =
                 |seen| all_parts(|wanted| self.timelines.followers(*feed, wanted, seen).unwrap());
-            let of_none = listed(SeenClosed::None);
+            let of_none = listed(ClosedSight::None);
             assert_eq!(of_none, takers(*feed, &|_| false), "{steps:?}");
-            let of_all = listed(SeenClosed::All);
+            let of_all = listed(ClosedSight::All);
             assert_eq!(of_all, takers(*feed, &|_| true), "{steps:?}");
-            let of_some = listed(SeenClosed::Some(&sees_odd));
+            let of_some = listed(ClosedSight::Some(&sees_odd));
             assert_eq!(of_some, takers(*feed, &is_odd), "{steps:?}");
         }
     }
@@ -654,10 +658,10 @@ impl Kept {
 }
 
 /// Returns the feeds of a list that is read in parts, each once, and checks what each part says of the whole.
-fn all_parts(part: impl Fn(Stretch) -> Part) -> BTreeSet<FeedKey> {
+fn all_parts(part: impl Fn(ListStretch) -> FeedListPart) -> BTreeSet<FeedKey> {
     let (mut all, mut after, mut said) = (vec![], None, vec![]);
     loop {
-        let part = part(Stretch { after, max: 2 });
+        let part = part(ListStretch { after, max: 2 });
         assert!(part.feeds.len() <= 2);
         all.extend(part.feeds.iter().copied());
         said.push(part.count);
@@ -731,9 +735,9 @@ proptest! {
                 match beside {
                     Beside::Nothing => {}
                     Beside::Read => kept.compare(&world, &steps),
-                    Beside::Keep => drop(kept.timelines.keep(|| false, || true).unwrap()),
+                    Beside::Keep => drop(kept.timelines.keep_course(|| false, || true).unwrap()),
                     Beside::Merge => {
-                        kept.timelines.keep(|| false, || true).unwrap();
+                        kept.timelines.keep_course(|| false, || true).unwrap();
                         kept.timelines.gathering.wait();
                     }
                     // The first of them changes its model now and then.
@@ -747,8 +751,8 @@ proptest! {
         }
         // One that begins now sees the same.
         let again = open(&world, None, Keeping::default());
-        let graph = again.graph().unwrap().clone();
-        compare(&world, &Merged::new(again), &steps);
+        let graph = again.read_graph().unwrap().clone();
+        compare(&world, &MergedLog::new(again), &steps);
         // A snapshot has all of it.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SNAPSHOT);

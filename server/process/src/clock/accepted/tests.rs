@@ -11,17 +11,17 @@ const TODAY: i64 = 1_795_824_000 * SECOND;
 struct Machine {
     wall: i64,
     boot: i64,
-    accepted: Accepted,
+    accepted: AcceptedClock,
 }
 
 impl Machine {
     fn started(known: Option<i64>, wall: i64) -> Self {
         let boot = 2 * DAY;
-        let reading = Reading {
+        let reading = ClockReading {
             wall: Timestamp::from_micros(wall),
             boot,
         };
-        let accepted = Accepted::new(known.map(Timestamp::from_micros), reading);
+        let accepted = AcceptedClock::new(known.map(Timestamp::from_micros), reading);
         Self {
             wall,
             boot,
@@ -29,8 +29,8 @@ impl Machine {
         }
     }
 
-    fn reading(&self) -> Reading {
-        Reading {
+    fn reading(&self) -> ClockReading {
+        ClockReading {
             wall: Timestamp::from_micros(self.wall),
             boot: self.boot,
         }
@@ -52,7 +52,7 @@ impl Machine {
         self.leap(time)
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> ClockStanding {
         self.accepted.standing()
     }
 }
@@ -77,19 +77,19 @@ fn sleep_is_no_leap() {
     let mut machine = Machine::started(None, TODAY);
     machine.wait(90 * DAY);
     assert_eq!(machine.read(), machine.wall);
-    assert_eq!(machine.standing(), Standing::Followed);
+    assert_eq!(machine.standing(), ClockStanding::Followed);
 }
 
 #[test]
 fn a_leap_is_followed_once_it_has_lasted() {
     let mut machine = Machine::started(None, TODAY);
     machine.leap(2 * HOUR);
-    assert_eq!(machine.standing(), Standing::Held);
+    assert_eq!(machine.standing(), ClockStanding::Held);
     assert_eq!(machine.read(), TODAY);
     assert_eq!(machine.wait(9 * MINUTE), TODAY + 9 * MINUTE, "it goes on");
     machine.wait(MINUTE);
     assert_eq!(machine.read(), machine.wall);
-    assert_eq!(machine.standing(), Standing::Followed);
+    assert_eq!(machine.standing(), ClockStanding::Followed);
 }
 
 #[test]
@@ -102,18 +102,18 @@ fn a_leap_that_is_taken_back_leaves_nothing() {
     // The next one begins anew.
     machine.leap(20 * DAY);
     machine.wait(9 * MINUTE);
-    assert_eq!(machine.standing(), Standing::Held);
+    assert_eq!(machine.standing(), ClockStanding::Held);
     // And so does one that goes further.
     machine.leap(5 * DAY);
     machine.wait(9 * MINUTE);
-    assert_eq!(machine.standing(), Standing::Held);
+    assert_eq!(machine.standing(), ClockStanding::Held);
 }
 
 #[test]
 fn a_leap_of_years_waits_for_somebody() {
     let mut machine = Machine::started(None, TODAY);
     machine.leap(72 * YEAR);
-    assert_eq!(machine.standing(), Standing::Far);
+    assert_eq!(machine.standing(), ClockStanding::Far);
     assert_eq!(machine.wait(DAY), TODAY + DAY);
     machine.accepted.accept(machine.reading());
     assert_eq!(machine.read(), machine.wall);
@@ -127,11 +127,11 @@ fn a_clock_that_is_set_back_is_followed_both_ways() {
     for back in [HOUR, 20 * DAY, 50 * YEAR] {
         machine.leap(-back);
         assert_eq!(machine.read(), machine.wall);
-        assert!(matches!(machine.standing(), Standing::Behind { .. }));
+        assert!(matches!(machine.standing(), ClockStanding::Behind { .. }));
         machine.wait(HOUR);
         machine.leap(back);
         assert_eq!(machine.read(), machine.wall, "{back}");
-        assert_eq!(machine.standing(), Standing::Followed);
+        assert_eq!(machine.standing(), ClockStanding::Followed);
     }
 }
 
@@ -139,17 +139,21 @@ fn a_clock_that_is_set_back_is_followed_both_ways() {
 #[test]
 fn behind_ends_once_it_has_been_passed() {
     let mut machine = Machine::started(Some(TODAY + 2 * MINUTE), TODAY);
-    assert!(matches!(machine.standing(), Standing::Behind { .. }));
+    assert!(matches!(machine.standing(), ClockStanding::Behind { .. }));
     machine.wait(90 * SECOND);
-    assert_eq!(machine.standing(), Standing::Followed);
+    assert_eq!(machine.standing(), ClockStanding::Followed);
     assert_eq!(machine.accepted.apart(machine.reading()).0, 0);
     machine.leap(4 * YEAR);
-    assert_eq!(machine.standing(), Standing::Far, "the start is over");
+    assert_eq!(machine.standing(), ClockStanding::Far, "the start is over");
     let mut machine = Machine::started(None, TODAY);
     machine.leap(-20 * DAY);
     machine.wait(3 * DAY);
     machine.leap(20 * DAY);
-    assert_eq!(machine.standing(), Standing::Held, "it is three days ahead");
+    assert_eq!(
+        machine.standing(),
+        ClockStanding::Held,
+        "it is three days ahead"
+    );
 }
 
 /// Some machines begin with the time of their last shutdown.
@@ -157,9 +161,9 @@ fn behind_ends_once_it_has_been_passed() {
 fn time_may_come_within_an_hour_of_boot() {
     let mut machine = Machine::started(Some(TODAY), TODAY + SECOND);
     machine.boot = MINUTE;
-    machine.accepted = Accepted::new(Some(Timestamp::from_micros(TODAY)), machine.reading());
+    machine.accepted = AcceptedClock::new(Some(Timestamp::from_micros(TODAY)), machine.reading());
     machine.leap(60 * DAY);
-    assert_eq!(machine.standing(), Standing::Held);
+    assert_eq!(machine.standing(), ClockStanding::Held);
     machine.wait(10 * MINUTE);
     assert_eq!(machine.read(), machine.wall);
 }
@@ -173,10 +177,10 @@ fn time_may_come_after_the_start() {
         machine.wait(2 * MINUTE);
         machine.wall = TODAY;
         assert_eq!(machine.read(), TODAY);
-        assert_eq!(machine.standing(), Standing::Followed);
+        assert_eq!(machine.standing(), ClockStanding::Followed);
         // It came once.
         machine.leap(3 * HOUR);
-        assert_eq!(machine.standing(), Standing::Held);
+        assert_eq!(machine.standing(), ClockStanding::Held);
     }
 }
 
@@ -187,7 +191,7 @@ fn a_start_after_years_waits_for_somebody() {
     let mut machine = Machine::started(Some(known), today);
     assert_eq!(machine.read(), today, "four years are a rest");
     let mut machine = Machine::started(Some(known), today + 2 * YEAR);
-    assert!(matches!(machine.standing(), Standing::Refused { .. }));
+    assert!(matches!(machine.standing(), ClockStanding::Refused { .. }));
     assert_eq!(machine.wait(HOUR), known + HOUR);
     // Set right, it needs no operator.
     machine.wall = today;
@@ -198,10 +202,10 @@ fn a_start_after_years_waits_for_somebody() {
 }
 
 /// Returns whether the system clock has stayed within an hour of a reading that is ten minutes old.
-fn has_lasted(readings: &[Reading]) -> bool {
+fn has_lasted(readings: &[ClockReading]) -> bool {
     let last = readings[readings.len() - 1];
     (0..readings.len()).any(|first| {
-        let is_near = |reading: &Reading| {
+        let is_near = |reading: &ClockReading| {
             reading.offset().abs_diff(readings[first].offset()) <= HOUR.unsigned_abs()
         };
         last.boot - readings[first].boot >= HELD_FOR && readings[first..].iter().all(is_near)

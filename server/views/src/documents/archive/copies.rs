@@ -13,13 +13,13 @@ use crate::{
 
 /// Files of a document in one of the trees.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct FileCopies {
     pub(super) file: Option<Vec<u8>>,
     /// Content of the `.gz` twin, decompressed.
     pub(super) twin: Option<Vec<u8>>,
 }
 
-impl Copies {
+impl FileCopies {
     /// Reads the copies that can be read.
     pub(super) fn read(path: &Path) -> Self {
         // For `recover`, a copy that cannot be read is as good as none.

@@ -11,9 +11,9 @@ use simplefeed_core::{
 };
 use simplefeed_process::regular;
 
-use crate::documents::{index, manifest::Archived, sidecar::Sidecar, stranger::name_in};
+use crate::documents::{index, manifest::ManifestRecord, sidecar::Sidecar, stranger::name_in};
 
-use super::{Archive, copies::Copies, trees::folder_in};
+use super::{Archive, copies::FileCopies, trees::folder_in};
 
 /// Evidence for a document's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ pub enum Evidence {
 
 /// Remains of an archived document, for `recover`.
 #[derive(Debug)]
-pub struct Salvaged {
+pub struct SalvageRemains {
     /// Bytes of the file, or of the decoded twin.
     pub bytes: Option<Bytes>,
     /// Evidence for the bytes. Nothing contradicts bytes without one.
@@ -36,7 +36,7 @@ pub struct Salvaged {
     /// The sidecar, unless that is missing or damaged.
     pub sidecar: Option<Sidecar<'static>>,
     /// The record in the manifest, unless that is missing, damaged, or of another document.
-    pub record: Option<Archived>,
+    pub record: Option<ManifestRecord>,
     /// Whether one of the trees has only other bytes under this name.
     pub is_elsewhere: bool,
     /// Whether the tree that a web server may serve has a file of this name, or a twin.
@@ -96,10 +96,10 @@ impl Archive {
     }
 
     /// Returns the copies of a document in the two trees.
-    pub(super) fn copies(&self, feed: &FeedName, name: DocumentName) -> [Copies; 2] {
+    pub(super) fn copies(&self, feed: &FeedName, name: DocumentName) -> [FileCopies; 2] {
         let file = Path::new(feed.as_str()).join(name.to_string());
         self.folders_of_feeds()
-            .map(|folder| Copies::read(&folder.join(&file)))
+            .map(|folder| FileCopies::read(&folder.join(&file)))
     }
 
     /// Whether each tree that has files of this name has a copy of a document among them; `None` if
@@ -139,7 +139,7 @@ impl Archive {
     }
 
     /// Returns the remains of a document, as far as they can be read.
-    pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
+    pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> SalvageRemains {
         let trees = self.copies(feed, document);
         let [shown, closed] = &trees;
         let sidecar = regular::read_document(self.sidecar_path(feed, document));
@@ -153,7 +153,7 @@ impl Archive {
         ];
         let is_expected = |bytes: &&Vec<u8>| expected.contains(&Some(Digest::of(bytes)));
         let found = || shown.all().chain(closed.all());
-        let agreed = |copies: &'_ Copies| copies.file.clone().filter(|_| copies.agree());
+        let agreed = |copies: &'_ FileCopies| copies.file.clone().filter(|_| copies.agree());
         // A feed that is closed here may have been shown by another log: readers know what was
         // shown.
         let is_closed = folder_in(&self.folders.closed, feed).is_dir();
@@ -179,7 +179,7 @@ impl Archive {
         let bytes = sound.or_else(|| intact.cloned());
         let bytes = bytes.or_else(|| found().next().filter(|_| nothing_tells).cloned());
         let digest = bytes.as_ref().map(|bytes| Digest::of(bytes));
-        let has_other = |copies: &Copies| {
+        let has_other = |copies: &FileCopies| {
             copies.all().next().is_some() && copies.all().all(|other| Some(other) != bytes.as_ref())
         };
         let is_elsewhere = if bytes.is_some() {
@@ -188,7 +188,7 @@ impl Archive {
             // Rot explains neither a twin, which has a checksum, nor a name that only another log
             // has given.
             let named = |bytes: &Option<Vec<u8>>| bytes.as_ref().and_then(|it| name_in(it, feed));
-            let has_document = |copies: &Copies| {
+            let has_document = |copies: &FileCopies| {
                 let file = named(&copies.file);
                 named(&copies.twin).is_some()
                     || file.is_some_and(|name| name.epoch > document.epoch)
@@ -197,7 +197,7 @@ impl Archive {
         };
         // A digest of other bytes belongs to the document of another log.
         let is_own = |told: Digest| !proven || Some(told) == digest;
-        Salvaged {
+        SalvageRemains {
             evidence,
             is_elsewhere,
             is_shown: shown.all().next().is_some(),

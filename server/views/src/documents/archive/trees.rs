@@ -21,14 +21,14 @@ use tracing::warn;
 use crate::documents::{
     manifest::TOGETHER_MAX,
     sidecar::Sidecar,
-    stranger::{Own, document_of_another_log, name_in},
+    stranger::{OwnDocument, document_of_another_log, name_in},
 };
 use crate::{
     error::ViewError,
     files::{FrozenFiles, TEMPORARY, failed},
 };
 
-use super::{Archive, copies::Copies, writing::replaced_by};
+use super::{Archive, copies::FileCopies, writing::replaced_by};
 
 impl Archive {
     pub(super) fn folder(&self, feed: &FeedName) -> PathBuf {
@@ -127,14 +127,14 @@ impl Archive {
         let file = from.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let name = file.strip_suffix(".gz").unwrap_or(file);
         let path = to.join(name);
-        let there = Copies::found(&path)?;
+        let there = FileCopies::found(&path)?;
         let Some(place) = DocumentName::of_file(name) else {
             // Of an index block, the copies there are not worse.
             return Ok(!there.agree());
         };
-        let copies = Copies::found(&from.with_file_name(name))?;
+        let copies = FileCopies::found(&from.with_file_name(name))?;
         let named = copies.all().find_map(|bytes| name_in(bytes, feed));
-        let own = Own {
+        let own = OwnDocument {
             feed,
             name: named.unwrap_or(place),
             copies: copies.all().map(Vec::as_slice).collect(),

@@ -20,15 +20,15 @@ use simplefeed_resource::gzip::SMALLEST;
 use tracing::warn;
 
 use crate::documents::{
-    frozen::Frozen,
+    frozen::FrozenDocument,
     index,
-    manifest::{Archived, TOGETHER_MAX},
+    manifest::{ManifestRecord, TOGETHER_MAX},
     sidecar::Sidecar,
-    stranger::{Own, Stranger, document_of_another_log},
+    stranger::{OwnDocument, Stranger, document_of_another_log},
 };
 use crate::{
     error::ViewError,
-    files::{Coded, FrozenFiles, Remade, failed, gunzip, twin_of},
+    files::{CodedFile, FrozenFiles, Remade, failed, gunzip, twin_of},
     follower::Grace,
 };
 
@@ -73,12 +73,12 @@ impl Archive {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
-            let frozen = Frozen::render(log, feed, number)?;
+            let frozen = FrozenDocument::render(log, feed, number)?;
             // A document that completes an index block needs the records of the documents before.
             let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
             let bytes: usize = together
                 .iter()
-                .map(|frozen: &Frozen| frozen.bytes.len())
+                .map(|frozen: &FrozenDocument| frozen.bytes.len())
                 .sum();
             if alone || together.len() == TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
                 made += self.write_together(name, &mut together)?;
@@ -126,7 +126,7 @@ impl Archive {
             && let Some(record) = self.manifests.get(name, number)?
         {
             // Compared by the bytes, because two logs that part may give the same instants.
-            let is_own = match Frozen::render(log, feed, number) {
+            let is_own = match FrozenDocument::render(log, feed, number) {
                 Ok(Some(frozen)) => record.identity.digest == Digest::of(&frozen.bytes),
                 Ok(None) => record.is_lost(),
                 // A damaged log cannot contradict the document.
@@ -189,7 +189,7 @@ impl Archive {
         log: &dyn Series,
         feed: FeedKey,
         newest: DocumentNumber,
-    ) -> Result<Option<(FeedName, Frozen)>, ViewError> {
+    ) -> Result<Option<(FeedName, FrozenDocument)>, ViewError> {
         let Some(head) = log.feed(feed)? else {
             return Ok(None);
         };
@@ -204,14 +204,14 @@ impl Archive {
             let _writing = self.folders.writing();
             self.choose_tree(&settings)?;
         }
-        let frozen = Frozen::render(log, feed, newest)?;
+        let frozen = FrozenDocument::render(log, feed, newest)?;
         Ok(frozen.map(|frozen| (settings.name, frozen)))
     }
 
     pub(super) fn write_together(
         &self,
         feed: &FeedName,
-        documents: &mut Vec<Frozen>,
+        documents: &mut Vec<FrozenDocument>,
     ) -> Result<u64, ViewError> {
         let documents = std::mem::take(documents);
         if !documents.is_empty() {
@@ -241,7 +241,7 @@ impl Archive {
             let settings = settings_of(log, feed, head.revision)?;
             self.choose_tree(&settings)?;
         }
-        if let Some(frozen) = Frozen::render(log, feed, number)? {
+        if let Some(frozen) = FrozenDocument::render(log, feed, number)? {
             if let Some(like) = like {
                 // The copy gets the twin that readers of the original have.
                 self.adopt_twin(like, name, &frozen)?;
@@ -254,7 +254,7 @@ impl Archive {
         // the manifest without holes.
         let opening = log.opening(feed, number)?;
         if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
-            let lost = Archived::lost(&opening, &successor);
+            let lost = ManifestRecord::lost(&opening, &successor);
             let settings = settings_of(log, feed, opening.revision)?;
             self.create_folders(&[&self.folder(name)])?;
             let mut files = FrozenFiles::of(&self.folders);
@@ -291,7 +291,7 @@ impl Archive {
         &self,
         from: &Self,
         feed: &FeedName,
-        frozen: &Frozen,
+        frozen: &FrozenDocument,
     ) -> Result<(), ViewError> {
         let name = frozen.opening.name.to_string();
         let file = Path::new(feed.as_str()).join(&name);
@@ -319,12 +319,19 @@ impl Archive {
 
     /// Writes archived documents of a feed and records them. Returns the worst outcome among their
     /// files.
-    pub(super) fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ViewError> {
+    pub(super) fn write(
+        &self,
+        feed: &FeedName,
+        documents: &[FrozenDocument],
+    ) -> Result<Remade, ViewError> {
         self.write_all(&[(feed, documents)])
     }
 
     /// Writes archived documents of several feeds, which share their syncs.
-    pub(super) fn write_all(&self, feeds: &[(&FeedName, &[Frozen])]) -> Result<Remade, ViewError> {
+    pub(super) fn write_all(
+        &self,
+        feeds: &[(&FeedName, &[FrozenDocument])],
+    ) -> Result<Remade, ViewError> {
         // All places are checked before the first write, so a refusal leaves nothing behind.
         for (feed, documents) in feeds {
             for frozen in *documents {
@@ -348,7 +355,7 @@ impl Archive {
         for folder in &folders {
             files.open_folder(folder)?;
         }
-        let begins = |documents: &[Frozen]| {
+        let begins = |documents: &[FrozenDocument]| {
             let first = documents.first();
             first.is_some_and(|frozen| frozen.opening.name.number == DocumentNumber::OLDEST)
         };
@@ -374,11 +381,15 @@ impl Archive {
 
     /// Checks that a document does not take the place of a document of another log, in either tree:
     /// the other log may have shown a feed that this one has closed.
-    pub(super) fn check_place(&self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
+    pub(super) fn check_place(
+        &self,
+        feed: &FeedName,
+        frozen: &FrozenDocument,
+    ) -> Result<(), ViewError> {
         let name = frozen.opening.name;
         for folder in self.folders_of_feeds() {
             let path = folder.join(feed.as_str()).join(name.to_string());
-            let other = document_of_another_log(&path, &Own::of(frozen));
+            let other = document_of_another_log(&path, &OwnDocument::of(frozen));
             let Some(other) = other.map_err(failed("read", &path))? else {
                 continue;
             };
@@ -400,8 +411,8 @@ impl Archive {
         &self,
         files: &mut FrozenFiles,
         feed: &FeedName,
-        documents: &[Frozen],
-    ) -> Result<(Vec<Archived>, Remade), ViewError> {
+        documents: &[FrozenDocument],
+    ) -> Result<(Vec<ManifestRecord>, Remade), ViewError> {
         let folder = self.folder(feed);
         let (mut records, mut worst) = (vec![], Remade::Identical);
         for frozen in documents {
@@ -417,7 +428,7 @@ impl Archive {
                 // The predecessor links to this name for ever, and a web server without us cannot
                 // redirect.
                 let path = folder.join(linked.to_string());
-                let other = document_of_another_log(&path, &Own::of(frozen));
+                let other = document_of_another_log(&path, &OwnDocument::of(frozen));
                 if other.map_err(failed("read", &path))?.is_some() {
                     let path = visible_path(&path);
                     warn!(path = %path.display(), "another document has this name, and is left alone");
@@ -431,7 +442,7 @@ impl Archive {
             }
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
-            let archived = frozen.archived_as(Coded::of(&gzip));
+            let archived = frozen.archived_as(CodedFile::of(&gzip));
             // Before the record, because the growing index links to the block as soon as the record
             // is there.
             let block = self.close_index_block(files, feed, &frozen.settings, &archived)?;
@@ -449,7 +460,7 @@ impl Archive {
         files: &mut FrozenFiles,
         feed: &FeedName,
         settings: &Settings,
-        last: &Archived,
+        last: &ManifestRecord,
     ) -> Result<Remade, ViewError> {
         let block = index::block_closed_by(&self.manifests, feed, &settings.id, last)?;
         let Some(block) = block else {
@@ -464,7 +475,7 @@ impl Archive {
 
 /// Returns the name by which the predecessor links to a document, if a restoration has renamed the
 /// document.
-pub(super) fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
+pub(super) fn linked_name(frozen: &FrozenDocument) -> Option<DocumentName> {
     let opening = &frozen.opening;
     (opening.linked != opening.name).then_some(opening.linked)
 }

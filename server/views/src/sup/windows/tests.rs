@@ -69,7 +69,7 @@ fn outline(number: u64, instant: Timestamp, feeds: &[u128]) -> Outline {
 }
 
 fn view() -> SupWindows {
-    SupWindows::new(Beginning::default(), Beginning::default(), 3_600)
+    SupWindows::new(SeriesStart::default(), SeriesStart::default(), 3_600)
 }
 
 /// What a document must hold: each feed's last update in a window, from everything that ever happened.
@@ -146,7 +146,7 @@ proptest! {
                     let until = watermark.publish(now, last).unwrap();
                     let current = view.current(Visibility::Public, period, until);
                     prop_assert!(current.since <= until - i64::from(period) - SUP_OVERLAP_SECONDS);
-                    let archived = windows.last().map(|window: &Window| window.until);
+                    let archived = windows.last().map(|window: &SupWindow| window.until);
                     prop_assert!(archived.is_none_or(|end| current.since <= end));
                     let first = outlines.iter().find(|outline: &&Outline| {
                         outline.feeds().iter().any(|feed| feed.0.as_u128() % 10 != 9)
@@ -183,19 +183,19 @@ proptest! {
         }
         // Any window is as good as the beginning.
         for begin in 0..=windows.len() {
-            let beginning = begin.checked_sub(1).map(|before| Beginning {
+            let beginning = begin.checked_sub(1).map(|before| SeriesStart {
                 cut: Some((windows[before].name, windows[before].until)),
                 commit: windows[before].commit,
                 idle: None,
             });
             let beginning = beginning.unwrap_or_default();
-            let mut again = SupWindows::new(beginning, Beginning::default(), 3_600);
+            let mut again = SupWindows::new(beginning, SeriesStart::default(), 3_600);
             let mut over = vec![];
             for outline in &outlines {
                 over.extend(again.take(outline, &log).unwrap());
             }
             let over = over.into_iter().filter(|(visibility, _)| *visibility == Visibility::Public);
-            let over: Vec<Window> = over.map(|(_, window)| window).collect();
+            let over: Vec<SupWindow> = over.map(|(_, window)| window).collect();
             prop_assert_eq!(&over, &windows[begin..]);
         }
     }
@@ -219,11 +219,11 @@ fn a_restart_answers_the_same_windows_as_before() {
     }
     let newest = before.newest();
     let beginning = |visibility: Visibility| {
-        let old = |(of, window): &&(Visibility, Window)| {
+        let old = |(of, window): &&(Visibility, SupWindow)| {
             *of == visibility && window.until < newest - 3_611
         };
         let (_, window) = windows.iter().rev().find(old).unwrap();
-        Beginning {
+        SeriesStart {
             cut: Some((window.name, window.until)),
             commit: window.commit,
             idle: None,
@@ -285,14 +285,14 @@ fn what_is_idle_is_passed_over() {
     let cut = cut.unwrap();
     assert_eq!(before.idle_after(Visibility::Private), Some(1));
     assert_eq!(before.idle_after(Visibility::Public), None);
-    let private = Beginning {
+    let private = SeriesStart {
         cut: Some((cut.name, cut.until)),
         commit: cut.commit,
         idle: Some(before.applied()),
     };
-    let public = Beginning {
+    let public = SeriesStart {
         idle: Some(before.applied()),
-        ..Beginning::default()
+        ..SeriesStart::default()
     };
     let mut after = SupWindows::new(public, private, 3_600);
     assert_eq!(after.applied(), before.applied());

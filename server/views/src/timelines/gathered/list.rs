@@ -7,53 +7,53 @@ use std::{cell::RefCell, collections::HashMap, io, ops::Range, sync::Arc};
 
 use simplefeed_core::{
     feed::Position,
-    timeline::{Delivery, Following, Gathered, Place},
+    timeline::{FollowState, GatheredEntries, Place, TimelineEntry},
     timestamp::Timestamp,
 };
 
 use super::{
-    EntryBlocks, Gathering, Runs,
-    run::{GainedEntry, Part, Run},
+    EntryBlocks, GatheredLists, Runs,
+    run::{GainedEntry, GatheredRun, ListPart},
 };
-use crate::timelines::{followers::Timeline, graph::Source, newest::Gains};
+use crate::timelines::{followers::TimelineKey, graph::SourceKey, newest::Gains};
 
 /// Entries that a reader adds by itself.
 const TAIL_MAX: usize = if cfg!(test) { 6 } else { 4_096 };
 
 /// Entries of a timeline, in the order of their places.
 #[derive(Clone, Debug)]
-pub(in super::super) struct List {
-    timeline: Timeline,
+pub(in super::super) struct GatheredList {
+    timeline: TimelineKey,
     runs: Arc<Runs>,
     entries: Arc<EntryBlocks>,
     /// Entries after the runs.
-    tail: Vec<Delivery<Source>>,
-    apart: Vec<(Source, Range<Position>)>,
+    tail: Vec<TimelineEntry<SourceKey>>,
+    apart: Vec<(SourceKey, Range<Position>)>,
     /// Number of entries up to the end of each run, and of each run the part that was read last.
-    read: RefCell<Read>,
+    read: RefCell<ListRead>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Read {
+struct ListRead {
     ends: Option<Vec<u64>>,
-    part: HashMap<usize, Arc<Part>>,
-    failed: Option<Failure>,
+    part: HashMap<usize, Arc<ListPart>>,
+    failed: Option<ListFailure>,
 }
 
 /// Failure to read a run.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Failure {
+pub(in super::super) struct ListFailure {
     pub(in super::super) error: Arc<io::Error>,
-    pub(in super::super) run: Arc<Run>,
+    pub(in super::super) run: Arc<GatheredRun>,
 }
 
-impl List {
+impl GatheredList {
     /// Returns the list of a timeline as of the graph's commit, whose lock the caller has; `None`
     /// if the gathering is too far behind.
     pub(in super::super) fn of(
-        timeline: Timeline,
-        following: &Following<Source>,
-        gathering: &Gathering,
+        timeline: TimelineKey,
+        following: &FollowState<SourceKey>,
+        gathering: &GatheredLists,
         gains: &Gains,
     ) -> Option<Self> {
         let runs = gathering.runs();
@@ -91,15 +91,15 @@ impl List {
     }
 
     /// Returns the first failure to read a run.
-    pub(in super::super) fn failure(&self) -> Option<Failure> {
+    pub(in super::super) fn failure(&self) -> Option<ListFailure> {
         self.read.borrow().failed.clone()
     }
 
     /// Notes the failure to read a run, if it is the first one.
-    fn fail<T>(&self, run: &Arc<Run>, outcome: io::Result<T>) -> Option<T> {
+    fn note_failure<T>(&self, run: &Arc<GatheredRun>, outcome: io::Result<T>) -> Option<T> {
         outcome
             .map_err(|error| {
-                let failure = Failure {
+                let failure = ListFailure {
                     error: Arc::new(error),
                     run: Arc::clone(run),
                 };
@@ -114,7 +114,7 @@ impl List {
             let mut end = 0;
             let counts = self.runs.all.iter().map(|run| {
                 // A failure counts as no entry, because the reader discards the outcome.
-                let count = self.fail(run, run.count(self.timeline));
+                let count = self.note_failure(run, run.count(self.timeline));
                 end += u64::from(count.unwrap_or(0));
                 end
             });
@@ -129,7 +129,7 @@ impl List {
     }
 
     /// Returns an entry of the runs; `None` if the entry cannot be read.
-    fn gained(&self, index: u64) -> Option<GainedEntry> {
+    fn gained_entry(&self, index: u64) -> Option<GainedEntry> {
         let (run_at, before) = self.with_ends(|ends| {
             let run_at = ends.partition_point(|end| *end <= index);
             let before = run_at.checked_sub(1).and_then(|before| ends.get(before));
@@ -137,7 +137,7 @@ impl List {
         });
         let run = self.runs.all.get(run_at)?;
         let at = u32::try_from(index - before).ok()?;
-        let in_part = |part: &Part| {
+        let in_part = |part: &ListPart| {
             let index = usize::try_from(at.checked_sub(part.before)?).ok()?;
             part.indexes.get(index).copied()
         };
@@ -146,25 +146,25 @@ impl List {
         let index = if let Some(index) = known {
             index
         } else {
-            let part = Arc::new(self.fail(run, run.part(self.timeline, at))?);
+            let part = Arc::new(self.note_failure(run, run.part(self.timeline, at))?);
             let index = in_part(&part)?;
             // Only the last part of each run is kept, because a merge goes through the parts in
             // order.
             self.read.borrow_mut().part.insert(run_at, part);
             index
         };
-        self.fail(run, run.entry(index, &self.entries))
+        self.note_failure(run, run.entry(index, &self.entries))
     }
 }
 
-impl Gathered<Source> for List {
+impl GatheredEntries<SourceKey> for GatheredList {
     fn count(&self) -> u64 {
         self.in_runs() + u64::try_from(self.tail.len()).unwrap_or(u64::MAX)
     }
 
-    fn delivery(&self, index: u64) -> Delivery<Source> {
+    fn delivery(&self, index: u64) -> TimelineEntry<SourceKey> {
         // Stands in for an entry that cannot be read: the reader discards the outcome.
-        let nothing = Delivery {
+        let nothing = TimelineEntry {
             place: Place::of_entry(Timestamp::MIN),
             feed: 0,
             at: Position(0),
@@ -173,14 +173,15 @@ impl Gathered<Source> for List {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             return self.tail.get(index).copied().unwrap_or(nothing);
         }
-        self.gained(index).map_or(nothing, |gained| Delivery {
-            place: Place::of_entry(gained.instant),
-            feed: gained.source,
-            at: gained.at,
-        })
+        self.gained_entry(index)
+            .map_or(nothing, |gained| TimelineEntry {
+                place: Place::of_entry(gained.instant),
+                feed: gained.source,
+                at: gained.at,
+            })
     }
 
-    fn apart(&self) -> &[(Source, Range<Position>)] {
+    fn apart(&self) -> &[(SourceKey, Range<Position>)] {
         &self.apart
     }
 }

@@ -32,12 +32,12 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_log::{
-    codec::{Reader, Writer, seal, unseal},
+    codec::{Reader, RecordWriter, seal, unseal},
     durable,
 };
 use simplefeed_process::regular;
 
-use super::super::{followers::Timeline, graph::Source};
+use super::super::{followers::TimelineKey, graph::SourceKey};
 
 const MAGIC: &[u8; 4] = b"SFT1";
 const END_BYTES: usize = 16;
@@ -53,7 +53,7 @@ const CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// An entry that a feed gained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct GainedEntry {
-    pub(in super::super) source: Source,
+    pub(in super::super) source: SourceKey,
     pub(in super::super) at: Position,
     pub(in super::super) instant: Timestamp,
 }
@@ -75,7 +75,7 @@ impl GatheredEnd {
 
 /// Stretch of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct LogStretch {
     pub(super) from: Timestamp,
     pub(super) to: GatheredEnd,
     /// Last commit of which the run has anything, and the chain hash after that commit: a run of
@@ -85,31 +85,31 @@ pub(super) struct Span {
 }
 
 /// Positions of feeds whose entries are in no list.
-pub(super) type Apart = Vec<(Source, Range<Position>)>;
+pub(super) type PositionsApart = Vec<(SourceKey, Range<Position>)>;
 
 /// Directory entry of one block of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockAt {
     /// First timeline that has a part there, and the number of that timeline's entries in earlier
     /// blocks.
-    timeline: Timeline,
+    timeline: TimelineKey,
     before: u32,
     offset: u64,
 }
 
 #[derive(Debug)]
-enum Body {
+enum RunBody {
     Memory(Vec<u8>),
     File(File, PathBuf),
 }
 
 /// Entries in memory, by run and block.
-pub(in super::super) type EntryBlocks = Cache<(u64, usize), Arc<Vec<GainedEntry>>, BlockWeight>;
+pub(in super::super) type EntryBlocks = Cache<(u64, usize), Arc<Vec<GainedEntry>>, RunBlockWeight>;
 
 #[derive(Clone, Debug)]
-pub(in super::super) struct BlockWeight;
+pub(in super::super) struct RunBlockWeight;
 
-impl Weighter<(u64, usize), Arc<Vec<GainedEntry>>> for BlockWeight {
+impl Weighter<(u64, usize), Arc<Vec<GainedEntry>>> for RunBlockWeight {
     fn weight(&self, _: &(u64, usize), block: &Arc<Vec<GainedEntry>>) -> u64 {
         u64::try_from(size_of_val(&***block) + 64).unwrap_or(u64::MAX)
     }
@@ -117,55 +117,55 @@ impl Weighter<(u64, usize), Arc<Vec<GainedEntry>>> for BlockWeight {
 
 /// Returns an empty cache of entries.
 pub(super) fn entry_blocks() -> EntryBlocks {
-    Cache::with_weighter(5_000, CACHE_BYTES_MAX, BlockWeight)
+    Cache::with_weighter(5_000, CACHE_BYTES_MAX, RunBlockWeight)
 }
 
 /// Lists of timelines over the entries of a stretch.
 #[derive(Debug)]
-pub(in super::super) struct Run {
+pub(in super::super) struct GatheredRun {
     /// Number within the process, for caches.
     number: u64,
-    body: Body,
+    body: RunBody,
     /// Offsets of the blocks of entries.
     entry_blocks: Vec<u64>,
     directory: Vec<BlockAt>,
     /// End of the blocks of lists.
     end: u64,
     pub(super) entries: u32,
-    pub(super) span: Span,
-    pub(super) apart: Apart,
+    pub(super) span: LogStretch,
+    pub(super) apart: PositionsApart,
 }
 
 /// A run that is being written, timeline by timeline.
-pub(super) struct Writing<W> {
+pub(super) struct RunWriter<W> {
     out: W,
     offset: u64,
     entries: u32,
     entry_blocks: Vec<u64>,
     directory: Vec<BlockAt>,
-    block: Writer,
+    block: RecordWriter,
     /// Entries of a timeline that wait to become a part.
     part: Vec<u32>,
-    timeline: Timeline,
+    timeline: TimelineKey,
     /// Entries of the timeline that are in parts.
     before: u32,
 }
 
-impl<W: Write> Writing<W> {
+impl<W: Write> RunWriter<W> {
     /// Writes the entries of the stretch.
     pub(super) fn begin(
         mut out: W,
         entries: impl Iterator<Item = io::Result<GainedEntry>>,
     ) -> io::Result<Self> {
         let (mut offset, mut count) = (0, 0_u32);
-        let mut block = Writer::default();
+        let mut block = RecordWriter::default();
         let (mut in_block, mut before) = (0, 0);
         let mut entry_blocks = vec![];
         for entry in entries {
             let entry = entry?;
             let micros = entry.instant.micros();
             if in_block == BLOCK_ENTRIES {
-                offset += put(&mut out, &mut block)?;
+                offset += put_block(&mut out, &mut block)?;
                 in_block = 0;
             }
             if in_block == 0 {
@@ -182,7 +182,7 @@ impl<W: Write> Writing<W> {
             count = count.checked_add(1).ok_or_else(too_many)?;
         }
         if in_block > 0 {
-            offset += put(&mut out, &mut block)?;
+            offset += put_block(&mut out, &mut block)?;
         }
         Ok(Self {
             out,
@@ -199,7 +199,7 @@ impl<W: Write> Writing<W> {
 
     /// Adds an entry, by its index, to the list of a timeline. Timelines come in order, and the
     /// entries of each, too.
-    pub(super) fn add(&mut self, timeline: Timeline, index: u32) -> io::Result<()> {
+    pub(super) fn add(&mut self, timeline: TimelineKey, index: u32) -> io::Result<()> {
         if timeline != self.timeline || self.part.len() == PART_ENTRIES {
             self.end_part()?;
             if timeline != self.timeline {
@@ -216,7 +216,7 @@ impl<W: Write> Writing<W> {
             return Ok(());
         };
         if self.block.0.len() >= BLOCK_BYTES {
-            self.offset += put(&mut self.out, &mut self.block)?;
+            self.offset += put_block(&mut self.out, &mut self.block)?;
         }
         if self.block.0.is_empty() {
             // A search begins in the last block whose first part is not behind the wanted one.
@@ -242,14 +242,18 @@ impl<W: Write> Writing<W> {
     }
 
     /// Ends the lists. Returns the output, and the run without a body.
-    fn finish(mut self, span: Span, apart: Apart) -> io::Result<(W, Run)> {
+    fn finish_run(
+        mut self,
+        span: LogStretch,
+        apart: PositionsApart,
+    ) -> io::Result<(W, GatheredRun)> {
         self.end_part()?;
         if !self.block.0.is_empty() {
-            self.offset += put(&mut self.out, &mut self.block)?;
+            self.offset += put_block(&mut self.out, &mut self.block)?;
         }
-        let run = Run {
+        let run = GatheredRun {
             number: next_number(),
-            body: Body::Memory(vec![]),
+            body: RunBody::Memory(vec![]),
             entry_blocks: self.entry_blocks,
             directory: self.directory,
             end: self.offset,
@@ -261,19 +265,28 @@ impl<W: Write> Writing<W> {
     }
 }
 
-impl Writing<Vec<u8>> {
+impl RunWriter<Vec<u8>> {
     /// Returns the run, which stays in memory.
-    pub(super) fn into_memory(self, span: Span, apart: Apart) -> io::Result<Run> {
-        let (bytes, run) = self.finish(span, apart)?;
-        let body = Body::Memory(bytes);
-        Ok(Run { body, ..run })
+    pub(super) fn into_memory(
+        self,
+        span: LogStretch,
+        apart: PositionsApart,
+    ) -> io::Result<GatheredRun> {
+        let (bytes, run) = self.finish_run(span, apart)?;
+        let body = RunBody::Memory(bytes);
+        Ok(GatheredRun { body, ..run })
     }
 }
 
-impl Writing<BufWriter<File>> {
+impl RunWriter<BufWriter<File>> {
     /// Returns the run in a file, which is durable under the final name then.
-    pub(super) fn into_file(self, folder: &Path, span: Span, apart: Apart) -> io::Result<Run> {
-        let (mut out, run) = self.finish(span, apart)?;
+    pub(super) fn into_file(
+        self,
+        folder: &Path,
+        span: LogStretch,
+        apart: PositionsApart,
+    ) -> io::Result<GatheredRun> {
+        let (mut out, run) = self.finish_run(span, apart)?;
         out.write_all(&seal(run.directory_bytes()))?;
         out.write_all(&seal([&run.end.to_be_bytes()[..], MAGIC].concat()))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -282,15 +295,15 @@ impl Writing<BufWriter<File>> {
         let path = folder.join(name_of(&span));
         durable::rename(&partial(folder, &span), &path)?;
         // Opened for reading only.
-        let body = Body::File(regular::open(&path)?, path);
-        Ok(Run { body, ..run })
+        let body = RunBody::File(regular::open(&path)?, path);
+        Ok(GatheredRun { body, ..run })
     }
 
     /// Begins the file of a run in a folder.
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn create(
         folder: &Path,
-        span: &Span,
+        span: &LogStretch,
         entries: impl Iterator<Item = io::Result<GainedEntry>>,
     ) -> io::Result<Self> {
         let file = regular::create(partial(folder, span))?;
@@ -299,11 +312,11 @@ impl Writing<BufWriter<File>> {
 }
 
 /// Returns the path of a run's file until the file is whole.
-pub(super) fn partial(folder: &Path, span: &Span) -> PathBuf {
+pub(super) fn partial(folder: &Path, span: &LogStretch) -> PathBuf {
     folder.join(name_of(span) + ".partial")
 }
 
-fn name_of(span: &Span) -> String {
+fn name_of(span: &LogStretch) -> String {
     let to = span.to.instant.micros();
     match span.from {
         Timestamp::MIN => format!("0-{to}.run"),
@@ -312,7 +325,7 @@ fn name_of(span: &Span) -> String {
 }
 
 /// Writes a block with a checksum. Returns the length.
-fn put(out: &mut impl Write, block: &mut Writer) -> io::Result<u64> {
+fn put_block(out: &mut impl Write, block: &mut RecordWriter) -> io::Result<u64> {
     let sealed = seal(std::mem::take(&mut block.0));
     out.write_all(&sealed)?;
     Ok(u64::try_from(sealed.len()).unwrap_or(u64::MAX))
@@ -327,50 +340,50 @@ fn too_many() -> io::Error {
     io::Error::other("a run has too many entries")
 }
 
-fn damaged() -> io::Error {
+fn damage_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a run of timelines is damaged")
 }
 
 /// Part of a timeline's list.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Part {
+pub(in super::super) struct ListPart {
     /// Entries of the list before this part.
     pub(in super::super) before: u32,
     /// Indexes of entries of the run.
     pub(in super::super) indexes: Vec<u32>,
 }
 
-impl Part {
-    fn end(&self) -> u32 {
+impl ListPart {
+    fn end_index(&self) -> u32 {
         self.before + u32::try_from(self.indexes.len()).unwrap_or(u32::MAX)
     }
 }
 
-impl Run {
+impl GatheredRun {
     /// Opens the file of a run. Each block is checked when it is read.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = regular::open(path)?;
         let length = file.metadata()?.len();
         let mut end = [0; END_BYTES];
         let end_bytes = u64::try_from(END_BYTES).unwrap_or(u64::MAX);
-        let end_at = length.checked_sub(end_bytes).ok_or_else(damaged)?;
+        let end_at = length.checked_sub(end_bytes).ok_or_else(damage_error)?;
         read_at(&file, &mut end, end_at)?;
-        let end = unseal(&end).ok_or_else(damaged)?;
-        let (offset, magic) = end.split_first_chunk::<8>().ok_or_else(damaged)?;
+        let end = unseal(&end).ok_or_else(damage_error)?;
+        let (offset, magic) = end.split_first_chunk::<8>().ok_or_else(damage_error)?;
         let offset = u64::from_be_bytes(*offset);
-        let bytes = end_at.checked_sub(offset).ok_or_else(damaged)?;
+        let bytes = end_at.checked_sub(offset).ok_or_else(damage_error)?;
         if magic != MAGIC {
-            return Err(damaged());
+            return Err(damage_error());
         }
         let mut directory = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
         read_at(&file, &mut directory, offset)?;
-        let directory = unseal(&directory).ok_or_else(damaged)?;
-        let body = Body::File(file, path.into());
-        Self::of_directory(directory, offset, body).ok_or_else(damaged)
+        let directory = unseal(&directory).ok_or_else(damage_error)?;
+        let body = RunBody::File(file, path.into());
+        Self::of_directory(directory, offset, body).ok_or_else(damage_error)
     }
 
     fn directory_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = RecordWriter::default();
         out.number(u64::from(self.entries));
         out.length(self.entry_blocks.len());
         for offset in &self.entry_blocks {
@@ -396,7 +409,7 @@ impl Run {
         out.0
     }
 
-    fn of_directory(bytes: &[u8], end: u64, body: Body) -> Option<Self> {
+    fn of_directory(bytes: &[u8], end: u64, body: RunBody) -> Option<Self> {
         let mut from = Reader(bytes);
         let entries = from.small()?;
         let (mut entry_blocks, mut directory, mut apart) = (vec![], vec![], vec![]);
@@ -414,7 +427,7 @@ impl Run {
             let source = from.small()?;
             apart.push((source, Position(from.number()?)..Position(from.number()?)));
         }
-        let span = Span {
+        let span = LogStretch {
             from: from.instant()?,
             to: GatheredEnd {
                 commit: CommitNumber(from.long()?),
@@ -438,8 +451,8 @@ impl Run {
     /// Returns the path of the run's file, if the run is in a file.
     pub(super) fn path(&self) -> Option<&Path> {
         match &self.body {
-            Body::File(_, path) => Some(path),
-            Body::Memory(_) => None,
+            RunBody::File(_, path) => Some(path),
+            RunBody::Memory(_) => None,
         }
     }
 
@@ -453,12 +466,12 @@ impl Run {
     /// # Errors
     ///
     /// Returns why the run cannot be read, or that the run is damaged.
-    pub(in super::super) fn count(&self, timeline: Timeline) -> io::Result<u32> {
+    pub(in super::super) fn count(&self, timeline: TimelineKey) -> io::Result<u32> {
         let behind = self
             .directory
             .partition_point(|block| block.timeline <= timeline);
         let part = self.part_in(behind, timeline)?;
-        Ok(part.map_or(0, |part| part.end()))
+        Ok(part.map_or(0, |part| part.end_index()))
     }
 
     /// Returns the part of a timeline's list that has the entry with this index in the list.
@@ -466,22 +479,22 @@ impl Run {
     /// # Errors
     ///
     /// Returns why the run cannot be read, or that the run is damaged.
-    pub(in super::super) fn part(&self, timeline: Timeline, at: u32) -> io::Result<Part> {
+    pub(in super::super) fn part(&self, timeline: TimelineKey, at: u32) -> io::Result<ListPart> {
         let behind = self
             .directory
             .partition_point(|block| (block.timeline, block.before) <= (timeline, at));
         let part = self.part_in(behind, timeline)?;
-        part.filter(|part| (part.before..part.end()).contains(&at))
-            .ok_or_else(damaged)
+        part.filter(|part| (part.before..part.end_index()).contains(&at))
+            .ok_or_else(damage_error)
     }
 
     /// Returns the part of a timeline's list in the block before `behind`; `None` if the block has
     /// no entry of the list.
-    fn part_in(&self, behind: usize, timeline: Timeline) -> io::Result<Option<Part>> {
+    fn part_in(&self, behind: usize, timeline: TimelineKey) -> io::Result<Option<ListPart>> {
         let Some(index) = behind.checked_sub(1) else {
             return Ok(None);
         };
-        let block = self.directory.get(index).ok_or_else(damaged)?;
+        let block = self.directory.get(index).ok_or_else(damage_error)?;
         // The lists of all other timelines of a block begin in that block.
         let before = if block.timeline == timeline {
             block.before
@@ -489,10 +502,10 @@ impl Run {
             0
         };
         let bytes = self.block_of_lists(index)?;
-        let mut from = Reader(unseal(&bytes).ok_or_else(damaged)?);
+        let mut from = Reader(unseal(&bytes).ok_or_else(damage_error)?);
         let mut indexes = vec![];
         while !from.0.is_empty() {
-            let of = from.small().ok_or_else(damaged)?;
+            let of = from.small().ok_or_else(damage_error)?;
             if of > timeline {
                 // Parts are in the order of timelines, so the rest belongs to other lists.
                 break;
@@ -511,13 +524,13 @@ impl Run {
                 }
                 Some(())
             };
-            read().ok_or_else(damaged)?;
+            read().ok_or_else(damage_error)?;
         }
-        Ok((!indexes.is_empty()).then_some(Part { before, indexes }))
+        Ok((!indexes.is_empty()).then_some(ListPart { before, indexes }))
     }
 
     fn block_of_lists(&self, index: usize) -> io::Result<Vec<u8>> {
-        let begin = self.directory.get(index).ok_or_else(damaged)?.offset;
+        let begin = self.directory.get(index).ok_or_else(damage_error)?.offset;
         let next = self.directory.get(index + 1);
         self.read_range(begin..next.map_or(self.end, |next| next.offset))
     }
@@ -540,11 +553,11 @@ impl Run {
         block
             .get(index % BLOCK_ENTRIES)
             .copied()
-            .ok_or_else(damaged)
+            .ok_or_else(damage_error)
     }
 
     fn block_of_entries(&self, number: usize) -> io::Result<Vec<GainedEntry>> {
-        let begin = *self.entry_blocks.get(number).ok_or_else(damaged)?;
+        let begin = *self.entry_blocks.get(number).ok_or_else(damage_error)?;
         // The last block of entries ends where the lists begin.
         let lists = self
             .directory
@@ -552,11 +565,11 @@ impl Run {
             .map_or(self.end, |block| block.offset);
         let end = self.entry_blocks.get(number + 1).copied().unwrap_or(lists);
         let sealed = self.read_range(begin..end)?;
-        let mut from = Reader(unseal(&sealed).ok_or_else(damaged)?);
+        let mut from = Reader(unseal(&sealed).ok_or_else(damage_error)?);
         let (mut entries, mut micros) = (vec![], 0_i64);
         while !from.0.is_empty() {
             let mut read = || Some((from.small()?, from.number()?, from.number()?));
-            let (source, at, step) = read().ok_or_else(damaged)?;
+            let (source, at, step) = read().ok_or_else(damage_error)?;
             micros = micros.wrapping_add(step.cast_signed());
             entries.push(GainedEntry {
                 source,
@@ -568,24 +581,27 @@ impl Run {
     }
 
     fn read_range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
-        let length = range.end.checked_sub(range.start).ok_or_else(damaged)?;
-        self.read(
+        let length = range
+            .end
+            .checked_sub(range.start)
+            .ok_or_else(damage_error)?;
+        self.read_bytes(
             range.start,
             usize::try_from(length).map_err(io::Error::other)?,
         )
     }
 
-    fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    fn read_bytes(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         match &self.body {
-            Body::Memory(bytes) => {
+            RunBody::Memory(bytes) => {
                 let begin = usize::try_from(offset).map_err(io::Error::other)?;
-                let end = begin.checked_add(length).ok_or_else(damaged)?;
-                Ok(bytes.get(begin..end).ok_or_else(damaged)?.to_vec())
+                let end = begin.checked_add(length).ok_or_else(damage_error)?;
+                Ok(bytes.get(begin..end).ok_or_else(damage_error)?.to_vec())
             }
-            Body::File(file, _) => {
+            RunBody::File(file, _) => {
                 // Before the buffer is made: a damaged offset must not take the memory.
                 if offset.saturating_add(u64::try_from(length).unwrap_or(u64::MAX)) > self.end {
-                    return Err(damaged());
+                    return Err(damage_error());
                 }
                 let mut bytes = vec![0; length];
                 read_at(file, &mut bytes, offset)?;
@@ -603,16 +619,16 @@ impl Run {
     }
 
     /// Returns all lists in parts, in the order of their timelines.
-    fn all_parts(&self) -> impl Iterator<Item = io::Result<(Timeline, Vec<u32>)>> + '_ {
+    fn all_parts(&self) -> impl Iterator<Item = io::Result<(TimelineKey, Vec<u32>)>> + '_ {
         (0..self.directory.len()).flat_map(|index| match self.parts_of_block(index) {
             Ok(parts) => parts.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
         })
     }
 
-    fn parts_of_block(&self, index: usize) -> io::Result<Vec<(Timeline, Vec<u32>)>> {
+    fn parts_of_block(&self, index: usize) -> io::Result<Vec<(TimelineKey, Vec<u32>)>> {
         let bytes = self.block_of_lists(index)?;
-        let mut from = Reader(unseal(&bytes).ok_or_else(damaged)?);
+        let mut from = Reader(unseal(&bytes).ok_or_else(damage_error)?);
         let mut parts = vec![];
         while !from.0.is_empty() {
             let mut read = || {
@@ -624,7 +640,7 @@ impl Run {
                 }
                 Some((timeline, indexes))
             };
-            parts.push(read().ok_or_else(damaged)?);
+            parts.push(read().ok_or_else(damage_error)?);
         }
         Ok(parts)
     }
@@ -649,7 +665,7 @@ impl Run {
 fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     let read = file.read_exact_at(bytes, offset);
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => damaged(),
+        io::ErrorKind::UnexpectedEof => damage_error(),
         _ => error,
     })
 }
@@ -671,9 +687,9 @@ fn skip_numbers(from: &mut Reader<'_>, count: usize) -> Option<()> {
 
 /// Writes the lists of runs that follow one another.
 pub(super) fn merge<W: Write>(
-    runs: &[Arc<Run>],
-    begin: impl FnOnce(&mut dyn Iterator<Item = io::Result<GainedEntry>>) -> io::Result<Writing<W>>,
-) -> io::Result<Writing<W>> {
+    runs: &[Arc<GatheredRun>],
+    begin: impl FnOnce(&mut dyn Iterator<Item = io::Result<GainedEntry>>) -> io::Result<RunWriter<W>>,
+) -> io::Result<RunWriter<W>> {
     let mut entries = runs.iter().flat_map(|run| run.all_entries());
     let mut out = begin(&mut entries)?;
     let mut first = 0_u32;
@@ -684,9 +700,13 @@ pub(super) fn merge<W: Write>(
         inputs.push((first, run.all_parts().peekable()));
         first = first.checked_add(run.entries).ok_or_else(too_many)?;
     }
-    while let Some(timeline) = inputs.iter_mut().filter_map(|(_, parts)| head(parts)).min() {
+    while let Some(timeline) = inputs
+        .iter_mut()
+        .filter_map(|(_, parts)| next_head(parts))
+        .min()
+    {
         for (first, parts) in &mut inputs {
-            while head(parts) == Some(timeline)
+            while next_head(parts) == Some(timeline)
                 && let Some(part) = parts.next()
             {
                 for index in part?.1 {
@@ -699,19 +719,19 @@ pub(super) fn merge<W: Write>(
 }
 
 /// Returns the timeline of the next part. A damaged part comes first.
-fn head(
-    parts: &mut Peekable<impl Iterator<Item = io::Result<(Timeline, Vec<u32>)>>>,
-) -> Option<Timeline> {
+fn next_head(
+    parts: &mut Peekable<impl Iterator<Item = io::Result<(TimelineKey, Vec<u32>)>>>,
+) -> Option<TimelineKey> {
     let part = parts.peek()?;
     Some(part.as_ref().map_or(0, |(timeline, _)| *timeline))
 }
 
 /// Returns the ranges of runs that follow one another, with neighbours joined.
-pub(super) fn apart_of(runs: &[Arc<Run>]) -> Apart {
-    let mut all: Apart = runs.iter().flat_map(|run| run.apart.clone()).collect();
+pub(super) fn apart_of(runs: &[Arc<GatheredRun>]) -> PositionsApart {
+    let mut all: PositionsApart = runs.iter().flat_map(|run| run.apart.clone()).collect();
     // Sorted by feed, the ranges of successive runs are neighbours.
     all.sort_by_key(|(source, range)| (*source, range.start));
-    let mut joined: Apart = vec![];
+    let mut joined: PositionsApart = vec![];
     for (source, range) in all {
         match joined.last_mut() {
             Some((last, before)) if *last == source && before.end == range.start => {

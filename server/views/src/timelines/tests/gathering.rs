@@ -12,7 +12,7 @@ fn busy(entries: usize) -> World {
     let mut world = World::new();
     for timeline in 0..TIMELINES {
         let change = FollowChange {
-            follow: vec![Item::Pattern(FeedPattern::parse("*").unwrap())],
+            follow: vec![FollowItem::Pattern(FeedPattern::parse("*").unwrap())],
             ..FollowChange::default()
         };
         world.follow(timeline, change);
@@ -42,7 +42,7 @@ fn gather(kept: &Kept) {
     let head = kept.timelines.log.head().number;
     // A full memory waits for a file.
     while gathering.runs().reached().commit < head {
-        kept.timelines.keep(|| false, || true).unwrap();
+        kept.timelines.keep_course(|| false, || true).unwrap();
         gathering.wait();
     }
 }
@@ -102,7 +102,7 @@ fn damaged_runs_are_gathered_again() {
             // The tail may be long, and files must not be merged.
             let gathering = &kept.timelines.gathering;
             gathering.files.lock().not_before = Some(Instant::now() + Duration::from_mins(1));
-            kept.timelines.keep(|| false, || true).unwrap();
+            kept.timelines.keep_course(|| false, || true).unwrap();
             let is_used = files(&kept).contains(path);
             // With the same inode, as on a failing disk.
             fs::write(path, &damaged).unwrap();
@@ -171,7 +171,7 @@ fn only_runs_that_fit_are_opened() {
 fn readers_miss_nothing_meanwhile() {
     let mut world = busy(0);
     let kept = Kept::new(&world, FanOut::Write);
-    let merged = Merged::new(Arc::clone(&kept.timelines));
+    let merged = MergedLog::new(Arc::clone(&kept.timelines));
     let goes_on = AtomicBool::new(true);
     let committed = AtomicU64::new(0);
     std::thread::scope(|threads| {
@@ -202,7 +202,7 @@ fn readers_miss_nothing_meanwhile() {
                 if !stops.load(Ordering::Acquire) {
                     return;
                 }
-                timelines.keep(|| false, || true).unwrap();
+                timelines.keep_course(|| false, || true).unwrap();
                 let runs = timelines.gathering.runs();
                 if round % 20 == 19
                     && let Some(run) = runs.all.get(runs.all.len() / 2)

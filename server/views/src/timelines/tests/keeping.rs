@@ -12,7 +12,7 @@ fn crowd(timelines: usize) -> World {
     }
     for timeline in 0..timelines {
         let change = FollowChange {
-            follow: vec![Item::Pattern(FeedPattern::parse("*").unwrap())],
+            follow: vec![FollowItem::Pattern(FeedPattern::parse("*").unwrap())],
             ..FollowChange::default()
         };
         world.follow(timeline, change);
@@ -29,7 +29,7 @@ fn what_is_kept_stays_within_its_memory() {
         memory: 20_000,
     };
     let timelines = open(&world, None, keeping);
-    let merged = Merged::new(Arc::clone(&timelines));
+    let merged = MergedLog::new(Arc::clone(&timelines));
     for _ in 0..20 {
         world.take(&Step::Append(vec![2]));
         for timeline in 0..40 {
@@ -50,10 +50,10 @@ fn nothing_is_kept_for_who_never_reads() {
     let kept = Kept::new(&world, FanOut::Cache);
     for _ in 0..20 {
         world.take(&Step::Append(vec![2]));
-        kept.timelines.keep(|| false, || true).unwrap();
+        kept.timelines.keep_course(|| false, || true).unwrap();
     }
     assert_eq!(kept.timelines.kept.len(), 0);
-    let merged = Merged::new(Arc::clone(&kept.timelines));
+    let merged = MergedLog::new(Arc::clone(&kept.timelines));
     merged.feed(timeline_key(3)).unwrap().unwrap();
     assert_eq!(kept.timelines.kept.len(), 1);
 }
@@ -67,14 +67,14 @@ fn the_graph_is_in_its_file_after_a_stop() {
         let (graph, _) = snapshot::read(&kept.folder.path().join(SNAPSHOT)).unwrap();
         graph.applied
     };
-    kept.timelines.keep(|| false, || true).unwrap();
+    kept.timelines.keep_course(|| false, || true).unwrap();
     let written = in_file();
     for _ in 0..2 * STOPPED_COMMITS {
         world.take(&Step::Append(vec![2]));
     }
-    kept.timelines.keep(|| false, || true).unwrap();
+    kept.timelines.keep_course(|| false, || true).unwrap();
     assert_eq!(in_file(), written);
-    kept.timelines.keep(|| true, || true).unwrap();
+    kept.timelines.keep_course(|| true, || true).unwrap();
     assert_eq!(in_file(), world.log.head().number);
 }
 
@@ -89,7 +89,7 @@ fn gathering_is_tried_again_for_ever() {
     fs::write(&runs, "").unwrap();
     for _ in 0..300 {
         world.take(&Step::Append(vec![2]));
-        let _waits = kept.timelines.keep(|| false, || true).unwrap();
+        let _waits = kept.timelines.keep_course(|| false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert_eq!(kept.timelines.gathering.sizes().0, 0);
@@ -98,7 +98,7 @@ fn gathering_is_tried_again_for_ever() {
     kept.compare(&world, &[]);
     fs::remove_file(&runs).unwrap();
     while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-        let _waits = kept.timelines.keep(|| false, || true).unwrap();
+        let _waits = kept.timelines.keep_course(|| false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert!(kept.timelines.gathering.sizes().0 > 0);
@@ -116,7 +116,7 @@ fn an_entry_is_in_many_timelines_at_once() {
     for round in 0..3_u64 {
         world.take(&Step::Append(vec![2]));
         for kept in &all {
-            let merged = Merged::new(Arc::clone(&kept.timelines));
+            let merged = MergedLog::new(Arc::clone(&kept.timelines));
             let look = || {
                 for timeline in (0..CROWD).step_by(7) {
                     let page = merged.page(timeline_key(timeline), None, 1).unwrap();
@@ -128,7 +128,7 @@ fn an_entry_is_in_many_timelines_at_once() {
             };
             look();
             while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-                let _waits = kept.timelines.keep(|| false, || true).unwrap();
+                let _waits = kept.timelines.keep_course(|| false, || true).unwrap();
                 kept.timelines.gathering.wait();
             }
             look();

@@ -66,7 +66,12 @@ impl Series for Flaky<'_> {
     }
 }
 
-fn following(timeline: usize, follow: &[Item], unfollow: &[Item], backfill: u32) -> Change {
+fn following(
+    timeline: usize,
+    follow: &[FollowItem],
+    unfollow: &[FollowItem],
+    backfill: u32,
+) -> Change {
     let change = FollowChange {
         follow: follow.to_vec(),
         unfollow: unfollow.to_vec(),
@@ -112,10 +117,10 @@ fn a_commit_that_is_applied_again_changes_nothing_twice() {
     for _ in 0..100 {
         world.take(&Step::Append(vec![1, 2, CLOSED]));
     }
-    let (one, two) = (Item::Feed(key(1)), Item::Feed(key(2)));
-    let pattern = Item::Pattern(FeedPattern::parse("x-*").unwrap());
+    let (one, two) = (FollowItem::Feed(key(1)), FollowItem::Feed(key(2)));
+    let pattern = FollowItem::Pattern(FeedPattern::parse("x-*").unwrap());
     // This one follows a pattern before, and so a feed that appears.
-    let of_before = Item::Pattern(FeedPattern::parse("x-l*").unwrap());
+    let of_before = FollowItem::Pattern(FeedPattern::parse("x-l*").unwrap());
     world.commit(vec![following(1, slice::from_ref(&of_before), &[], 0)]);
     world.commit(vec![
         following(0, slice::from_ref(&two), &[], 4),

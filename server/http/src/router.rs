@@ -1,0 +1,66 @@
+//! The router: which endpoint of a table a path leads to.
+//!
+//! Pure.
+
+use hyper::{Request, body::Incoming};
+use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX};
+
+use super::{
+    answers::Answer,
+    endpoint::{Endpoint, Params},
+    problem::Problem,
+};
+
+/// Endpoints, and the parts of the pipeline that depend on them.
+#[derive(Debug)]
+pub struct EndpointTable<S: 'static> {
+    /// Rows, in tables by subject.
+    pub endpoints: &'static [&'static [Endpoint<S>]],
+    /// Returns whether the cookie of a signed-in reader counts for reads of a path, as a token
+    /// would.
+    pub takes_cookie: fn(path: &str) -> bool,
+    /// Returns a problem in the form of the pages for people, if the path is one of these.
+    pub explain: fn(&S, &Request<Incoming>, &Problem) -> Option<Answer>,
+}
+
+impl<S> Clone for EndpointTable<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for EndpointTable<S> {}
+
+/// Endpoint that a path has led to.
+pub type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
+
+/// Returns the endpoint of a path in a table, with the parameters in the path.
+pub fn find<S>(
+    endpoints: &'static [&'static [Endpoint<S>]],
+    prefix: &str,
+    path: &str,
+) -> FoundEndpoint<S> {
+    let find = |path: &str| {
+        let all = endpoints.iter().copied().flatten();
+        all.into_iter()
+            .find_map(|endpoint| Some((endpoint, endpoint.params(path)?)))
+    };
+    let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
+    // The path without the prefix comes first, because the prefix may look like a route.
+    below.and_then(find).or_else(|| find(path))
+}
+
+/// Returns the 404 of a path without an endpoint, which explains an illegal name of a feed.
+pub fn nothing_at(path: &str) -> Problem {
+    let feed = path
+        .split("/feeds/")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next());
+    match feed.filter(|feed| FeedName::parse(feed).is_none()) {
+        Some(feed) => Problem::not_found(format!(
+            "there is nothing at {path}: {feed:?} is no name of a feed, which begins with a lower-case letter or a \
+             digit and has letters, digits, '.', '_' and '-', {FEED_NAME_BYTES_MAX} at most"
+        )),
+        None => Problem::not_found(format!("there is nothing at {path}")),
+    }
+}
