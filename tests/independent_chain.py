@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Recomputes the golden chain hash of server/log/src/contract_tests.rs from the definition alone.
+"""Recomputes the golden chain hash of server/log/src/contract/tests.rs from the definition alone.
 
 See `Commit::encode` in core/src/commit.rs. Prints the hash after the first two commits, and the one after the first
 commit and one that makes a timeline.

@@ -48,7 +48,7 @@ AT_LEAST = {"lines of reasons in 100 lines within functions": 5.0}
 
 
 def is_test(path):
-    return path.stem in ("tests", "contract_tests", "fixtures") or "tests" in path.parts[-2:-1]
+    return path.stem in ("tests", "fixtures") or "tests" in path.parts[-2:-1]
 
 
 def without_tests(lines):

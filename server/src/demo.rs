@@ -15,7 +15,7 @@ use simplefeed_core::{
     feed::{FeedName, FeedPattern},
     settings::Choices,
 };
-use simplefeed_log::opening::{self, SledStore};
+use simplefeed_log::sled::opening::{self, SledStore};
 use simplefeed_publish::{
     AppendRequest, Conditions, Configure, FeedKindRule, FollowItems, SettingsCondition,
     WriterHandle,

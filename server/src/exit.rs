@@ -4,7 +4,7 @@
 
 use std::io;
 
-use simplefeed_log::{LogError, folder::OpenError};
+use simplefeed_log::{LogError, sled::folder::OpenError};
 use simplefeed_process::lack::{advice, lack_in};
 
 use crate::{config::ConfigError, error::ServeError, upkeep::recover::RecoverError};

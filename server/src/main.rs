@@ -26,9 +26,11 @@ use simplefeed_core::feed::FeedPattern;
 use simplefeed_http::access::{self, Day, Right};
 use simplefeed_log::{
     Commits as _, EntryLog,
-    folder::{CONTROL_SOCKET, OpenError},
-    opening::{self, OpenedLog, SledStore},
-    sled_log::SledLog,
+    sled::{
+        folder::{CONTROL_SOCKET, OpenError},
+        opening::{self, OpenedLog, SledStore},
+        sled_log::SledLog,
+    },
 };
 use simplefeed_process::{
     clock,

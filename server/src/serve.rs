@@ -16,9 +16,9 @@ use simplefeed_http::pipeline::Pipeline;
 use simplefeed_log::{
     EntryLog, LogError, WritableLog,
     durable::{create_folders, sync_names},
-    folder::{failed, keep_to_ourselves},
     held::visible_path,
     moment::{self, MomentNote},
+    sled::folder::{failed, keep_to_ourselves},
     store::LogStore,
     watermark::Watermark,
 };

@@ -84,7 +84,7 @@ fn the_chain_hash_is_what_the_definition_says() {
     let script = workspace().join("tests/independent_chain.py");
     let output = Command::new("python3").arg(script).output().unwrap();
     let golden =
-        std::fs::read_to_string(workspace().join("server/log/src/contract_tests.rs")).unwrap();
+        std::fs::read_to_string(workspace().join("server/log/src/contract/tests.rs")).unwrap();
     let hashes = text(&output.stdout);
     let hashes: Vec<&str> = hashes.lines().collect();
     assert_eq!(hashes.len(), 2, "{}", text(&output.stderr));

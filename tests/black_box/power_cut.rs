@@ -406,7 +406,7 @@ fn acknowledged_means_on_the_disk() {
     let runs = if is_long() { long } else { short };
     let Some(base) = Base::create() else {
         eprintln!(
-            "NOT RUN: power cut (no loop devices); the model in server/log/src/contract_tests.rs ran"
+            "NOT RUN: power cut (no loop devices); the model in server/log/src/contract/tests.rs ran"
         );
         return;
     };

@@ -26,7 +26,7 @@ use anyhow::{Context as _, bail};
 use simplefeed_core::timestamp::Timestamp;
 use simplefeed_log::{
     barrier::{Barrier, DiskBarrier, LogStep},
-    opening::{Disk, SledStore, open_with},
+    sled::opening::{Disk, SledStore, open_with},
 };
 use simplefeed_process::{
     clock::{self, ClockReading},

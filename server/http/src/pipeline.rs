@@ -1,7 +1,7 @@
 //! The pipeline: from a request to an answer, for any table of endpoints.
 //!
 //! Shell: the limits, the counting and the clock of a server. The [router](super::router) finds the
-//! endpoint, the [gate](super::gate) checks the request, and the [sender](super::sending) sends a
+//! endpoint, the gate checks the request, and the [sender](super::sending) sends a
 //! representation. Endpoints decide the answers.
 
 use std::{

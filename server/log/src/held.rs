@@ -14,8 +14,6 @@ use std::{
 
 use simplefeed_process::regular;
 
-use super::LogError;
-
 /// Where the system has a name for each handle of this process.
 const HANDLES: &str = "/proc/self/fd";
 
@@ -78,7 +76,7 @@ pub(super) fn look(path: &Path) -> io::Result<(FileIdentity, u64)> {
 /// # Errors
 ///
 /// Returns why the system does not tell.
-pub(super) fn look_at(file: &File) -> io::Result<(u64, u64)> {
+pub fn look_at(file: &File) -> io::Result<(u64, u64)> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{AtFlags, StatxFlags};
@@ -107,63 +105,6 @@ fn look_without_times(
         // The first error is of an old kernel, the second of a filter of system calls.
         Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// A file that must stay at the place where the opening found the file.
-#[derive(Debug)]
-pub(super) struct FoundFile {
-    path: PathBuf,
-    identity: FileIdentity,
-    /// The fewest bytes that the file may have.
-    least: u64,
-}
-
-impl FoundFile {
-    /// Finds a file. `name` is the path by which the next process looks for the file.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the file cannot be found.
-    pub(super) fn find(name: PathBuf) -> io::Result<Self> {
-        let found = fs::metadata(&name)?;
-        Ok(Self {
-            path: name,
-            identity: FileIdentity::of(&found),
-            least: 0,
-        })
-    }
-
-    /// Returns the file as one that must not get shorter.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the file cannot be measured.
-    pub(super) fn whole(self) -> io::Result<Self> {
-        let least = fs::metadata(&self.path)?.len();
-        Ok(Self { least, ..self })
-    }
-
-    /// Returns the file as one that must have so many bytes.
-    pub(super) fn at_least(self, least: u64) -> Self {
-        Self { least, ..self }
-    }
-
-    /// Checks that the file is at its place, with enough bytes.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LogError::Displaced`] if the file was removed, replaced, cut or moved.
-    pub(super) fn check(&self) -> Result<(), LogError> {
-        let is_there = |(found, length)| found == self.identity && length >= self.least;
-        if look(&self.path).is_ok_and(is_there) {
-            return Ok(());
-        }
-        let what = format!(
-            "{} was removed, replaced, cut or moved",
-            self.path.display()
-        );
-        Err(LogError::Displaced { what })
     }
 }
 
@@ -208,7 +149,8 @@ impl HeldFolder {
         self.0.identity.is_at(&self.0.name)
     }
 
-    pub(super) fn handle(&self) -> &File {
+    /// Returns the open handle of the folder.
+    pub fn handle(&self) -> &File {
         &self.0.handle
     }
 }

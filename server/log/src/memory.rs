@@ -326,7 +326,7 @@ impl Ids for MemoryLog {
         let known = entries.into_iter().map(|entry| {
             let known = KnownEntry {
                 at: entry.at,
-                document: super::document_of(self, feed, &entry)?,
+                document: crate::contract::document_of(self, feed, &entry)?,
                 sent: entry.sent,
                 fragment: Digest::of(&entry.fragment),
             };

@@ -11,7 +11,7 @@ use std::{
 
 use simplefeed_process::regular;
 
-use super::durable;
+use crate::durable;
 
 /// Most bytes of a statement.
 const SLOT_BYTES: usize = 128;

@@ -39,7 +39,7 @@ pub fn free_bytes(folder: &Path) -> io::Result<u64> {
 /// # Errors
 ///
 /// Returns why the file system gives no answer.
-pub(super) fn free_bytes_of(folder: &File) -> io::Result<u64> {
+pub fn free_bytes_of(folder: &File) -> io::Result<u64> {
     Ok(free_in(&rustix::fs::fstatvfs(folder)?))
 }
 
@@ -50,7 +50,7 @@ fn free_in(system: &StatVfs) -> u64 {
 
 /// Returns by how many bytes a file may grow before the system refuses writes of this process;
 /// `None` if there is no limit. A file that is shorter than `least` counts as one of that length.
-pub(super) fn bytes_left_for(path: &Path, least: u64) -> Option<u64> {
+pub fn bytes_left_for(path: &Path, least: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Fsize).current?;
     let length = fs::metadata(path).map_or(0, |file| file.len());
     Some(limit.saturating_sub(length.max(least)))

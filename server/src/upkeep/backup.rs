@@ -16,8 +16,10 @@ use simplefeed_log::{
     Commits as _, EntryLog, LogError, WritableLog,
     barrier::{Barrier, sync_large_tree},
     durable::{self, parent_of},
-    folder::{OpenError, keep_to_ourselves, mark_restored},
-    opening::{Disk, open_with},
+    sled::{
+        folder::{OpenError, keep_to_ourselves, mark_restored},
+        opening::{Disk, open_with},
+    },
 };
 use simplefeed_process::regular;
 use simplefeed_views::{Views, error::ViewError, folders::Folders};

@@ -21,13 +21,15 @@ use simplefeed_core::{
 };
 use simplefeed_log::{
     Commits as _, LogError,
-    folder::OpenError,
-    opening::{self, Disk, open_with},
-    quietly,
-    salvage::Remains,
-    seen::{self, ReadersEnd},
-    sled_log::SledLog,
-    witness::{self, WitnessStatement},
+    sled::{
+        folder::OpenError,
+        opening::{self, Disk, open_with},
+        quietly,
+        salvage::Remains,
+        seen::{self, ReadersEnd},
+        sled_log::SledLog,
+        witness::{self, WitnessStatement},
+    },
 };
 use simplefeed_process::{
     lack::{check_memory, unless_lacking},

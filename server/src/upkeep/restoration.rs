@@ -89,7 +89,7 @@ mod tests {
         Commits as _, Series as _,
         barrier::Barrier,
         memory::MemoryLog,
-        opening::{Disk, open, open_with},
+        sled::opening::{Disk, open, open_with},
     };
 
     const FEEDS: u128 = 5;

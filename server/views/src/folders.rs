@@ -14,9 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use simplefeed_log::{
     barrier::sync_files,
     durable::create_folders,
-    folder::OpenError,
     held::{HeldFolder, visible_path},
-    seen,
+    sled::{folder::OpenError, seen},
 };
 use simplefeed_process::regular;
 use tracing::info;

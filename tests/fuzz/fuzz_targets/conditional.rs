@@ -5,7 +5,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use simplefeed_core::feed::FeedName;
 use simplefeed_http::{
-    access::{Access, Right, Tokens},
+    access::{Access, Right, TokenGrants},
     coding::negotiate,
     conditional::{Validators, verdict},
 };
@@ -32,6 +32,6 @@ fuzz_target!(|lines: &[u8]| {
     let _conditions = conditions(&headers);
     let _settings = settings_body(&headers, lines);
     let feed = FeedName::parse("a").expect("that is a name");
-    let access = Access::Holders(Tokens::default());
+    let access = Access::Holders(TokenGrants::default());
     assert!(access.check(&headers, Right::Read, &feed).is_err());
 });

@@ -22,7 +22,7 @@ use simplefeed_core::{
     settings::Settings,
     timestamp::Timestamp,
 };
-use simplefeed_log::{quietly, salvage::Remains};
+use simplefeed_log::sled::{quietly, salvage::Remains};
 use simplefeed_views::documents::{
     archive::{Archive, Evidence, SalvageRemains},
     manifest::ManifestRecord as Record,

@@ -12,7 +12,7 @@ use simplefeed_core::{
     settings::Settings,
     timestamp::Timestamp,
 };
-use simplefeed_log::{quietly, salvage::Remains};
+use simplefeed_log::sled::{quietly, salvage::Remains};
 
 /// Facts about timelines, in their order.
 #[derive(Debug, Default)]

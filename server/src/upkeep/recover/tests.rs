@@ -7,7 +7,7 @@ use simplefeed_log::{
     barrier::DiskBarrier,
     fixtures::{script, settings},
     memory::MemoryLog,
-    opening::OpenedLog,
+    sled::opening::OpenedLog,
 };
 
 use super::*;

@@ -16,7 +16,8 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_log::{
-    Append as _, Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog,
+    Append as _, Commits as _, LogError,
+    sled::{quietly, salvage::Remains, sled_log::SledLog},
 };
 use simplefeed_views::documents::{
     archive::{Archive, SalvageRemains},

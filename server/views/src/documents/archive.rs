@@ -23,7 +23,7 @@ use simplefeed_core::{
     history::ChainHash,
     settings::Settings,
 };
-use simplefeed_log::seen::ReadersEnd;
+use simplefeed_log::sled::seen::ReadersEnd;
 use simplefeed_process::{lack::unless_lacking, regular};
 
 use super::{

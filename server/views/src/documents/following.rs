@@ -9,7 +9,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
     settings::Settings,
 };
-use simplefeed_log::{EntryLog, LogError, Series, seen::ReadersEnd, settings_of};
+use simplefeed_log::{EntryLog, LogError, Series, settings_of, sled::seen::ReadersEnd};
 use simplefeed_process::stop::Stop;
 use tracing::{error, info};
 

@@ -18,7 +18,7 @@ use simplefeed_log::{
     codec::{Reader, RecordWriter, seal, unseal},
     durable::{self, create_folders},
     held::visible_path,
-    seen::ReadersEnd,
+    sled::seen::ReadersEnd,
 };
 use simplefeed_process::regular;
 use tracing::warn;

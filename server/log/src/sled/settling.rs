@@ -8,7 +8,6 @@
 use simplefeed_core::feed::{FeedKey, Position};
 
 use super::{
-    LogError, LogHead,
     chapter::{Chapter, FeedChange},
     packing::pack,
     record::{self, CommitFacts, FactsRecord, RECORD_BYTES},
@@ -16,6 +15,7 @@ use super::{
     tail::{FeedRecord, Tail},
 };
 use crate::codec;
+use crate::{LogError, LogHead};
 
 mod moved;
 

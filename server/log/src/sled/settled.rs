@@ -32,14 +32,16 @@ use simplefeed_process::{
 use sled::{Db, Mode};
 
 use super::{
-    LogError,
     record::{self, STORAGE_VERSION, VERSION_KEY},
     snapshots,
-    space::{is_full_at, try_room},
     tail::FeedRecord,
     watchdog::Watchdog,
 };
 use crate::codec;
+use crate::{
+    LogError,
+    space::{is_full_at, try_room},
+};
 
 /// sled's page cache, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;

@@ -32,15 +32,15 @@ use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use simplefeed_process::{lack::unless_lacking, regular};
 use tracing::warn;
 
-use super::{
+use crate::codec::{Reader, RecordWriter, seal, unseal};
+#[cfg(planted)]
+use crate::planted;
+use crate::{
     LogError,
     barrier::{Barrier, LogStep, drop_pages, sync_folder},
     durable::{self, create_private_folder},
     held::{self, FileIdentity, visible_path},
 };
-use crate::codec::{Reader, RecordWriter, seal, unseal};
-#[cfg(planted)]
-use crate::planted;
 
 const MAGIC: &[u8; 4] = b"SFJ1";
 /// Bytes that a disk writes as a whole or not at all.

@@ -21,16 +21,18 @@ use simplefeed_process::lack::{advice, copy_of, lack_in};
 use tracing::{debug, error, info, warn};
 
 use super::{
-    LogError, LogHead,
-    barrier::{Barrier, LogStep, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters, SPREAD_CHAPTERS},
-    held::FoundFile,
     record::{self, SETTLED_KEY},
     rehearsal::{RecoveryRefusal, needed_bytes, rehearse},
     settled::{SettledPart, quietly, why_panicked},
     settling::{check_settled, end_of, settle},
     snapshots,
     witness::{Testimony, Witness},
+};
+use crate::{
+    LogError, LogHead,
+    barrier::{Barrier, LogStep, drop_pages_in, sync_folder, sync_tree},
+    sled::found_file::FoundFile,
 };
 
 /// Time between two notes of the last commit, each of which is a write.

@@ -13,7 +13,7 @@ use std::{
 
 use simplefeed_process::regular;
 
-use super::{barrier::sync_folder, durable};
+use crate::{barrier::sync_folder, durable};
 
 /// Beginning of sled's names; the rest is the position in sled's log at which the snapshot ends, in
 /// hexadecimal digits.

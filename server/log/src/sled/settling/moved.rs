@@ -17,10 +17,12 @@ use simplefeed_core::{
 use super::GoOn;
 use crate::{
     LogError,
-    chapter::{Chapter, FeedChange},
-    record::{self, CommitFacts},
-    settled::SettledPart,
-    tail::Tail,
+    sled::{
+        chapter::{Chapter, FeedChange},
+        record::{self, CommitFacts},
+        settled::SettledPart,
+        tail::Tail,
+    },
 };
 
 /// A chapter whose entries are looked for in sled.

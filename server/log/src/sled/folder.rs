@@ -28,13 +28,13 @@ use simplefeed_process::{
 };
 use tracing::{info, warn};
 
-use super::{
+use super::record::STORAGE_VERSION;
+use crate::moment::MomentNote;
+use crate::{
     LogError,
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
     held::{FileIdentity, HeldFolder, visible_path},
-    moment::MomentNote,
-    record::STORAGE_VERSION,
 };
 
 /// Name of the socket at which a server takes upkeep tasks.
@@ -422,7 +422,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     clippy::disallowed_methods,
     reason = "the copy is synced as a whole where it is used"
 )]
-pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     for item in fs::read_dir(from)? {
         let item = item?;

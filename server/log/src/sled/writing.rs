@@ -11,11 +11,9 @@ use simplefeed_core::{
     plan::{FeedHead, Opening},
 };
 
-use super::{
-    LogError, LogHead,
-    record::{self, CommitFacts, EntryRecord},
-};
+use super::record::{self, CommitFacts, EntryRecord};
 use crate::codec;
+use crate::{LogError, LogHead};
 
 /// Keys and their values, with checksums; the last one of a key counts.
 pub(super) type Items = Vec<(Vec<u8>, Vec<u8>)>;

@@ -17,11 +17,9 @@ use std::{io, path::Path};
 
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 
-use super::{
-    record::STORAGE_VERSION,
-    slots::{self, SlotBytes, Slots},
-};
+use super::record::STORAGE_VERSION;
 use crate::codec::{Reader, RecordWriter, seal, unseal};
+use crate::slots::{self, SlotBytes, Slots};
 
 const MAGIC: &[u8; 3] = b"SFW";
 /// Bytes of a slot, and of one of the oldest storage versions.

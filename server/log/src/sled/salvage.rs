@@ -20,13 +20,13 @@ use simplefeed_core::{
 };
 
 use super::{
-    LogError, LogHead,
     journal::{self, JournalFile, JournalPlace},
     record::{self, CommitFacts, SETTLED_KEY},
     settled::{SettledPart, quietly},
     tail::{FeedRecord, Tail},
 };
 use crate::codec;
+use crate::{LogError, LogHead};
 
 /// Remains of a log, in sled and in the journal.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::{
+use crate::sled::{
     folder::copy_folder,
     settled::{SettledPart, quietly},
     snapshots::newest_number,

@@ -16,15 +16,10 @@ use simplefeed_process::lack::lack_in;
 use tracing::info;
 
 use super::{
-    LogError, LogHead, WritableLog,
-    barrier::{Barrier, DiskBarrier, LogStep, drop_pages_in, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
-    durable::create_private_folder,
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder, failed},
-    held::{FoundFile, HeldFolder},
     ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
-    moment::MomentNote,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{RecoveryRefusal, rehearse},
     salvage::Remains,
@@ -34,10 +29,18 @@ use super::{
     settling::check_settled,
     sled_log::SledLog,
     snapshots,
-    store::{LogStore, StoreError},
     witness::{self, Testimony, Witness, WitnessStatement},
 };
+use crate::moment::MomentNote;
 use crate::watermark::Watermark;
+use crate::{
+    LogError, LogHead, WritableLog,
+    barrier::{Barrier, DiskBarrier, LogStep, drop_pages_in, sync_folder, sync_tree},
+    durable::create_private_folder,
+    held::HeldFolder,
+    sled::found_file::FoundFile,
+    store::{LogStore, StoreError},
+};
 
 /// Bytes of a chapter from which on the chapter is settled. Small in unit tests, so that they see
 /// many chapters.
@@ -725,7 +728,7 @@ pub struct SledStore {
 #[cfg(test)]
 impl SledStore {
     /// Waits for the end of a settling.
-    pub(super) fn wait_for_settling(&self) {
+    pub(crate) fn wait_for_settling(&self) {
         self.log.wait_for_settling();
     }
 }

@@ -165,7 +165,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::record::{EntryRecord, decode_entries};
+    use crate::sled::record::{EntryRecord, decode_entries};
 
     fn group(first: u64, fragments: &[String]) -> Vec<u8> {
         let name = DocumentName {

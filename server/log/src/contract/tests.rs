@@ -14,19 +14,20 @@ use std::{
 
 use simplefeed_core::{
     commit::{Change, Commit},
-    feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedName, Position, Revision},
-    timestamp::Timestamp,
+    feed::{CommitNumber, DocumentNumber, EntryId, FeedName, Position, Revision},
 };
 
 use crate::Append as _;
 
-use super::fixtures::{entry, script, settings};
-use super::{
+use crate::fixtures::{entry, script, settings};
+use crate::{
     Commits as _, Ids as _, LogError, LogRoom as _, Series as _, WritableLog,
     barrier::{Barrier, DiskBarrier, LogStep},
-    folder::copy_folder,
     memory::MemoryLog,
-    opening::{Disk, OpenedLog, SledStore, open, open_with},
+    sled::{
+        folder::copy_folder,
+        opening::{Disk, OpenedLog, SledStore, open, open_with},
+    },
     store::LogStore as _,
 };
 
@@ -194,33 +195,6 @@ fn golden_chain_of_a_timeline() {
 
 const GOLDEN_TIMELINE: &str = "d2d794e7210a330cc0f0f96ca7379e7c699cc41d35d1ba299bade9f35df26b90";
 const GOLDEN: &str = "de07b8f6860037d7d2f6c271f908a4b89f6f3e60965a5806db84042d90968274";
-
-#[test]
-fn no_value_is_larger_than_sled_syncs() {
-    for change in [entry(1, 0, 1_000_000), entry(1, 0, 7_300)] {
-        let Change::Entry {
-            fragment, id, sent, ..
-        } = change
-        else {
-            panic!()
-        };
-        let name = simplefeed_core::feed::DocumentName {
-            number: DocumentNumber::OLDEST,
-            epoch: Epoch::FIRST,
-        };
-        let mut record = super::record::EntryRecord::new(
-            Position(0),
-            name,
-            CommitNumber(1),
-            Timestamp::default(),
-        );
-        record.push(0, &id, sent, &fragment);
-        let body = record.encode();
-        for (_, part) in super::record::parts(&body) {
-            assert!(part.len() <= super::packing::VALUE_BYTES_MAX);
-        }
-    }
-}
 
 #[test]
 fn a_commit_out_of_order_is_a_programming_error() {

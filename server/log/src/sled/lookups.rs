@@ -22,18 +22,20 @@ use simplefeed_core::{
 use tracing::error;
 
 use super::{
-    Append, Commits, FeedHeads, Ids, LogError, LogHead, LogRoom, Series, Space,
-    announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
-    held::visible_path,
     journal::{JournalFile, JournalPlace},
     record::{self, CommitFacts},
     settled::SettledPart,
     sled_log::SledLog,
-    space,
     tail::FeedRecord,
 };
 use crate::codec;
+use crate::{
+    Append, Commits, FeedHeads, Ids, LogError, LogHead, LogRoom, Series, Space,
+    announcements::{Announcements, OUTLINE_CHANGES_MAX},
+    held::visible_path,
+    space,
+};
 
 impl SledLog {
     /// Returns the value that `find` finds in the newest chapter that has one.
@@ -106,7 +108,7 @@ impl SledLog {
     ) -> Result<(), LogError> {
         match change {
             ChangeOutline::Settings { feed, revision } => {
-                let settings = super::settings_of(self, feed, revision)?;
+                let settings = crate::settings_of(self, feed, revision)?;
                 changes.push(Change::Settings {
                     feed,
                     revision,
@@ -525,7 +527,7 @@ impl SledLog {
         let fragment = Digest::of(&entry.fragment);
         Ok(KnownEntry {
             at,
-            document: super::document_of(self, feed, &entry)?,
+            document: crate::contract::document_of(self, feed, &entry)?,
             sent: entry.sent,
             fragment,
         })

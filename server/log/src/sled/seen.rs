@@ -14,12 +14,9 @@ use std::{io, path::Path};
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
-use super::{
-    Commits, LogError, LogHead,
-    held::visible_path,
-    slots::{self, SlotBytes, Slots},
-};
 use crate::codec::{Reader, RecordWriter, seal, unseal};
+use crate::slots::{self, SlotBytes, Slots};
+use crate::{Commits, LogError, LogHead, held::visible_path};
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use simplefeed_core::feed::{CommitNumber, FeedKey, Position};
 
 use super::{
-    LogError, LogHead,
     journal::{JournalFile, JournalPlace, JournalRecord},
     record,
 };
+use crate::{LogError, LogHead};
 
 /// Commits of one file of the journal.
 #[derive(Debug)]

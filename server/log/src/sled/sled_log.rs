@@ -34,8 +34,6 @@ use simplefeed_process::lack::{copy_of, lack_in};
 use tracing::{info, warn};
 
 use super::{
-    Commits as _, FeedHeads, LogError, LogHead, Series as _,
-    announcements::Announcements,
     chapter::{Chapter, Chapters, SPREAD_CHAPTERS},
     folder::DataFolder,
     ids::IdIndex,
@@ -44,6 +42,9 @@ use super::{
     settled::SettledPart,
     settler::{Settler, Work},
     writing::{CommitKeys, Items},
+};
+use crate::{
+    Commits as _, FeedHeads, LogError, LogHead, Series as _, announcements::Announcements,
 };
 
 /// Missing commits above which rebuilding the index of ids is logged, because it takes long.
@@ -359,7 +360,7 @@ impl SledLog {
 
     /// Ends a settling at once, since the journal has all of the chapter. Later settlings end
     /// before they have done anything.
-    pub(super) fn end_settling(&self) {
+    pub(crate) fn end_settling(&self) {
         self.settler.ask_to_end();
     }
 
@@ -493,12 +494,12 @@ impl SledLog {
     }
 
     /// Waits for the end of a settling.
-    pub(super) fn wait_for_settling(&self) {
+    pub(crate) fn wait_for_settling(&self) {
         self.settler.wait();
     }
 
     /// Settles all there is.
-    pub(super) fn settle_all(&self) {
+    pub(crate) fn settle_all(&self) {
         let mut journal = self.journal.lock();
         self.settler.wait();
         self.begin_chapter(&mut journal, self.head()).unwrap();
@@ -507,7 +508,7 @@ impl SledLog {
     }
 
     /// Loses the facts of a commit, as rot does.
-    pub(super) fn lose(&self, number: simplefeed_core::feed::CommitNumber) {
+    pub(crate) fn lose(&self, number: simplefeed_core::feed::CommitNumber) {
         self.chapters.write().newest.lose(number);
     }
 }

@@ -15,7 +15,10 @@ impl Barrier for Counting {
 
 fn item(number: u64, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let body = vec![u8::try_from(number % 251).unwrap(); bytes];
-    vec![(crate::record::commit_key(CommitNumber(number)), seal(body))]
+    vec![(
+        crate::sled::record::commit_key(CommitNumber(number)),
+        seal(body),
+    )]
 }
 
 fn chain(number: u64) -> ChainHash {
@@ -333,7 +336,7 @@ fn old_content_costs_one_look() {
     let appended = journal.append(
         CommitNumber(2),
         &chain(1),
-        &[(crate::record::commit_key(CommitNumber(2)), seal(old))],
+        &[(crate::sled::record::commit_key(CommitNumber(2)), seal(old))],
         |_| Ok(()),
     );
     appended.unwrap();

@@ -26,10 +26,12 @@ use crate::{
     barrier::{Barrier, DiskBarrier, LogStep},
     fixtures::{create, entry, settings},
     memory::MemoryLog,
-    opening::{Disk, OpenedLog, open_with},
-    settled::{Meanwhile, quietly},
-    sled_log::SledLog,
-    snapshots,
+    sled::{
+        opening::{Disk, OpenedLog, open_with},
+        settled::{Meanwhile, quietly},
+        sled_log::SledLog,
+        snapshots,
+    },
 };
 
 const FEEDS: u128 = 5;

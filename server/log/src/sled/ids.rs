@@ -41,7 +41,7 @@ use tracing::warn;
 use filter::Filter;
 use run::IdRun;
 
-use super::durable::create_private_folder;
+use crate::durable::create_private_folder;
 
 mod filter;
 mod run;
