@@ -338,6 +338,7 @@ impl Queue for Postgres {
             // So short a lease gives a job back, which may be due before the jobs that the next
             // look reads.
             self.look_at_all();
+            self.wake_workers();
         }
         Ok(held)
     }

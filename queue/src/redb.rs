@@ -33,6 +33,7 @@ use self::{
 use crate::{
     clock::Clock,
     error::QueueError,
+    instant::later,
     job::{
         Dead, Existing, Extension, FailureOutcome, Finish, JobFailure, Namespace, NewJob,
         ScheduleOutcome, Stats, TokenStanding, Want, check_bytes, check_count,
@@ -528,12 +529,22 @@ impl Queue for Redb {
             self.check_open()?;
             let now = self.shared.clock.now();
             let mut leases = self.shared.leases.lock();
-            let extend = |one: &Extension| {
-                leases
-                    .extend(one, now)
-                    .map_or(TokenStanding::Lost, |_| TokenStanding::Yes)
+            let mut is_earlier = false;
+            let extend = |one: &Extension| match leases.extend(one, now) {
+                Some(former) => {
+                    is_earlier |= later(now, one.lease) < former.until;
+                    TokenStanding::Yes
+                }
+                None => TokenStanding::Lost,
             };
-            return Ok(extensions.iter().map(extend).collect());
+            let standings = extensions.iter().map(extend).collect();
+            drop(leases);
+            if is_earlier {
+                // A worker that gives a job back shortens the lease. Waiting workers took the former
+                // end of the lease for the next time at which there may be work.
+                self.changes.send_replace(());
+            }
+            return Ok(standings);
         }
         self.write_change(move |writing| extensions.iter().map(|one| writing.extend(one)).collect())
             .await

@@ -25,7 +25,7 @@ pub(super) struct JobLease {
     number: i64,
     /// Place of the leased job in the file.
     pub(super) place: DuePlace,
-    until: DateTime<Utc>,
+    pub(super) until: DateTime<Utc>,
 }
 
 /// Place of a job in the order of due times: due time and number of the job.
@@ -130,7 +130,7 @@ impl OfNamespace {
 
     /// Leases the first free job.
     pub(super) fn lease(&mut self, number: i64, place: DuePlace, until: DateTime<Utc>) {
-        self.hold_first(JobLease {
+        self.put_lease(JobLease {
             number,
             place,
             until,
@@ -138,7 +138,7 @@ impl OfNamespace {
         self.pass_to(place);
     }
 
-    fn hold_first(&mut self, leased: JobLease) {
+    fn put_lease(&mut self, leased: JobLease) {
         let (_, job) = leased.place;
         // An extension replaces a lease, whose old deadline would stay in `ends`.
         self.end(job);
@@ -221,12 +221,12 @@ impl Leases {
         }
     }
 
-    /// Returns the extended lease, if the token is valid.
+    /// Extends a lease, if the token is valid. Returns the lease as it was before.
     pub(super) fn extend(&mut self, extension: &Extension, now: DateTime<Utc>) -> Option<JobLease> {
         let Extension { token, lease, .. } = extension;
         let leases = self.of(&token.namespace, now);
         let leased = leases.of_token(token)?;
-        leases.hold_first(JobLease {
+        leases.put_lease(JobLease {
             until: later(now, *lease),
             ..leased
         });

@@ -176,6 +176,23 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
     assert_eq!((waits.waiting, waits.due), (1, 0));
 }
 
+/// A worker that gives a job back shortens the lease, and wakes the workers that wait for its end.
+pub(crate) async fn a_shortened_lease_is_a_change(queue: impl Queue, clock: Manual) {
+    schedule(&queue, vec![thing("leased", 0)]).await;
+    clock.set(at(2));
+    let lease = one(&queue).await;
+    let mut changes = queue.changes();
+    changes.mark_unchanged();
+    let extension = Extension {
+        token: lease.token.clone(),
+        lease: SECOND / 10,
+        note: None,
+    };
+    let standings = queue.extend(vec![extension]).await.unwrap();
+    assert_eq!(standings, [TokenStanding::Yes]);
+    assert!(changes.has_changed().unwrap());
+}
+
 /// TU-D15: an item that is started twice has one job, and a starter that replays resets nothing.
 pub(crate) async fn a_repeated_schedule_resets_nothing(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 10).payload("first")]).await;

@@ -66,6 +66,7 @@ macro_rules! for_each_keeper {
 for_each_keeper! {
     a_job_is_leased_once_it_is_due,
     what_is_far_ahead_is_brought_forward,
+    a_shortened_lease_is_a_change,
     a_repeated_schedule_resets_nothing,
     a_move_changes_what_waits_and_nothing_else,
     equal_keys_in_one_call_are_one_job,
