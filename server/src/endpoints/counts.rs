@@ -16,7 +16,11 @@ use simplefeed_http::{
 };
 use simplefeed_resource::{Resource, Visibility};
 
-use super::{Site, shelf::Shelf};
+use super::{
+    Site,
+    pages::section::{Section, SectionPage},
+    shelf::Shelf,
+};
 
 /// Handles for the throw-away view.
 #[derive(Debug)]
@@ -31,6 +35,16 @@ impl CountParts {
     /// Returns the handles for the endpoints of the view.
     pub fn of(shelf: Arc<Shelf>, counts: Arc<CountsView>) -> Self {
         Self { shelf, counts }
+    }
+}
+
+/// Section of a feed's page with the count.
+#[derive(Debug)]
+pub struct CountSection(pub Arc<CountsView>);
+
+impl Section for CountSection {
+    fn html(&self, page: &SectionPage<'_>) -> Option<String> {
+        Some(format!("<p>{} counted</p>", self.0.entries(page.feed)))
     }
 }
 

@@ -34,6 +34,7 @@ use super::{Handles, SharedBounds, Site, paged::PageRoom, shelf::Shelf, without_
 use crate::{
     config::{Config, Ui},
     metrics::Metrics,
+    views::ServedViews,
 };
 
 mod content;
@@ -43,12 +44,16 @@ mod feed;
 mod feeds;
 mod markup;
 mod moment;
+mod over_time;
 mod plot;
 mod ranking;
+pub mod section;
 mod server;
 mod signing;
 
+use over_time::OverTimeSection;
 pub use ranking::Ranking;
+use section::{Section, SectionPage};
 
 /// Style sheet of all pages, and the script of those with live rows. Their URLs change with their
 /// bytes.
@@ -93,8 +98,10 @@ pub struct PageParts {
     pub is_on: bool,
     /// Feeds, and the rights to them.
     pub shelf: Arc<Shelf>,
-    /// Counts of entries, for plots.
+    /// Counts of entries, for the list of feeds.
     pub rates: Arc<RatesView>,
+    /// Sections of the page of a feed.
+    pub sections: Arc<[Box<dyn Section>]>,
     /// Memory of pages, each of which is made for one reader.
     pub pages: PageRoom,
     /// Feeds in the order of their entries.
@@ -126,6 +133,7 @@ impl PageParts {
             is_on: config.ui == Ui::On,
             shelf: Arc::clone(shelf),
             rates: Arc::clone(&handles.views.files.rates),
+            sections: sections_of(&handles.views),
             pages: shared.pages.clone(),
             ranking: Arc::default(),
             searches: Arc::clone(&shared.searches),
@@ -136,6 +144,15 @@ impl PageParts {
             metrics: Arc::clone(&handles.metrics),
         }
     }
+}
+
+/// Returns the sections of a server with these views, in the order in which a page shows them.
+fn sections_of(views: &ServedViews) -> Arc<[Box<dyn Section>]> {
+    Arc::new([
+        Box::new(OverTimeSection(Arc::clone(&views.files.rates))),
+        #[cfg(test)]
+        Box::new(super::counts::CountSection(views.files.counts.clone())),
+    ])
 }
 
 /// Endpoints of the pages for people, with their style sheet and their script.
@@ -360,6 +377,7 @@ fn field_value(query: &str, name: &str) -> Option<String> {
 struct PageReading {
     shelf: Arc<Shelf>,
     rates: Arc<RatesView>,
+    sections: Arc<[Box<dyn Section>]>,
     now: Timestamp,
 }
 
@@ -368,7 +386,14 @@ impl PageReading {
         Self {
             shelf: Arc::clone(&parts.shelf),
             rates: Arc::clone(&parts.rates),
+            sections: Arc::clone(&parts.sections),
             now: parts.shelf.clock.now(),
         }
+    }
+
+    /// Returns the HTML of all sections that have something to show.
+    fn sections_of(&self, page: &SectionPage<'_>) -> Vec<String> {
+        let sections = self.sections.iter();
+        sections.filter_map(|section| section.html(page)).collect()
     }
 }

@@ -169,6 +169,7 @@ fn a_view_needs_its_files_and_a_few_lines() {
     server.publish("b", 0);
     server.wait_for("/feeds/a/count.txt", |answer| answer.ends_with("\r\n\r\n3"));
     server.wait_for("/feeds/b/count.txt", |answer| answer.ends_with("\r\n\r\n1"));
+    server.wait_for("/ui/feeds/a", |answer| answer.contains("<p>3 counted</p>"));
     let mut counts = server.send("GET", "/feeds/a/counts", "").lines();
     // The stream begins behind its head.
     let head = counts.by_ref().map(Result::unwrap);

@@ -2,7 +2,7 @@
 //!
 //! Shell: the log, the counts, the clock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use askama::Template;
 use hyper::{StatusCode, header::LOCATION};
@@ -12,7 +12,6 @@ use simplefeed_core::{
     feed::{EntryId, EpochNumber, FeedKey, Position},
     plan::FeedHead,
     push::{Mark, PlaceId},
-    rates::Unit,
     settings::Settings,
     sight::Sight,
     timestamp::Timestamp,
@@ -23,17 +22,14 @@ use simplefeed_http::{
     problem::Problem,
 };
 use simplefeed_log::{EntryLog, LogError, Series};
-use simplefeed_views::{
-    error::ViewError,
-    rates::RatesRead,
-    timelines::lists::{FeedListPart, ListStretch},
-};
+use simplefeed_views::timelines::lists::{FeedListPart, ListStretch};
 
 use super::{
-    PageParts, PageReading, Top, field_value, logged_none,
+    PageParts, PageReading, Top, field_value,
     moment::{self, Moment},
-    plot::{Plot, PlotWindow},
+    plot::PlotWindow,
     private_page, render_page,
+    section::SectionPage,
 };
 use crate::endpoints::{
     off_thread,
@@ -49,8 +45,6 @@ const LOST_STEP: u64 = 2;
 const STEP: u64 = 5;
 /// Bytes of entries behind which a page takes no more entries.
 const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Shortest time of a plot, in microseconds: an hour.
-const LEAST_MICROS: i64 = 3_600_000_000;
 /// Feeds and patterns that a page lists.
 const NAMES_MAX: usize = 100;
 /// Characters of a title in a row.
@@ -72,7 +66,8 @@ struct FeedPage {
     newest: Option<Moment>,
     notice: Option<String>,
     go: String,
-    plot: Option<Plot>,
+    /// HTML of the sections that views add.
+    sections: Vec<String>,
     /// Beginning of the queries that keep the window of the plot.
     keep: String,
     rows: Vec<EntryRow>,
@@ -181,17 +176,19 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
             }
         }
         let shown = (&state.head, &state.settings);
-        let is_timeline = state.settings.is_timeline();
+        let about = SectionPage {
+            feed: state.head.feed,
+            name: &wanted,
+            is_timeline: state.settings.is_timeline(),
+            window: window.as_ref(),
+            ui: top.ui,
+            now: reading.now,
+        };
         let page = FeedPage {
             notice,
             go,
             keep: window_query(window.as_ref()),
-            // Entries of a timeline are counted in the feeds that the timeline follows.
-            plot: if is_timeline {
-                None
-            } else {
-                logged_none(read_plot(&reading, state.head.feed, window))
-            },
+            sections: reading.sections_of(&about),
             ..make_page(&reading, shown, before, &sight, (top, url))?
         };
         Ok(Some(FeedAnswer::Page(render_page(&page))))
@@ -224,69 +221,6 @@ enum FeedAnswer {
 fn window_query(window: Option<&PlotWindow>) -> String {
     // The text of a window has nothing that a URL would have to escape.
     window.map_or_else(String::new, |window| format!("in={}&", window.text))
-}
-
-/// Returns the plot of a feed in a window, or over the whole history; `None` without entries, or
-/// while they are counted.
-fn read_plot(
-    reading: &PageReading,
-    feed: FeedKey,
-    window: Option<PlotWindow>,
-) -> Result<Option<Plot>, ViewError> {
-    let read = |unit: Unit, from: Timestamp, to: Timestamp| {
-        let last = unit.number(Timestamp::from_micros(to.micros() - 1));
-        reading
-            .rates
-            .read(&[feed], unit, unit.number(from)..last + 1)
-    };
-    let window = match window {
-        Some(window) => Some(window),
-        None => whole_history(reading, read)?,
-    };
-    let Some(window) = window else {
-        return Ok(None);
-    };
-    // Any read tells from when on each unit is kept, which decides the unit of the bars.
-    let Some(days) = read(Unit::Day, window.from, window.to)? else {
-        return Ok(None);
-    };
-    let kept_from = |unit| days.kept_from(unit, reading.now);
-    let unit = window.unit(kept_from);
-    let window = window.in_whole(unit);
-    let found = read(unit, window.from, window.to)?;
-    let rates = found.and_then(|found| found.feeds.into_iter().next());
-    Ok(rates.map(|rates| Plot::of(&window, unit, &rates, kept_from)))
-}
-
-/// Returns the time from the first entry of a feed to now; `None` without entries, or while they
-/// are counted.
-fn whole_history(
-    reading: &PageReading,
-    read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<RatesRead>, ViewError>,
-) -> Result<Option<PlotWindow>, ViewError> {
-    let (mut from, mut to) = (Timestamp::MIN, Timestamp::MAX);
-    // A feed that is young begins within a day, or within an hour.
-    for unit in [Unit::Day, Unit::Hour, Unit::Minute] {
-        let Some(found) = read(unit, from, to)? else {
-            return Ok(None);
-        };
-        let is_kept = found
-            .kept_from(unit, reading.now)
-            .is_none_or(|kept| kept <= from);
-        let first = found.feeds.first().and_then(BTreeMap::first_key_value);
-        match first {
-            Some((first, _)) if is_kept => from = unit.start(*first),
-            None if unit == Unit::Day => return Ok(None),
-            _ => break,
-        }
-        // A clock that was set back hides no entry.
-        let last = found.feeds.first().and_then(BTreeMap::last_key_value);
-        let last = last.map_or(reading.now, |(last, _)| unit.start(*last));
-        to = last.max(reading.now).plus_micros(1);
-    }
-    // One bar would say nothing about the time around it.
-    let hour_ago = Timestamp::from_micros(to.micros() - LEAST_MICROS);
-    Ok(Some(PlotWindow::all(from.min(hour_ago), to)))
 }
 
 /// Returns the position before which the rows around a goal begin, or why there is none.
@@ -403,7 +337,7 @@ fn make_page(
         newest: newest.map(|_| Moment::of(head.updated, reading.now)),
         notice: None,
         go: String::new(),
-        plot: None,
+        sections: vec![],
         keep: String::new(),
         rows,
         is_newest: before.is_none(),
