@@ -106,10 +106,10 @@ impl ConsumerError {
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::{Consumer, error_text};
+/// use simplefeed_client::Consumer;
 ///
 /// let error = Consumer::builder("ftp://example.org/feed").build().unwrap_err();
-/// eprintln!("error: {}", error_text(&error));
+/// eprintln!("error: {}", simplefeed_client::error_text(&error));
 /// ```
 pub fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();

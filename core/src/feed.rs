@@ -88,7 +88,8 @@ impl From<FeedName> for String {
 }
 
 /// Set of feeds: one, by name, or all whose names begin with the text before a final `*`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct FeedPattern {
     beginning: String,
     is_exact: bool,
@@ -145,6 +146,25 @@ impl FeedPattern {
     pub fn matches(&self, feed: &FeedName) -> bool {
         let rest = feed.as_str().strip_prefix(&*self.beginning);
         rest.is_some_and(|rest| rest.is_empty() || !self.is_exact)
+    }
+}
+
+/// The text is no [`FeedPattern`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a pattern is the name of a feed, or the beginning of names with a star behind")]
+pub struct InvalidPattern;
+
+impl TryFrom<String> for FeedPattern {
+    type Error = InvalidPattern;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(InvalidPattern)
+    }
+}
+
+impl From<FeedPattern> for String {
+    fn from(pattern: FeedPattern) -> Self {
+        pattern.to_string()
     }
 }
 
@@ -283,7 +303,8 @@ impl From<FeedId> for String {
 }
 
 /// The 16 bytes that represent a feed's id inside the log (see [`FeedId::key`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct FeedKey(pub Uuid);
 
 /// The place of an entry in the feed: 0 is the oldest, and there are no holes.

@@ -3,6 +3,8 @@
 //! Pure. Both are for ever: the history hash stands in frozen documents and in bookmarks, the
 //! chain hash in every log. The golden vectors in the tests must never change.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{digest::Digest, feed::FeedId};
 
 /// The history hash of a feed after some number of entries.
@@ -57,7 +59,8 @@ impl std::fmt::Display for HistoryHash {
 ///
 /// C₀ is 32 zero bytes, Cₙ = SHA-256(Cₙ₋₁ ‖ encoding of commit n); the encoding is
 /// [`Commit::encode`](crate::commit::Commit::encode), the same for every kind of log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ChainHash(pub Digest);
 
 impl ChainHash {

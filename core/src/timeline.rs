@@ -25,6 +25,8 @@ use std::{
     ops::Range,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     feed::{FeedKey, FeedName, FeedPattern, Position},
     follow::{FollowChange, FollowItem},
@@ -35,7 +37,6 @@ use crate::{
 pub mod cuts;
 mod pages;
 pub mod showing;
-pub mod stored;
 
 /// Place of an entry in a timeline: the instant at which the entry came, unique in the log. Entries
 /// that a follow brings along come at the follow's instant, oldest first, before an entry of that
@@ -125,7 +126,7 @@ pub struct TimelineEntry<S = FeedKey> {
 }
 
 /// Choices of a timeline, made at creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms<S = FeedKey> {
     /// Feed of the timeline's owner, and whether the timeline has that feed's entries. If not, the
     /// feed is left out even where a followed item names or matches the feed.
@@ -204,7 +205,9 @@ pub struct FeedMoment {
 }
 
 /// Items that a timeline follows, and the positions of each feed in the timeline.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Serde: for a snapshot that a later version may refuse.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowState<S = FeedKey> {
     terms: Terms<S>,
     /// Feeds that are followed by their names, in the order of their keys.
@@ -217,7 +220,7 @@ pub struct FollowState<S = FeedKey> {
 }
 
 /// A feed in a timeline. No position is in two ranges of the feed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HeldFeed<S> {
     feed: S,
     /// First position of the range that goes on.
@@ -227,7 +230,7 @@ struct HeldFeed<S> {
     other: Option<Box<Other>>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Other {
     /// Ranges that came as the feed gained them, and are over.
     past: Vec<Range<Position>>,
@@ -236,7 +239,7 @@ struct Other {
 }
 
 /// Entries that a request brought along.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct BroughtEntries<S> {
     instant: Timestamp,
     /// Index of the request's first entry: requests at one instant share the indexes.

@@ -6,6 +6,7 @@
 use std::{fmt, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Deserialize, Serialize};
 
 /// Microseconds since 1970-01-01T00:00:00Z.
 ///
@@ -18,7 +19,10 @@ use chrono::{DateTime, SecondsFormat, Utc};
 /// assert_eq!(instant.to_string(), "2023-11-14T22:13:20.000001Z");
 /// assert_eq!(Timestamp::parse("2023-11-14T23:13:20.000001+01:00"), Some(instant));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct Timestamp(i64);
 
 impl Timestamp {

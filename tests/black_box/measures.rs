@@ -122,7 +122,7 @@ fn a_measure_that_is_raised_fails() {
         ),
         (
             "function names of one word",
-            "fn planted() {}\n".repeat(2_000),
+            "fn planted() {\n}\n".repeat(2_000),
         ),
         ("lines of a function", lines.repeat(1_000)),
         ("lines of reasons", lines.repeat(1_000)),

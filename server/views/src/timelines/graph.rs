@@ -23,6 +23,7 @@ use simplefeed_core::{
 use simplefeed_log::{LogError, Series, settings_of};
 
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::{
@@ -36,7 +37,7 @@ pub(super) type SourceKey = u32;
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 
 /// A feed that timelines may follow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceState {
     pub(super) key: FeedKey,
     pub(super) name: FeedName,
@@ -48,7 +49,7 @@ pub(super) struct SourceState {
 }
 
 /// A timeline, with the followed feeds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TimelineState {
     pub(super) key: FeedKey,
     pub(super) created: Timestamp,
@@ -65,33 +66,39 @@ enum Node {
     Timeline(TimelineKey),
 }
 
-/// Feeds and timelines as of a commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Feeds and timelines as of a commit. A snapshot has no index: these follow from the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Graph {
     pub(super) applied: CommitNumber,
     pub(super) epochs: Vec<(Timestamp, Epoch)>,
     pub(super) defaults: Revisions,
     pub(super) feeds: SourceIndex,
     pub(super) timelines: Vec<TimelineState>,
+    #[serde(skip)]
     nodes: HashMap<FeedKey, Node>,
     /// Revisions of settings after the first, which few feeds have.
     later: HashMap<FeedKey, Revisions>,
     /// Timelines that began anew, which happens after losses only.
     restarted: HashMap<FeedKey, Timestamp>,
     /// Timelines that follow patterns.
+    #[serde(skip)]
     with_patterns: BTreeSet<TimelineKey>,
     /// Timelines by the feeds of their owners.
+    #[serde(skip)]
     owned: HashMap<SourceKey, Vec<TimelineKey>>,
 }
 
 /// Feeds by their keys and names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceIndex {
     all: Vec<SourceState>,
+    #[serde(skip)]
     names: BTreeMap<FeedName, SourceKey>,
     /// Who follows each feed.
+    #[serde(skip)]
     followers: Vec<FollowersOf>,
     /// Closed feeds, of which there are few.
+    #[serde(skip)]
     closed: BTreeSet<SourceKey>,
     /// Positions whose entries are lost, of the few feeds that have any.
     lost: HashMap<SourceKey, Vec<Range<Position>>>,
@@ -175,11 +182,6 @@ impl SourceIndex {
 
     fn get_mut(&mut self, source: SourceKey) -> Option<&mut SourceState> {
         self.all.get_mut(usize::try_from(source).ok()?)
-    }
-
-    /// Returns all feeds, in the order of their keys.
-    pub(super) fn all(&self) -> &[SourceState] {
-        &self.all
     }
 
     /// Returns who follows a feed.
@@ -618,46 +620,24 @@ impl Graph {
     }
 }
 
-/// Access for the snapshot file.
 impl Graph {
-    pub(super) fn all_later(&self) -> impl Iterator<Item = (&FeedKey, &Revisions)> {
-        self.later.iter()
-    }
-
-    pub(super) fn all_restarted(&self) -> impl Iterator<Item = (&FeedKey, &Timestamp)> {
-        self.restarted.iter()
-    }
-
-    pub(super) fn restore_feed(&mut self, feed: SourceState) {
-        let key = feed.key;
-        let source = self.feeds.add_feed(feed);
-        self.nodes.insert(key, Node::Feed(source));
-    }
-
-    pub(super) fn restore_timeline(&mut self, timeline: TimelineState) {
-        let number = key_of(self.timelines.len());
-        let sources: Vec<SourceKey> = timeline.following.sources().collect();
-        self.timelines.push(timeline);
-        self.index_timeline(number);
-        self.index_feeds(number, sources);
-    }
-
-    pub(super) fn all_lost(
-        &self,
-    ) -> impl ExactSizeIterator<Item = (&SourceKey, &Vec<Range<Position>>)> {
-        self.feeds.lost.iter()
-    }
-
-    pub(super) fn restore_lost(&mut self, source: SourceKey, ranges: Vec<Range<Position>>) {
-        self.feeds.lost.insert(source, ranges);
-    }
-
-    pub(super) fn restore_later(&mut self, feed: FeedKey, revisions: Revisions) {
-        self.later.insert(feed, revisions);
-    }
-
-    pub(super) fn restore_restarted(&mut self, feed: FeedKey, instant: Timestamp) {
-        self.restarted.insert(feed, instant);
+    /// Makes the indexes of a graph that was read from a snapshot.
+    pub(super) fn make_indexes(&mut self) {
+        for feed in std::mem::take(&mut self.feeds.all) {
+            let key = feed.key;
+            let source = self.feeds.add_feed(feed);
+            self.nodes.insert(key, Node::Feed(source));
+        }
+        let following: Vec<_> = self
+            .timelines
+            .iter()
+            .map(|all| Arc::clone(&all.following))
+            .collect();
+        for (number, following) in (0..).zip(following) {
+            let sources: Vec<SourceKey> = following.sources().collect();
+            self.index_timeline(number);
+            self.index_feeds(number, sources);
+        }
     }
 }
 
