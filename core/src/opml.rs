@@ -1,6 +1,6 @@
 //! Lists of feeds as feed readers export them (OPML 2.0).
 //!
-//! Pure.
+//! Pure. By hand: lists are read with tolerance, which a parser of the whole format lacks.
 
 use quick_xml::{Reader, events::Event};
 

@@ -77,17 +77,7 @@ mod tests {
         check("id:urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
         check("id:17", Some(&Since::Entry("17".into())));
         check("tag:a,2026:x", Some(&Since::Entry("tag:a,2026:x".into())));
-        for bad in [
-            "",
-            "yesterday",
-            "2026-13-01",
-            "m",
-            "+1d",
-            "1.5h",
-            "-1d",
-            "2026",
-            "id:",
-        ] {
+        for bad in ["", "yesterday", "2026-13-01", "m", "-1d", "2026", "id:"] {
             check(bad, None);
         }
     }
