@@ -1,22 +1,29 @@
-//! Commits for tests of a log and its views.
+//! Commits for tests of a log and its views, and a log that answers otherwise.
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
-use std::sync::Arc;
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
+    entry::Entry,
     feed::{
         CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedKey, FeedName, FeedPattern,
         Position, Revision,
     },
     follow::{FollowChange, FollowItem},
-    history::HistoryHash,
+    history::{ChainHash, HistoryHash},
+    plan::{FeedHead, KnownEntry, Opening},
     settings::{Choices, Defaults, OwnEntries, Settings, TimelineKind},
     timestamp::Timestamp,
 };
 use uuid::Uuid;
+
+use crate::{
+    Append, Commits, FeedHeads, Ids, LogError, LogHead, LogRoom, Series,
+    announcements::Announcements, memory::MemoryLog,
+};
 
 /// Returns the settings of a feed.
 pub fn settings(feed: u128) -> Settings {
@@ -168,4 +175,160 @@ pub fn script() -> Vec<Commit> {
             changes,
         })
         .collect()
+}
+
+/// Call of a log, as far as tests want to answer otherwise.
+#[derive(Debug)]
+pub enum Call<'c> {
+    /// The end of the log, or commits.
+    Commits,
+    /// Entries of a feed.
+    Entries,
+    /// The head of a feed, by name.
+    Named(&'c FeedName),
+    /// Settings of a feed.
+    Settings(FeedKey, Revision),
+    /// Entries by their ids.
+    Ids,
+    /// The append of a commit, with the heads that the writer knows.
+    Append(&'c FeedHeads),
+}
+
+/// What a test wants to be otherwise in a log.
+pub trait Alteration: Send + Sync {
+    /// Called before the log answers. A test may wait or panic here.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that the caller gets in place of an answer.
+    fn before(&self, call: Call<'_>, log: &MemoryLog) -> Result<(), LogError>;
+
+    /// Returns whether the log takes commits.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the files of the log are not where they were.
+    fn is_displaced(&self) -> bool {
+        false
+    }
+}
+
+/// A log in memory, with an alteration.
+#[derive(Debug)]
+pub struct AlteredLog<A> {
+    /// The log that answers.
+    pub log: Arc<MemoryLog>,
+    /// What is otherwise.
+    pub alteration: A,
+    announcements: Arc<Announcements>,
+}
+
+impl<A> AlteredLog<A> {
+    /// Returns a log whose commits another writer may append, too: these are announced here.
+    pub fn new(log: &Arc<MemoryLog>, alteration: A) -> Self {
+        let announcements = Arc::new(Announcements::default());
+        let ours = Arc::clone(&announcements);
+        log.announcements()
+            .invalidate_with(move |commit| ours.invalidate(commit));
+        let ours = Arc::clone(&announcements);
+        log.announcements()
+            .listen(move |commit| ours.announce(commit));
+        Self {
+            log: Arc::clone(log),
+            alteration,
+            announcements,
+        }
+    }
+}
+
+impl<A: Alteration> AlteredLog<A> {
+    fn answer(&self, call: Call<'_>) -> Result<&MemoryLog, LogError> {
+        self.alteration.before(call, &self.log)?;
+        Ok(&self.log)
+    }
+}
+
+impl<A: Alteration> Commits for AlteredLog<A> {
+    fn announcements(&self) -> &Announcements {
+        &self.announcements
+    }
+
+    fn head(&self) -> LogHead {
+        let answering = self.answer(Call::Commits);
+        answering.expect("a head has no error").head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.answer(Call::Commits)?.commits(from, max)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        self.log.chain(number)
+    }
+}
+
+impl<A: Alteration> Append for AlteredLog<A> {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        self.append_after(commit, &FeedHeads::new())
+    }
+
+    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
+        self.answer(Call::Append(before))?.append(commit)
+    }
+}
+
+impl<A: Alteration> Series for AlteredLog<A> {
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        self.answer(Call::Entries)?.entries(feed, range)
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        self.log.feed(feed)
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        self.answer(Call::Named(name))?.named(name)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        let call = Call::Settings(feed, revision);
+        self.answer(call)?.settings(feed, revision)
+    }
+
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        self.log.defaults(revision)
+    }
+
+    fn opening(&self, feed: FeedKey, at: DocumentNumber) -> Result<Option<Opening>, LogError> {
+        self.log.opening(feed, at)
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        self.log.feeds(after, max)
+    }
+}
+
+impl<A: Alteration> Ids for AlteredLog<A> {
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
+        self.answer(Call::Ids)?.find_all(feed, ids)
+    }
+}
+
+impl<A: Alteration> LogRoom for AlteredLog<A> {
+    fn is_open(&self) -> bool {
+        self.alteration.is_open()
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.alteration.is_displaced()
+    }
 }

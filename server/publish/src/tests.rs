@@ -1,29 +1,23 @@
-use std::{
-    ops::Range,
-    sync::{Condvar, Mutex, atomic::AtomicBool},
-};
+use std::sync::{Condvar, Mutex, atomic::AtomicBool};
 
 use simplefeed_core::{
-    entry::Entry,
-    event,
-    feed::{CommitNumber, DocumentNumber, FeedKey, Position},
-    follow::FollowItem,
-    history::ChainHash,
-    plan::{FeedHead, Opening},
-    refusal::RefusalKind,
-    settings::{Choices, Settings},
+    event, feed::FeedKey, follow::FollowItem, plan::FeedHead, refusal::RefusalKind,
+    settings::Choices,
 };
 use simplefeed_log::{
-    Commits, Ids, LogRoom, Series, announcements::Announcements, memory::MemoryLog,
+    Commits, Series,
+    fixtures::{Alteration, AlteredLog, Call},
+    memory::MemoryLog,
 };
 use simplefeed_process::{clock::ClockReading, workers::Workers};
 
 use super::*;
 
 /// A log whose appends wait for the test, and fail when it says so.
+type Gated = AlteredLog<Gate>;
+
 #[derive(Default)]
-struct Gated {
-    log: MemoryLog,
+struct Gate {
     appends: Mutex<u64>,
     changed: Condvar,
     allowed: Mutex<u64>,
@@ -37,7 +31,11 @@ struct Gated {
     known: Mutex<Vec<Vec<FeedKey>>>,
 }
 
-impl Gated {
+fn gated() -> Gated {
+    AlteredLog::new(&Arc::default(), Gate::default())
+}
+
+impl Gate {
     fn appended_by(&self) -> Vec<String> {
         self.threads.lock().unwrap().clone()
     }
@@ -53,34 +51,10 @@ impl Gated {
             std::thread::yield_now();
         }
     }
-}
 
-impl Commits for Gated {
-    fn announcements(&self) -> &Announcements {
-        self.log.announcements()
-    }
-
-    fn head(&self) -> LogHead {
-        self.log.head()
-    }
-
-    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
-        self.log.commits(from, max)
-    }
-
-    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
-        self.log.chain(number)
-    }
-}
-
-impl simplefeed_log::Append for Gated {
-    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
-        unreachable!("the writer says which heads it knows")
-    }
-
-    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
+    fn pass(&self, before: &FeedHeads, log: &MemoryLog) -> Result<(), LogError> {
         for (feed, head) in before {
-            assert_eq!(self.log.feed(*feed).unwrap().as_ref(), Some(head));
+            assert_eq!(log.feed(*feed).unwrap().as_ref(), Some(head));
         }
         self.known
             .lock()
@@ -103,62 +77,21 @@ impl simplefeed_log::Append for Gated {
             self.failed.store(true, Ordering::Release);
             return Err(LogError::Stopped);
         }
-        self.log.append(commit)
+        Ok(())
     }
 }
 
-impl Series for Gated {
-    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        self.log.entries(feed, range)
-    }
-
-    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        self.log.feed(feed)
-    }
-
-    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
-        self.log.named(name)
-    }
-
-    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        self.log.settings(feed, revision)
-    }
-
-    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
-        self.log.defaults(revision)
-    }
-
-    fn opening(
-        &self,
-        feed: FeedKey,
-        document: DocumentNumber,
-    ) -> Result<Option<Opening>, LogError> {
-        self.log.opening(feed, document)
-    }
-
-    fn feeds(
-        &self,
-        after: Option<&FeedName>,
-        max: usize,
-    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
-        self.log.feeds(after, max)
-    }
-}
-
-impl Ids for Gated {
-    fn find_all(
-        &self,
-        feed: FeedKey,
-        ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
-        if self.cut.load(Ordering::Acquire) {
-            return Err(LogError::damaged("a page of sled"));
+impl Alteration for Gate {
+    fn before(&self, call: Call<'_>, log: &MemoryLog) -> Result<(), LogError> {
+        match call {
+            Call::Append(before) => self.pass(before, log),
+            Call::Ids if self.cut.load(Ordering::Acquire) => {
+                Err(LogError::damaged("a page of sled"))
+            }
+            _ => Ok(()),
         }
-        self.log.find_all(feed, ids)
     }
-}
 
-impl LogRoom for Gated {
     fn is_open(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }
@@ -256,7 +189,7 @@ impl Follows for NoTimelines {
 /// whoever comes meanwhile is answered by another thread.
 #[test]
 fn a_lone_request_is_served_on_its_thread() {
-    let log = Arc::new(Gated::default());
+    let log = Arc::new(gated());
     let (publisher, writer) = start_over(&log);
     let workers = Workers::start().unwrap();
     let send = |line: String| {
@@ -269,8 +202,8 @@ fn a_lone_request_is_served_on_its_thread() {
     };
     // Alone on its thread, which it blocks while the log waits for the disk.
     let first = send("{\"id\":\"urn:0\"}".into());
-    log.wait_for_append(1);
-    assert_eq!(log.appended_by(), ["worker"]);
+    log.alteration.wait_for_append(1);
+    assert_eq!(log.alteration.appended_by(), ["worker"]);
     for _ in 0..8 {
         let (done, ran) = std::sync::mpsc::channel();
         workers.spawn(async move { done.send(()).unwrap() });
@@ -278,18 +211,19 @@ fn a_lone_request_is_served_on_its_thread() {
     }
     // The time that a slow disk takes.
     std::thread::park_timeout(Duration::from_millis(50));
-    log.allow(1);
+    log.alteration.allow(1);
     assert!(first.recv().unwrap());
     // It took long, so the next one is left to the writer's thread, and so is one that has company.
     let second = send("{\"id\":\"urn:1\"}".into());
-    log.wait_for_append(2);
-    assert_eq!(log.appended_by(), ["worker", "writer"]);
-    log.allow(u64::MAX);
+    log.alteration.wait_for_append(2);
+    assert_eq!(log.alteration.appended_by(), ["worker", "writer"]);
+    log.alteration.allow(u64::MAX);
     assert!(second.recv().unwrap());
     // Once commits take little time again, which may be late on a busy machine.
     for n in 2.. {
         assert!(send(format!("{{\"id\":\"urn:{n}\"}}")).recv().unwrap());
         if log
+            .alteration
             .appended_by()
             .last()
             .is_some_and(|thread| thread == "worker")
@@ -304,9 +238,9 @@ fn a_lone_request_is_served_on_its_thread() {
     {
         workers.spawn(std::future::pending());
     }
-    let behind = log.appended_by().len();
+    let behind = log.alteration.appended_by().len();
     assert!(send("{\"id\":\"urn:last\"}".into()).recv().unwrap());
-    assert_eq!(log.appended_by()[behind..], ["writer"]);
+    assert_eq!(log.alteration.appended_by()[behind..], ["writer"]);
     workers.end(Duration::ZERO);
     drop(publisher);
     writer.join().unwrap();
@@ -318,14 +252,14 @@ fn a_lone_request_is_served_on_its_thread() {
 #[test]
 fn a_group_is_answered_behind_its_barrier() {
     for fails in [false, true] {
-        let log = Arc::new(Gated::default());
+        let log = Arc::new(gated());
         let commits = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&commits);
         log.announcements()
             .listen(move |commit| seen.lock().unwrap().push(commit.entries()));
         let (publisher, writer) = start_over(&log);
         let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));
-        log.wait_for_append(1);
+        log.alteration.wait_for_append(1);
         let new = "{\"id\":\"urn:1\",\"content\":1}";
         let other = "{\"id\":\"urn:1\",\"content\":2}";
         let stale = Heads::Tags(vec!["stale".into()]);
@@ -335,17 +269,17 @@ fn a_group_is_answered_behind_its_barrier() {
             ask(&publisher, append(other, None)),
             ask(&publisher, append("{\"id\":\"urn:2\"}", Some(stale))),
         ];
-        log.allow(1);
+        log.alteration.allow(1);
         assert!(first.blocking_recv().unwrap().is_ok());
-        log.wait_for_append(2);
+        log.alteration.wait_for_append(2);
         for answer in &mut waiting {
             assert!(
                 answer.try_recv().is_err(),
                 "an answer left before the barrier"
             );
         }
-        log.fails.store(fails, Ordering::Release);
-        log.allow(9);
+        log.alteration.fails.store(fails, Ordering::Release);
+        log.alteration.allow(9);
         let answers: Vec<_> = waiting
             .into_iter()
             .map(|answer| answer.blocking_recv().unwrap())
@@ -383,7 +317,7 @@ fn a_group_is_answered_behind_its_barrier() {
 /// Method: the log of the test compares them with its own. One group begins with entries, the other one with settings.
 #[test]
 fn the_log_gets_heads_from_before_the_commit() {
-    let log = Arc::new(Gated::default());
+    let log = Arc::new(gated());
     let (publisher, writer) = start_over(&log);
     let entry = |n: u32| ask(&publisher, append(&format!("{{\"id\":\"urn:{n}\"}}"), None));
     let settings = |title: &str| {
@@ -405,18 +339,18 @@ fn the_log_gets_heads_from_before_the_commit() {
         answer
     };
     let mut appended = vec![entry(0)];
-    log.wait_for_append(1);
+    log.alteration.wait_for_append(1);
     appended.extend([entry(1), entry(2)]);
     let mut configured = vec![settings("one")];
     appended.push(entry(3));
-    log.allow(1);
-    log.wait_for_append(2);
+    log.alteration.allow(1);
+    log.alteration.wait_for_append(2);
     configured.push(settings("two"));
     appended.extend([entry(4), entry(5)]);
-    log.allow(2);
-    log.wait_for_append(3);
+    log.alteration.allow(2);
+    log.alteration.wait_for_append(3);
     appended.push(entry(6));
-    log.allow(9);
+    log.alteration.allow(9);
     for answer in appended {
         assert!(answer.blocking_recv().unwrap().is_ok());
     }
@@ -427,22 +361,22 @@ fn the_log_gets_heads_from_before_the_commit() {
     writer.join().unwrap();
     let name = FeedName::parse("a").unwrap();
     let feed = log.named(&name).unwrap().unwrap().feed;
-    let known = log.known.lock().unwrap().clone();
+    let known = log.alteration.known.lock().unwrap().clone();
     assert_eq!(known, [vec![], vec![feed], vec![], vec![feed]]);
 }
 
 /// Goal: publishers get the reason of cut log files, whichever part of the server finds them first.
 #[test]
 fn a_lookup_in_cut_files_names_the_cause() {
-    let log = Arc::new(Gated::default());
+    let log = Arc::new(gated());
     let (publisher, writer) = start_over(&log);
-    log.allow(9);
+    log.alteration.allow(9);
     let publish = |lines| {
         let answer = ask(&publisher, append(lines, None));
         answer.blocking_recv().unwrap().map(drop)
     };
     assert!(publish("{\"id\":\"urn:0\"}").is_ok());
-    log.cut.store(true, Ordering::Release);
+    log.alteration.cut.store(true, Ordering::Release);
     for _ in 0..2 {
         let answer = publish("{\"id\":\"urn:1\"}");
         assert!(matches!(answer, Err(PublishError::Displaced)), "{answer:?}");

@@ -1,22 +1,13 @@
 use std::{
-    collections::HashMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    ops::Range,
 };
 
 use parking_lot::Mutex;
-use simplefeed_core::{
-    commit::Commit,
-    entry::Entry,
-    feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
-    history::ChainHash,
-    plan::{FeedHead, KnownEntry, Opening},
-    settings::{Defaults, Settings},
-};
+use simplefeed_core::feed::{CommitNumber, FeedName};
 use simplefeed_log::{
-    Append as _, Commits, Ids, LogHead, LogRoom, Series,
-    announcements::Announcements,
+    Append as _, Commits, Series as _,
+    fixtures::{Alteration, AlteredLog, Call},
     memory::{MemoryLog, MemoryStore},
     store::StoreError,
 };
@@ -205,10 +196,11 @@ fn a_view_needs_its_files_and_a_few_lines() {
     server.stop();
 }
 
-/// Log that another server writes: what the writer appends is announced here, too.
-struct Followed {
-    log: Arc<MemoryLog>,
-    announcements: Arc<Announcements>,
+/// Log that another server writes, and this one only reads.
+type Followed = AlteredLog<Faults>;
+
+#[derive(Default)]
+struct Faults {
     /// Name of a feed whose settings cannot be read.
     damaged: Option<FeedName>,
     /// Thread that panics at its next look at the log.
@@ -217,24 +209,7 @@ struct Followed {
     hanging: Mutex<()>,
 }
 
-impl Followed {
-    fn new(log: &Arc<MemoryLog>) -> Self {
-        let announcements = Arc::new(Announcements::default());
-        let ours = Arc::clone(&announcements);
-        log.announcements()
-            .invalidate_with(move |commit| ours.invalidate(commit));
-        let ours = Arc::clone(&announcements);
-        log.announcements()
-            .listen(move |commit| ours.announce(commit));
-        Self {
-            log: Arc::clone(log),
-            announcements,
-            damaged: None,
-            fragile: Mutex::default(),
-            hanging: Mutex::default(),
-        }
-    }
-
+impl Faults {
     fn panic_if_fragile(&self) {
         let mut fragile = self.fragile.lock();
         if fragile.is_some() && std::thread::current().name() == *fragile {
@@ -244,87 +219,24 @@ impl Followed {
     }
 }
 
-impl Commits for Followed {
-    fn announcements(&self) -> &Announcements {
-        &self.announcements
-    }
-
-    fn head(&self) -> LogHead {
-        self.panic_if_fragile();
-        self.log.head()
-    }
-
-    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
-        self.panic_if_fragile();
-        self.log.commits(from, max)
-    }
-
-    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
-        self.log.chain(number)
-    }
-}
-
-impl simplefeed_log::Append for Followed {
-    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
-        Err(LogError::Stopped)
-    }
-}
-
-impl Series for Followed {
-    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        self.log.entries(feed, range)
-    }
-
-    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        self.log.feed(feed)
-    }
-
-    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
-        if name.as_str() == "hanging" {
-            drop(self.hanging.lock());
-        }
-        self.log.named(name)
-    }
-
-    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        self.panic_if_fragile();
-        let settings = self.log.settings(feed, revision)?;
-        match settings {
-            Some(settings) if self.damaged.as_ref() == Some(&settings.name) => {
-                Err(LogError::damaged("settings"))
+impl Alteration for Faults {
+    fn before(&self, call: Call<'_>, log: &MemoryLog) -> Result<(), LogError> {
+        match call {
+            Call::Append(_) => return Err(LogError::Stopped),
+            Call::Commits => self.panic_if_fragile(),
+            Call::Named(name) if name.as_str() == "hanging" => drop(self.hanging.lock()),
+            Call::Settings(feed, revision) => {
+                self.panic_if_fragile();
+                let settings = log.settings(feed, revision)?;
+                if self.damaged.is_some() && self.damaged == settings.map(|all| all.name) {
+                    return Err(LogError::damaged("settings"));
+                }
             }
-            settings => Ok(settings),
+            _ => {}
         }
-    }
-
-    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
-        self.log.defaults(revision)
-    }
-
-    fn opening(&self, feed: FeedKey, number: DocumentNumber) -> Result<Option<Opening>, LogError> {
-        self.log.opening(feed, number)
-    }
-
-    fn feeds(
-        &self,
-        after: Option<&FeedName>,
-        max: usize,
-    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
-        self.log.feeds(after, max)
+        Ok(())
     }
 }
-
-impl Ids for Followed {
-    fn find_all(
-        &self,
-        feed: FeedKey,
-        ids: &[&EntryId],
-    ) -> Result<HashMap<EntryId, KnownEntry>, LogError> {
-        self.log.find_all(feed, ids)
-    }
-}
-
-impl LogRoom for Followed {}
 
 struct FollowedStore(Arc<Followed>);
 
@@ -361,8 +273,8 @@ impl LogStore for FollowedStore {
 fn one_feed_holds_up_no_other() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let store = MemoryStore::default();
-    let mut followed = Followed::new(&store.0);
-    followed.damaged = FeedName::parse("damaged");
+    let mut followed = AlteredLog::new(&store.0, Faults::default());
+    followed.alteration.damaged = FeedName::parse("damaged");
     // Where the folder of a feed's documents would be.
     let feeds = folders[1].path().join("www/feeds");
     std::fs::create_dir_all(&feeds).unwrap();
@@ -405,8 +317,8 @@ fn a_thread_that_dies_is_told_and_begins_again() {
             201
         );
         writer.publish("a", 1);
-        let followed = Arc::new(Followed::new(&store.0));
-        *followed.fragile.lock() = Some(name);
+        let followed = Arc::new(AlteredLog::new(&store.0, Faults::default()));
+        *followed.alteration.fragile.lock() = Some(name);
         let follower = Running::start(folders[1].path(), FollowedStore(Arc::clone(&followed)));
         writer.publish("a", 2);
         let unwell = follower.wait_for("/readyz", |answer| answer.contains(" 503 "));
@@ -427,10 +339,13 @@ fn a_thread_that_dies_is_told_and_begins_again() {
 #[test]
 fn a_writer_that_hangs_is_not_ready() {
     let folder = tempfile::tempdir().unwrap();
-    let followed = Arc::new(Followed::new(&MemoryStore::default().0));
+    let followed = Arc::new(AlteredLog::new(
+        &MemoryStore::default().0,
+        Faults::default(),
+    ));
     let server = Running::start(folder.path(), FollowedStore(Arc::clone(&followed)));
     assert_eq!(server.get("/readyz").0, 200);
-    let hangs = followed.hanging.lock();
+    let hangs = followed.alteration.hanging.lock();
     // Two, since the first one is served on the thread of its connection.
     let waiting = [0, 1].map(|_| server.send("POST", "/feeds/hanging", "{}"));
     let unwell = server.wait_for("/readyz", |answer| answer.contains(" 503 "));
@@ -449,7 +364,7 @@ fn a_writer_that_hangs_is_not_ready() {
 fn a_server_follows_a_log_that_another_one_writes() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let store = MemoryStore::default();
-    let followed = FollowedStore(Arc::new(Followed::new(&store.0)));
+    let followed = FollowedStore(Arc::new(AlteredLog::new(&store.0, Faults::default())));
     let writer = Running::start(folders[0].path(), store.clone());
     let follower = Running::start(folders[1].path(), followed);
     assert_eq!(follower.get("/feeds/a/recent.atom").0, 404);

@@ -2,67 +2,25 @@
 
 use std::slice;
 
-use simplefeed_log::Series;
+use simplefeed_log::fixtures::{Alteration, AlteredLog, Call};
 
 use super::*;
 
-/// A log whose entries cannot be read a number of times.
-#[derive(Debug)]
-struct Flaky<'l> {
-    log: &'l MemoryLog,
-    /// Reads that succeed first, and those that fail then.
-    left: Mutex<(usize, usize)>,
-}
+/// Reads of entries that succeed first, and those that fail then.
+struct Flaky(Mutex<(usize, usize)>);
 
-impl Series for Flaky<'_> {
-    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
-        let mut left = self.left.lock();
-        match *left {
-            (0, 0) => {}
-            (0, fails) => {
+impl Alteration for Flaky {
+    fn before(&self, call: Call<'_>, _: &MemoryLog) -> Result<(), LogError> {
+        let mut left = self.0.lock();
+        match (call, *left) {
+            (Call::Entries, (0, fails)) if fails > 0 => {
                 left.1 = fails - 1;
                 return Err(LogError::Stopped);
             }
-            (succeeds, _) => left.0 = succeeds - 1,
+            (Call::Entries, (succeeds, _)) if succeeds > 0 => left.0 = succeeds - 1,
+            _ => {}
         }
-        self.log.entries(feed, range)
-    }
-
-    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        self.log.feed(feed)
-    }
-
-    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
-        self.log.named(name)
-    }
-
-    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        self.log.settings(feed, revision)
-    }
-
-    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
-        self.log.defaults(revision)
-    }
-
-    fn opening(&self, feed: FeedKey, at: DocumentNumber) -> Result<Option<Opening>, LogError> {
-        self.log.opening(feed, at)
-    }
-
-    fn feeds(
-        &self,
-        after: Option<&FeedName>,
-        max: usize,
-    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
-        self.log.feeds(after, max)
-    }
-
-    fn page(
-        &self,
-        feed: FeedKey,
-        anchor: Option<Place>,
-        limit: i64,
-    ) -> Result<Vec<PlacedEntry>, LogError> {
-        self.log.page(feed, anchor, limit)
+        Ok(())
     }
 }
 
@@ -150,10 +108,8 @@ fn a_commit_that_is_applied_again_changes_nothing_twice() {
     ]);
     let outlines = world.log.outlines(CommitNumber(1), 1_000).unwrap();
     let apply_all = |fails: usize, after: usize| {
-        let flaky = Flaky {
-            log: &world.log,
-            left: Mutex::new((after, fails)),
-        };
+        let flaky = Flaky(Mutex::new((after, fails)));
+        let flaky = AlteredLog::new(&world.log, flaky);
         let (mut graph, mut failures) = (Graph::default(), 0);
         for outline in &outlines {
             // Each time, nothing is in memory.
