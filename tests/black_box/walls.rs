@@ -385,6 +385,18 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             .push(named);
         visit::visit_path(self, path);
     }
+
+    /// Takes each path among the words of a macro, which are not parsed.
+    fn visit_macro(&mut self, invoked: &'ast syn::Macro) {
+        let words = invoked.tokens.to_string().replace(" :: ", "::");
+        let in_path = |letter: char| letter.is_alphanumeric() || "_:".contains(letter);
+        let paths = words.split(|letter| !in_path(letter));
+        let paths = paths.filter(|path| path.contains("::"));
+        let paths = paths.map(|path| path.split("::").map(str::to_owned).collect());
+        let named = self.names.named.entry(self.module.clone()).or_default();
+        named.extend(paths);
+        visit::visit_macro(self, invoked);
+    }
 }
 
 /// Returns the files of the views' crate without tests, by their paths below `src`.
@@ -447,6 +459,10 @@ fn a_view_that_names_another_is_found() {
         (
             "",
             format!("use super::*; {}", named.replace('T', "push::Push")),
+        ),
+        (
+            "",
+            "pub(crate) fn planted() -> bool { matches!(0, crate::push::PLANTED) }".into(),
         ),
     ];
     for (root, code) in disguises {
