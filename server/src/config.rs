@@ -468,7 +468,7 @@ impl Config {
     /// # Errors
     ///
     /// Returns the problems of that address.
-    pub fn check_at(&self, listen: SocketAddr) -> Result<(), ConfigError> {
+    pub(crate) fn check_at(&self, listen: SocketAddr) -> Result<(), ConfigError> {
         let mut problems = vec![];
         let there = ServeArgs {
             listen,
@@ -500,7 +500,7 @@ impl Config {
     /// # Errors
     ///
     /// Returns the problems of the file of tokens.
-    pub fn access_at_start(&self) -> Result<(Access, Option<Access>), ConfigError> {
+    pub(crate) fn access_at_start(&self) -> Result<(Access, Option<Access>), ConfigError> {
         let tokens = self
             .tokens
             .as_deref()

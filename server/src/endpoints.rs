@@ -75,6 +75,9 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     pages::ENDPOINTS,
 ];
 
+/// Links of the recent document of a feed that is no timeline.
+const LINKS_OF_FEEDS: &[&str] = &[rates::LINK];
+
 /// Returns the endpoints of a server, with or without the pages for people.
 pub fn table(has_pages: bool) -> EndpointTable<Site> {
     let for_machines = ALL.split_last().map_or(ALL, |(_pages, others)| others);
@@ -210,10 +213,7 @@ impl Site {
                 publisher: publisher.clone(),
                 searches: shared.searches,
             },
-            rates: RateParts {
-                shelf: held(),
-                rates: views.files.rates,
-            },
+            rates: RateParts::of(held(), views.files.rates),
             health: HealthParts {
                 log: handles.log,
                 publisher,
@@ -250,7 +250,7 @@ async fn off_thread<T: Send + 'static>(
 /// # Errors
 ///
 /// Returns why the log cannot be read.
-pub fn may_see(
+pub(crate) fn may_see(
     timelines: &Timelines,
     feed: FeedKey,
     settings: &Settings,
@@ -264,7 +264,7 @@ pub fn may_see(
 /// # Errors
 ///
 /// Returns why the log cannot be read.
-pub fn may_see_row(
+pub(crate) fn may_see_row(
     timelines: &Timelines,
     row: &CatalogueRow,
     sight: &Sight,

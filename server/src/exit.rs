@@ -27,7 +27,7 @@ pub const DISPLACED: u8 = 16;
 /// Ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 /// Ended at once, by a second SIGTERM.
-pub const TERMINATED: u8 = 143;
+pub(crate) const TERMINATED: u8 = 143;
 
 /// Returns the exit code of an error.
 pub fn code_of(error: &anyhow::Error) -> u8 {

@@ -33,7 +33,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Returns the number of lines that were dropped since the start of the process.
-pub fn dropped_lines() -> u64 {
+pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 

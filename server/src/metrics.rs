@@ -39,7 +39,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns the metrics in the text format that `accept` asks for, and the media type of that
 /// format.
-pub fn form_of(text: String, accept: &str) -> (String, &'static str) {
+pub(crate) fn form_of(text: String, accept: &str) -> (String, &'static str) {
     if accept.contains("application/openmetrics-text") {
         return (text, OPEN_METRICS);
     }
@@ -519,7 +519,7 @@ impl Metrics {
     }
 
     /// Returns the number of connections that are open now, at all listeners.
-    pub fn open_connections(&self) -> i64 {
+    pub(crate) fn open_connections(&self) -> i64 {
         self.connections.get()
     }
 }

@@ -53,7 +53,7 @@ impl FileViews {
 
     /// Returns the views for upkeep beside a server. The rates are those of the server, because the
     /// server's follower goes on from the files that are made again.
-    pub fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
+    pub(crate) fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
         Self {
             rates: Arc::clone(&served.rates),
             ..Self::of_upkeep(folders)
@@ -101,7 +101,11 @@ pub struct ServedViews {
 
 impl ServedViews {
     /// Returns the views of some folders and timelines; `sup_seconds` is as for those with files.
-    pub fn new(folders: &Folders, timelines: Arc<Timelines>, sup_seconds: Option<u32>) -> Self {
+    pub(crate) fn new(
+        folders: &Folders,
+        timelines: Arc<Timelines>,
+        sup_seconds: Option<u32>,
+    ) -> Self {
         Self {
             files: FileViews::new(folders, sup_seconds),
             timelines,
@@ -111,7 +115,7 @@ impl ServedViews {
     }
 
     /// Returns all of them. Nothing follows them yet.
-    pub fn all(&self) -> Views {
+    pub(crate) fn all(&self) -> Views {
         let Self {
             files,
             timelines,

@@ -372,7 +372,7 @@ impl Access {
 
     /// Returns the group of readers whose rights the sender of a request has; `None` for a request
     /// with a token, or with a cookie, which may hold one.
-    pub fn audience(&self, headers: &HeaderMap) -> Option<Audience> {
+    pub(crate) fn audience(&self, headers: &HeaderMap) -> Option<Audience> {
         match self {
             Self::Anyone => Some(Audience::Everyone),
             // The token itself is not looked at: a ready answer is given without a look at any.

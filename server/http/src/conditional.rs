@@ -116,7 +116,7 @@ const CONDITIONS: [HeaderName; 4] = [
 
 /// Decides most reads as [`verdict`] does, in one look at each field: reads without a condition,
 /// and reads with `If-None-Match` and exactly the tag that is sent. `None` for all other reads.
-pub fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> {
+pub(crate) fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> {
     let mut conditions = headers.iter().filter(|(name, _)| CONDITIONS.contains(name));
     match (conditions.next(), conditions.next()) {
         (None, _) => Some(Verdict::Send),
@@ -179,7 +179,7 @@ fn date_of(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
 
 /// Returns a second, counted from 1970, as an HTTP date; `None` outside the years 1970 to 9999,
 /// which httpdate cannot write.
-pub fn http_date(second: i64) -> Option<HeaderValue> {
+pub(crate) fn http_date(second: i64) -> Option<HeaderValue> {
     let second = u64::try_from(second)
         .ok()
         .filter(|second| *second <= 253_402_300_799)?;

@@ -259,7 +259,7 @@ impl<S> Endpoint<S> {
     }
 
     /// Returns whether a request asks the server to wait.
-    pub fn is_wait(&self, uri: &Uri) -> bool {
+    pub(crate) fn is_wait(&self, uri: &Uri) -> bool {
         let mut parts = uri.query().unwrap_or_default().split('&');
         self.query != Query::Ignored && parts.any(|part| part.starts_with("wait="))
     }

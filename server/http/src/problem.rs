@@ -16,7 +16,7 @@ use crate::access::Denial;
 pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
 
 /// The media type of a problem document.
-pub const PROBLEM_TYPE: &str = "application/problem+json";
+pub(crate) const PROBLEM_TYPE: &str = "application/problem+json";
 
 /// A problem document, with the status of the answer.
 #[derive(Clone, Debug, Serialize)]
@@ -126,7 +126,7 @@ impl Problem {
     }
 
     /// A request whose head is too long.
-    pub fn head_too_long(detail: impl Into<String>) -> Self {
+    pub(crate) fn head_too_long(detail: impl Into<String>) -> Self {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         Self::new("head-too-long", "request head too long", status, detail)
     }
@@ -148,7 +148,7 @@ impl Problem {
     }
 
     /// Neither of our codings is acceptable.
-    pub fn not_acceptable() -> Self {
+    pub(crate) fn not_acceptable() -> Self {
         let detail = "identity and gzip are excluded by Accept-Encoding";
         Self::new(
             "unacceptable",

@@ -20,7 +20,7 @@ const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31
 /// Header fields of public answers (CORS): scripts of any site may read such answers, with tag and
 /// links. No field allows credentials, so that no site reads by the rights of a visitor. No option
 /// changes the fields, since copies in caches live for a year.
-pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
+pub(crate) const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
     (
         ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -31,7 +31,7 @@ pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
 /// no script of the content.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 /// Value that keeps browsers from guessing another media type.
-pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
@@ -148,7 +148,7 @@ impl Reply {
     }
 
     /// Tells caches that another reader may get other bytes from the same URL.
-    pub fn vary_by_reader(&mut self) {
+    pub(crate) fn vary_by_reader(&mut self) {
         for headers in [&mut self.not_modified, &mut self.sent] {
             let depends = HeaderValue::from_static("accept-encoding, authorization");
             headers.insert(VARY, depends);
@@ -161,7 +161,7 @@ impl Reply {
     }
 
     /// Returns whether a later answer has the same headers, as long as the resource is unchanged.
-    pub fn is_stable(&self) -> bool {
+    pub(crate) fn is_stable(&self) -> bool {
         // The date comes once its second is finished, and nothing else changes.
         self.validators.modified.is_some()
     }
@@ -185,7 +185,7 @@ fn told_modification(
 }
 
 /// Returns the `Repr-Digest` of coded bytes (RFC 9530).
-pub fn repr_digest(digest: &Digest) -> HeaderValue {
+pub(crate) fn repr_digest(digest: &Digest) -> HeaderValue {
     let text = format!("sha-256=:{}:", data_encoding::BASE64.encode(&digest.0));
     HeaderValue::from_str(&text).expect("Base64 is plain text")
 }

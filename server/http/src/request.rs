@@ -216,7 +216,7 @@ const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Memory that is reserved for the body of a request; `None` for a small one.
-pub type BodyRoom = Option<OwnedSemaphorePermit>;
+pub(crate) type BodyRoom = Option<OwnedSemaphorePermit>;
 
 /// Reads a body, and reserves memory as the bytes arrive. An announced length reserves none.
 pub(super) async fn read_body(

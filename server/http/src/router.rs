@@ -32,7 +32,7 @@ impl<S> Clone for EndpointTable<S> {
 impl<S> Copy for EndpointTable<S> {}
 
 /// Endpoint that a path has led to.
-pub type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
+pub(crate) type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
 
 /// Returns the endpoint of a path in a table, with the parameters in the path.
 pub fn find<S>(

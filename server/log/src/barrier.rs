@@ -175,7 +175,7 @@ pub fn drop_pages_in(folder: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// Returns the first one that cannot be synced.
-pub fn sync_tree(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_tree(folder: &Path) -> io::Result<()> {
     for item in std::fs::read_dir(folder)? {
         let item = item?;
         if item.file_type()?.is_dir() {

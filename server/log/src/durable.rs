@@ -158,7 +158,7 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// Returns why the folder cannot be synced.
-pub fn sync_if_ours(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_if_ours(folder: &Path) -> io::Result<()> {
     match sync_folder(folder) {
         // The last two errors are of file systems without a sync of folders, and of read-only file
         // systems.

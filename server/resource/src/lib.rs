@@ -181,7 +181,7 @@ pub enum EntityTag {
 impl EntityTag {
     /// Returns the tag of bytes by their digest. Both codings share that digest, since the
     /// compressed bytes may not exist yet.
-    pub fn of_digest(digest: &Digest) -> Self {
+    pub(crate) fn of_digest(digest: &Digest) -> Self {
         Self::Shared(BASE64URL_NOPAD.encode(&digest.half()))
     }
 
@@ -375,7 +375,7 @@ impl Resource {
 }
 
 /// Function that makes another form of some bytes.
-pub type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
+pub(crate) type Convert = fn(Bytes) -> Result<Bytes, ReadError>;
 
 /// Another form of a source's bytes.
 #[derive(Debug)]

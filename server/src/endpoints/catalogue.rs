@@ -26,7 +26,7 @@ use simplefeed_views::{
 use super::{Site, may_see_row, off_thread, shelf::Shelf};
 
 /// Path of the catalogue.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: "/feeds",
     label: "catalogue",
     query: Query::Named,

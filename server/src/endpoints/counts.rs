@@ -33,14 +33,14 @@ pub struct CountParts {
 
 impl CountParts {
     /// Returns the handles for the endpoints of the view.
-    pub fn of(shelf: Arc<Shelf>, counts: Arc<CountsView>) -> Self {
+    pub(crate) fn of(shelf: Arc<Shelf>, counts: Arc<CountsView>) -> Self {
         Self { shelf, counts }
     }
 }
 
 /// Section of a feed's page with the count.
 #[derive(Debug)]
-pub struct CountSection(pub Arc<CountsView>);
+pub(crate) struct CountSection(pub Arc<CountsView>);
 
 impl Section for CountSection {
     fn html(&self, page: &SectionPage<'_>) -> Option<String> {
@@ -49,7 +49,7 @@ impl Section for CountSection {
 }
 
 /// Paths of the throw-away view.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/count.txt",
         label: "count",

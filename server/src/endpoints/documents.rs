@@ -26,7 +26,7 @@ use simplefeed_views::documents::reading::Address;
 use url::Url;
 
 use super::{
-    off_thread,
+    LINKS_OF_FEEDS, off_thread,
     shelf::Shelf,
     shelf::{FeedSight, absent, look_again, seen, seen_now},
 };
@@ -34,8 +34,6 @@ use super::{
 /// Links of a recent document for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
     <events?content=none>; rel=\"urn:simplefeed:1#events\"";
-/// Link of the recent document of a feed that is no timeline to its rates.
-pub(super) const RATES_LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
 
 /// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take
 /// 307.
@@ -182,14 +180,12 @@ fn show_resource(shelf: &Shelf, resource: Resource, seen: FeedSight, address: &A
 /// Adds the links of a recent document as a header field: the header of the document may be older
 /// than the resources behind these links.
 fn add_links(shown: &mut Representation, is_timeline: bool) {
-    let mut add = |links| {
+    let add = |links| {
         let links = HeaderValue::from_static(links);
         shown.headers.push((LINK, links));
     };
-    add(RECENT_LINKS);
-    if !is_timeline {
-        add(RATES_LINK);
-    }
+    let links = LINKS_OF_FEEDS.iter().filter(|_| !is_timeline);
+    [RECENT_LINKS].iter().chain(links).copied().for_each(add);
 }
 
 pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: FeedSight) -> Representation {

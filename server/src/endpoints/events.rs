@@ -55,7 +55,7 @@ use super::{
 /// Path of the stream.
 pub const PATH: &str = "/feeds/{feed}/events";
 /// Row of the table of endpoints: a GET opens a stream.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: PATH,
     label: "events",
     query: Query::Named,
@@ -160,6 +160,7 @@ fn parse_query(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
         )
     };
     let (mut content, mut since, mut after, mut last) = (None, None, None, None);
+    // Compared as text: another spelling would be another URL for caches.
     for part in query.split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
             Some(("content", "none")) if content.is_none() => content = Some(StreamContent::None),

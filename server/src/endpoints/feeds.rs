@@ -28,7 +28,7 @@ pub struct FeedParts {
 }
 
 /// Paths below a feed.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}",
         label: "feed",

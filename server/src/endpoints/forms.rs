@@ -159,7 +159,7 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
 ///
 /// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that the
 /// field could be about; with 400 if `If-None-Match` is anything but `*`.
-pub fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
+pub(crate) fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail = "If-Match never holds here: the settings, and their tag, are at settings.json below this URL, and are \
                       changed there";
@@ -182,7 +182,7 @@ pub fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition, Proble
 ///
 /// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`,
 /// since there are settings.
-pub fn expected_of_settings(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
+pub(crate) fn expected_of_settings(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
     let tags = match parse_heads(headers, &IF_MATCH)? {
         None | Some(Heads::Any) => None,
         Some(Heads::Tags(tags)) => Some(tags),
@@ -225,7 +225,7 @@ struct ResultAnswer {
 }
 
 /// Returns the body that answers an append.
-pub fn append_answer(appended: &AppendResult) -> Vec<u8> {
+pub(crate) fn append_answer(appended: &AppendResult) -> Vec<u8> {
     let results = appended.results.iter().map(|outcome| ResultAnswer {
         id: outcome.id.to_string(),
         position: outcome.position.0,
@@ -244,7 +244,7 @@ pub fn append_answer(appended: &AppendResult) -> Vec<u8> {
 }
 
 /// Returns the URL of the entry that an append of exactly one entry created.
-pub fn entry_location(appended: &AppendResult) -> Option<String> {
+pub(crate) fn entry_location(appended: &AppendResult) -> Option<String> {
     match appended.results.as_slice() {
         // A duplicate has been there before, so the answer has no `Location`.
         [one] if !one.duplicate => {
@@ -421,7 +421,7 @@ struct SettingsAnswer<'a> {
 
 /// Returns settings as their URL shows them: all current settings, but for an owner that the sender
 /// may not see.
-pub fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
+pub(crate) fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
     let policy = settings.cut_policy();
     let timeline = settings.timeline.as_ref();
     let owner = timeline.and_then(|kind| kind.owner.as_ref());

@@ -37,7 +37,7 @@ pub struct HealthParts {
 }
 
 /// Paths of health checks.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/healthz",
         label: "health",

@@ -22,7 +22,7 @@ use crate::metrics::{Metrics, form_of};
 
 /// Listener's view of the metrics: one route, and nothing else.
 #[derive(Clone, Debug)]
-pub struct Scrapes {
+pub(crate) struct Scrapes {
     /// Metrics of the server, collected at each scrape.
     pub metrics: Arc<Metrics>,
     /// Hosts that a scraper may name: the page of another site reads nothing by another name of

@@ -123,6 +123,7 @@ fn wanted_page(query: &str) -> Result<PageRequest, Problem> {
         Problem::malformed(detail)
     };
     let (mut limit, mut anchor) = (None, None);
+    // Compared as text: another spelling would be another URL for caches.
     for part in query.split('&').filter(|_| !query.is_empty()) {
         match part.split_once('=') {
             Some(("limit", number)) if limit.is_none() => {

@@ -63,7 +63,7 @@ static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
 static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
 
 /// Searches through all names at the same time.
-pub const SEARCHES_MAX: usize = 2;
+pub(crate) const SEARCHES_MAX: usize = 2;
 
 /// Policy for an asset, whose URL names the bytes.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -156,7 +156,7 @@ fn sections_of(views: &ServedViews) -> Arc<[Box<dyn Section>]> {
 }
 
 /// Endpoints of the pages for people, with their style sheet and their script.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(redirect_to("ui/")) })),
     page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(redirect_to("ui/")) })),
     page!("/ui/", Named, GET => |site, exchange| Box::pin(feeds::show(&site.pages, exchange))),
@@ -182,7 +182,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 ];
 
 /// Returns whether a path, without the path of the public URL, is that of a page.
-pub fn is_below(path: &str) -> bool {
+pub(crate) fn is_below(path: &str) -> bool {
     path.starts_with("/ui/")
 }
 

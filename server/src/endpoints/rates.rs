@@ -31,8 +31,18 @@ pub struct RateParts {
     pub rates: Arc<RatesView>,
 }
 
+impl RateParts {
+    /// Returns the handles for the endpoint of the view.
+    pub(super) fn of(shelf: Arc<Shelf>, rates: Arc<RatesView>) -> Self {
+        Self { shelf, rates }
+    }
+}
+
+/// Link of a recent document to the rates.
+pub(super) const LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
+
 /// Row of the table of endpoints: entries of a feed, counted by spans of time.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: "/feeds/{feed}/rates.json",
     label: "rates",
     query: Query::Named,

@@ -69,13 +69,13 @@ impl Shelf {
     /// Returns the last second that the writer has left behind.
     ///
     /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
-    pub fn left_behind(&self) -> i64 {
+    pub(crate) fn left_behind(&self) -> i64 {
         let newest = self.log.head().last;
         self.watermark.leave(self.clock.now(), newest)
     }
 
     /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
-    pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
+    pub(crate) fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
         let address = || header_value(&settings.sup_address_at(&self.public_url));
         self.has_sup
             .then(|| (HeaderName::from_static(SUP_HEADER), address()))

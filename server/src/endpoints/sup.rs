@@ -67,7 +67,7 @@ pub struct SupParts {
 }
 
 /// Paths of SUP documents: the current ones, and archived windows.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup.json",
         label: "sup",
@@ -146,11 +146,11 @@ const SUP_WAIT: u64 = 15;
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
 /// Decides whether a reader may see the updates of a feed.
-pub type SightCheck<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
+pub(crate) type SightCheck<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 
 /// SUP document for one reader, or for everybody.
 #[derive(Clone, Debug)]
-pub struct SupResource {
+pub(crate) struct SupResource {
     /// Document with its validators and its lifetime.
     pub resource: Resource,
     /// URL of the archived document before this one, relative to this one; `None` if there is none.
@@ -161,7 +161,7 @@ pub struct SupResource {
 
 /// Seconds that a document tells of.
 #[derive(Clone, Copy, Debug)]
-pub struct SecondSpan {
+pub(crate) struct SecondSpan {
     /// First second of the window.
     pub since: i64,
     /// Last second of the window.
@@ -236,13 +236,13 @@ impl SupUpdates {
     }
 
     /// Returns the offered periods, in seconds, the default one first.
-    pub fn periods(&self) -> &[u32] {
+    pub(crate) fn periods(&self) -> &[u32] {
         &self.periods
     }
 
     /// Returns the public document of a period, or `None` while the commits from before the start
     /// are being read.
-    pub fn public(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
+    pub(crate) fn public(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
         if let Some(made) = self.public_at_once(subject, period) {
             return Some(made);
         }
@@ -264,7 +264,7 @@ impl SupUpdates {
     }
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
-    pub fn public_at_once(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
+    pub(crate) fn public_at_once(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
         // Otherwise another thread makes the document, and this one serves connections.
         let kept = self.rendered_documents(subject).try_lock()?;
         fresh_document(&kept, period)
@@ -277,7 +277,7 @@ impl SupUpdates {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn private(
+    pub(crate) fn private(
         &self,
         subject: SupSubject,
         period: u32,
@@ -367,7 +367,7 @@ impl SupUpdates {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn archived(
+    pub(crate) fn archived(
         &self,
         visibility: Visibility,
         name: EpochNumber,

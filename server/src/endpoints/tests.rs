@@ -125,10 +125,7 @@ fn recent_documents_link_to_what_wakes_their_readers() {
         let link = format!("<{target}>; rel=\"{rel}\"");
         assert!(documents::RECENT_LINKS.contains(&link), "{link}");
     }
-    assert_eq!(
-        documents::RATES_LINK,
-        format!("<rates.json>; rel=\"{RATES_REL}\"")
-    );
+    assert_eq!(rates::LINK, format!("<rates.json>; rel=\"{RATES_REL}\""));
 }
 
 /// Goal: the right to a feed is asked before its documents are read.

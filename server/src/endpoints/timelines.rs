@@ -60,7 +60,7 @@ pub struct TimelineParts {
 }
 
 /// Paths of follows and followers.
-pub const ENDPOINTS: &[Endpoint<Site>] = &[
+pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following",
         label: "following",

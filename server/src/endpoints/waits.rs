@@ -51,7 +51,7 @@ pub struct WaitPlaces(Arc<Semaphore>);
 
 impl WaitPlaces {
     /// Returns the places of a server that takes this number of connections.
-    pub fn beside(connections: usize) -> Self {
+    pub(crate) fn beside(connections: usize) -> Self {
         let places = connections / 4 * 3;
         Self(Arc::new(Semaphore::new(
             places.clamp(1, Semaphore::MAX_PERMITS),
@@ -59,7 +59,7 @@ impl WaitPlaces {
     }
 
     /// Returns a place, if one is free.
-    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_owned().ok()
     }
 }

@@ -12,7 +12,7 @@ use simplefeed_views::{
 };
 
 /// The name of the nginx include.
-pub const INCLUDE: &str = "simplefeed-lifetimes.conf";
+pub(crate) const INCLUDE: &str = "simplefeed-lifetimes.conf";
 
 /// Writes the files of all views for static web servers below `to`, with `entries` also every
 /// single entry. Returns the number of files.

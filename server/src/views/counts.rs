@@ -88,7 +88,7 @@ pub struct CountsView {
 
 impl CountsView {
     /// Returns the view in some folders.
-    pub fn new(folders: &Folders) -> Self {
+    pub(crate) fn new(folders: &Folders) -> Self {
         Self {
             folder: folders.of_view("counts"),
             counted: Mutex::default(),
@@ -96,7 +96,7 @@ impl CountsView {
     }
 
     /// Returns the entries of a feed.
-    pub fn entries(&self, feed: FeedKey) -> u64 {
+    pub(crate) fn entries(&self, feed: FeedKey) -> u64 {
         self.lock_counts().entries.get(&feed).copied().unwrap_or(0)
     }
 

@@ -33,7 +33,7 @@ pub struct CodedFile {
 
 impl CodedFile {
     /// Returns the facts of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let length = u64::try_from(bytes.len()).expect("a file in memory has a 64-bit length");
         Self {
             bytes: length,

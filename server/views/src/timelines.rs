@@ -374,18 +374,6 @@ impl Timelines {
         Ok(Some((head.feed, settings)))
     }
 
-    /// Returns the settings of a feed or timeline by its key, from the log alone.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the log cannot be read.
-    pub fn settings_of_key(&self, feed: FeedKey) -> Result<Option<Settings>, LogError> {
-        let Some(head) = self.log.feed(feed)? else {
-            return Ok(None);
-        };
-        settings_of(&*self.log, feed, head.revision).map(Some)
-    }
-
     /// Lets `look` look through a timeline as it is now.
     fn with_timeline<T>(
         &self,

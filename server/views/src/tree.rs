@@ -143,7 +143,7 @@ impl Tree {
         clippy::disallowed_methods,
         reason = "`sync` follows at the end of the export"
     )]
-    pub fn remove_others(
+    pub(crate) fn remove_others(
         &mut self,
         folder: &str,
         is_ours: impl Fn(&str) -> bool,

@@ -105,7 +105,7 @@ fn decode_slot(slot: &SlotBytes) -> Option<(u64, WitnessStatement)> {
 
 /// The witness file of a log.
 #[derive(Debug)]
-pub struct Witness(Slots);
+pub(crate) struct Witness(Slots);
 
 impl Witness {
     /// Creates a witness of an empty log. The caller makes the name durable.
@@ -113,7 +113,7 @@ impl Witness {
     /// # Errors
     ///
     /// Returns why the file cannot be written.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         Slots::create(path, |turn| Testimony::NOTHING.encode_slot(turn)).map(Self)
     }
 
@@ -122,7 +122,7 @@ impl Witness {
     /// # Errors
     ///
     /// Returns why the file cannot be read.
-    pub fn open(path: &Path) -> io::Result<(Self, Option<WitnessStatement>)> {
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<WitnessStatement>)> {
         let (slots, said) = Slots::open(path, decode_slot)?;
         Ok((Self(slots), said))
     }
@@ -132,7 +132,7 @@ impl Witness {
     /// # Errors
     ///
     /// Returns why the file cannot be written.
-    pub fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
+    pub(crate) fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
         self.0.write(|turn| testimony.encode_slot(turn))
     }
 
@@ -141,7 +141,7 @@ impl Witness {
     /// # Errors
     ///
     /// Returns why the file cannot be synced.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }
 }

@@ -195,7 +195,7 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn sidecar_differs(
+    pub(crate) fn sidecar_differs(
         &self,
         feed: &FeedName,
         frozen: &FrozenDocument,
@@ -226,7 +226,7 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn second_name_differs(
+    pub(crate) fn second_name_differs(
         &self,
         feed: &FeedName,
         frozen: &FrozenDocument,
@@ -250,7 +250,7 @@ impl Archive {
     /// # Errors
     ///
     /// Returns the error of a missing resource; a fault of the file is a difference.
-    pub fn block_differs(
+    pub(crate) fn block_differs(
         &self,
         feed: &FeedName,
         block: &index::ClosedBlock,
@@ -260,11 +260,6 @@ impl Archive {
         let twin = found_in(&path, decoded_twin(&path, block.bytes.len()))?;
         let file = found_in(&path, regular::read_document(&path))?;
         Ok(!(file.is_some_and(right) && twin.is_some_and(right)))
-    }
-
-    /// Returns whether the cursor on the disk has reached `commit`.
-    pub fn is_up_to(&self, commit: CommitNumber) -> bool {
-        self.cursor().commit >= commit
     }
 
     /// Returns the number of documents that the follower of the log has archived since the start.

@@ -79,7 +79,7 @@ impl FrozenDocument {
     }
 
     /// Returns the record for the manifest, given the facts of the compressed twin.
-    pub fn archived_as(&self, gzip: CodedFile) -> ManifestRecord {
+    pub(crate) fn archived_as(&self, gzip: CodedFile) -> ManifestRecord {
         ManifestRecord {
             name: self.opening.name,
             closed_in: self.successor.linked.epoch,

@@ -18,7 +18,7 @@ use crate::error::ViewError;
 
 /// A closed block of the index.
 #[derive(Clone, Debug)]
-pub struct ClosedBlock {
+pub(crate) struct ClosedBlock {
     /// Name of the file within the feed.
     pub name: String,
     /// Bytes of the JSON, without a coding.
@@ -32,7 +32,7 @@ pub struct ClosedBlock {
 /// # Errors
 ///
 /// See [`ViewError`].
-pub fn closed_block(
+pub(crate) fn closed_block(
     manifests: &Manifests,
     feed: &FeedName,
     id: &FeedId,
@@ -53,7 +53,7 @@ pub fn closed_block(
 /// # Errors
 ///
 /// See [`ViewError`].
-pub fn block_closed_by(
+pub(crate) fn block_closed_by(
     manifests: &Manifests,
     feed: &FeedName,
     id: &FeedId,
@@ -81,7 +81,7 @@ pub fn block_closed_by(
 /// # Errors
 ///
 /// See [`ViewError`].
-pub fn growing_block(
+pub(crate) fn growing_block(
     manifests: &Manifests,
     feed: &FeedName,
     id: &FeedId,
@@ -96,7 +96,7 @@ pub fn growing_block(
 }
 
 /// Returns the number in the name of a closed block, if the name is canonical.
-pub fn block_of_name(name: &str) -> Option<EpochNumber> {
+pub(crate) fn block_of_name(name: &str) -> Option<EpochNumber> {
     let numbered = EpochNumber::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
     (numbered.number > 0).then_some(numbered)
 }

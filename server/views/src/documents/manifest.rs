@@ -144,7 +144,7 @@ pub struct Manifests {
 
 impl Manifests {
     /// Returns the manifests in `folder`, one of a server's folders.
-    pub fn new(folders: &Folders, folder: &Path) -> Self {
+    pub(crate) fn new(folders: &Folders, folder: &Path) -> Self {
         Self {
             folder: folder.into(),
             folders: folders.clone(),
@@ -152,7 +152,7 @@ impl Manifests {
     }
 
     /// Returns the feeds that have a manifest.
-    pub fn feeds(&self) -> BTreeSet<FeedName> {
+    pub(crate) fn feeds(&self) -> BTreeSet<FeedName> {
         let items = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = items.filter_map(|item| {
             let name = item.file_name();
@@ -191,7 +191,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn count(&self, feed: &FeedName) -> Result<u64, ViewError> {
+    pub(crate) fn count(&self, feed: &FeedName) -> Result<u64, ViewError> {
         let count = self.record_count(feed)?;
         let Some(last) = DocumentNumber::new(count) else {
             return Ok(0);
@@ -210,7 +210,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn count_before_hole(&self, feed: &FeedName) -> Result<u64, ViewError> {
+    pub(crate) fn count_before_hole(&self, feed: &FeedName) -> Result<u64, ViewError> {
         let count = self.record_count(feed)?;
         // Only the last write can have holes, because each write is synced before the next.
         let before = count.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(count));
@@ -240,7 +240,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn get(
+    pub(crate) fn get(
         &self,
         feed: &FeedName,
         document: DocumentNumber,
@@ -253,7 +253,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn range(
+    pub(crate) fn range(
         &self,
         feed: &FeedName,
         first: DocumentNumber,
@@ -305,7 +305,10 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
-    pub fn record_all(&self, feeds: &[(&FeedName, &[ManifestRecord])]) -> Result<(), ViewError> {
+    pub(crate) fn record_all(
+        &self,
+        feeds: &[(&FeedName, &[ManifestRecord])],
+    ) -> Result<(), ViewError> {
         let Some((some_feed, _)) = feeds.first() else {
             return Ok(());
         };
@@ -353,7 +356,7 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn forget(&self, feed: &FeedName, first: DocumentNumber) -> Result<(), ViewError> {
+    pub(crate) fn forget(&self, feed: &FeedName, first: DocumentNumber) -> Result<(), ViewError> {
         if self.existing_file(feed)?.is_none() {
             return Ok(());
         }

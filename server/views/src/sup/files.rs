@@ -115,7 +115,7 @@ pub struct SupFiles {
 impl SupFiles {
     /// Returns the files in some folders: public documents below `www`, updates of closed feeds
     /// below `closed`, and the records in the view's own folder.
-    pub fn new(folders: &Folders) -> Self {
+    pub(crate) fn new(folders: &Folders) -> Self {
         Self {
             folders: folders.clone(),
             views: folders.of_view(NAME),
@@ -195,7 +195,7 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the records cannot be read.
-    pub fn beginning(
+    pub(crate) fn beginning(
         &self,
         visibility: Visibility,
         oldest: i64,
@@ -235,7 +235,7 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the note cannot be written.
-    pub fn note_idle(
+    pub(crate) fn note_idle(
         &self,
         visibility: Visibility,
         cuts: u64,
@@ -253,7 +253,11 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the window cannot be written.
-    pub fn write(&self, visibility: Visibility, window: &SupWindow) -> Result<Remade, ViewError> {
+    pub(crate) fn write(
+        &self,
+        visibility: Visibility,
+        window: &SupWindow,
+    ) -> Result<Remade, ViewError> {
         // Not beside a rebuild, which writes the same files.
         let _writing = self.folders.writing();
         let path = self.window_path(visibility, window.name);
@@ -310,7 +314,11 @@ impl SupFiles {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if the bytes differ from the record.
-    pub fn look_at(&self, visibility: Visibility, record: &WindowRecord) -> Result<(), ViewError> {
+    pub(crate) fn look_at(
+        &self,
+        visibility: Visibility,
+        record: &WindowRecord,
+    ) -> Result<(), ViewError> {
         match visibility {
             Visibility::Public => self.document(record).map(drop),
             Visibility::Private => self.window(record).map(drop),
@@ -323,7 +331,7 @@ impl SupFiles {
     /// # Errors
     ///
     /// Returns why the records cannot be read.
-    pub fn fault(
+    pub(crate) fn fault(
         &self,
         visibility: Visibility,
         window: &SupWindow,
@@ -396,7 +404,7 @@ impl SupFiles {
 /// # Errors
 ///
 /// Returns why the log cannot be read, or the error of `each`.
-pub fn every_window(
+pub(crate) fn every_window(
     log: &dyn ShownLog,
     mut each: impl FnMut(Visibility, &SupWindow) -> Result<(), ViewError>,
 ) -> Result<(), ViewError> {

@@ -47,7 +47,7 @@ pub fn document_name(subject: SupSubject, visibility: Visibility) -> &'static st
 ///
 /// The public series has the feeds that were never closed, in documents for everybody. The private
 /// one has those that are or were closed, in documents for each reader.
-pub fn series_name(visibility: Visibility) -> &'static str {
+pub(crate) fn series_name(visibility: Visibility) -> &'static str {
     match visibility {
         Visibility::Public => SUP,
         Visibility::Private => SUP_CLOSED,
@@ -372,7 +372,7 @@ impl SupWindows {
 
     /// Returns the number of windows that were cut, if the series had no update since the last cut:
     /// commits up to here need not be read again.
-    pub fn idle_after(&self, visibility: Visibility) -> Option<u64> {
+    pub(crate) fn idle_after(&self, visibility: Visibility) -> Option<u64> {
         let series = self.series_of(visibility);
         let cut = series.cut.map_or(0, |(cut, _)| cut.number);
         series.first.is_none().then_some(cut)

@@ -103,7 +103,7 @@ impl Archive {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn check_records(
+    pub(crate) fn check_records(
         &self,
         log: &dyn Series,
         feed: FeedKey,
@@ -272,7 +272,7 @@ impl Archive {
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn forget_open(
+    pub(crate) fn forget_open(
         &self,
         log: &dyn Series,
         feed: FeedKey,
