@@ -20,10 +20,10 @@ use crate::{
 /// One accepted group of changes; the log has all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Number of the commit; there are no holes.
+    /// Number of the commit; the numbers have no holes.
     pub number: CommitNumber,
-    /// Timestamp of the commit. Entry i of the commit has this instant plus i microseconds, and the
-    /// next commit is later than all of them.
+    /// Instant of the commit. Entry i of the commit, from 0, has this instant plus i microseconds,
+    /// and the next commit is later than all entries of this commit.
     pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<Change>,
@@ -38,14 +38,15 @@ pub enum Change {
         feed: FeedKey,
         /// Revision that these settings get.
         revision: Revision,
-        /// All settings, including the unchanged ones.
+        /// All settings, including unchanged settings.
         settings: Settings,
     },
-    /// A document was opened; the document before, if any, is closed for ever.
+    /// A document was opened, and the document before, if any, is closed for ever. If the number is
+    /// that of the open document, that document got a new header or a new name.
     Opened {
         /// Feed that the document belongs to.
         feed: FeedKey,
-        /// Number of the opened document; the document's epoch is the log's.
+        /// Number of the opened document; the document's epoch is the epoch of the log.
         document: DocumentNumber,
         /// Position of the document's first entry, which may not exist yet.
         first: Position,
@@ -64,7 +65,7 @@ pub enum Change {
         sent: Digest,
         /// Bytes of the completed entry, from `<entry` to `</entry>`.
         fragment: Bytes,
-        /// Digest of `fragment`, which the history hash covers.
+        /// Digest of `fragment`; the history hash covers this digest.
         digest: Digest,
     },
     /// A restoration that may have lost something took place.
@@ -82,17 +83,17 @@ pub enum Change {
         /// History hash after the last lost entry.
         history: HistoryHash,
     },
-    /// A timeline follows other feeds from now on.
+    /// The follows of a timeline changed.
     Following {
         /// Timeline whose follows change.
         feed: FeedKey,
         /// Feeds and patterns that the timeline now follows, and those that it no longer follows.
         change: Arc<FollowChange>,
     },
-    /// The server's proposals changed. They hold for all timelines from now on, and in other feeds
-    /// from the next revision of their settings on.
+    /// The server's proposals changed. The new proposals apply to all timelines from now on, and to
+    /// any other feed from the next revision of the feed's settings on.
     Defaults {
-        /// Number of the change; the first one is made before the first timeline.
+        /// Number of the change; the first change precedes the first timeline.
         revision: Revision,
         /// All proposals of the server, changed or not.
         defaults: Defaults,
@@ -113,19 +114,19 @@ impl Change {
     }
 }
 
-/// Commit without settings and entries themselves. Most views need no more, and an outline is
+/// Commit without the contents of settings and entries. Most views need no more, and an outline is
 /// small, whatever the size of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Number of the commit; there are no holes.
+    /// Number of the commit; the numbers have no holes.
     pub number: CommitNumber,
-    /// Timestamp of the commit, which is also the first entry's.
+    /// Instant of the commit, which is also the instant of the commit's first entry.
     pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<ChangeOutline>,
 }
 
-/// One fact of a commit, without settings and entries themselves.
+/// One fact of a commit, without the contents of settings and entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeOutline {
     /// A feed was created (revision 1), or its settings changed.
@@ -135,7 +136,8 @@ pub enum ChangeOutline {
         /// Revision of the new settings.
         revision: Revision,
     },
-    /// A document was opened; the document before, if any, is closed for ever.
+    /// A document was opened, and the document before, if any, is closed for ever. If the number is
+    /// that of the open document, that document got a new header or a new name.
     Opened {
         /// Feed that the document belongs to.
         feed: FeedKey,
@@ -150,7 +152,7 @@ pub enum ChangeOutline {
     Entries {
         /// Feed that the entries were appended to.
         feed: FeedKey,
-        /// Position of the first one.
+        /// Position of the first entry.
         first: Position,
         /// Number of entries, 1 or more.
         count: u64,
@@ -169,12 +171,13 @@ pub enum ChangeOutline {
         /// History hash after the last lost entry.
         history: HistoryHash,
     },
-    /// A timeline follows other feeds from now on.
+    /// The follows of a timeline changed.
     Following {
         /// Timeline whose follows change.
         feed: FeedKey,
-        /// Feeds and patterns that the timeline now follows or no longer follows. No other record
-        /// names them, so a reader of outlines needs them here.
+        /// Feeds and patterns that the timeline now follows or no longer follows. The log keeps
+        /// settings and entries elsewhere, too, but not follows, so a reader of outlines needs the
+        /// follows here.
         change: Arc<FollowChange>,
     },
     /// The server's proposals changed.
@@ -253,8 +256,8 @@ impl Outline {
         }
     }
 
-    /// Adds an entry to the changes of an outline. Consecutive entries share a change, so the
-    /// outline of a large commit stays small.
+    /// Adds an entry to the changes of an outline. Consecutive entries of a feed share a change, so
+    /// the outline of a large commit stays small.
     pub fn count_entry(changes: &mut Vec<ChangeOutline>, feed: FeedKey, at: Position) {
         match changes.last_mut() {
             Some(ChangeOutline::Entries {
@@ -314,7 +317,8 @@ impl Commit {
         bytes.sum::<usize>() + self.changes.len() * size_of::<Change>()
     }
 
-    /// Returns the instant of the commit's last entry: the next commit must be later.
+    /// Returns the instant of the commit's last entry, or the commit's instant if there is no
+    /// entry. The next commit must be later.
     pub fn last_instant(&self) -> Timestamp {
         // A commit without entries still has an instant.
         self.instant.plus_micros(self.entries().saturating_sub(1))
@@ -326,9 +330,10 @@ impl Commit {
     /// changes (4 bytes); then each change as one byte for the kind (1 settings, 2 opened, 3 entry,
     /// 4 epoch, 5 lost, 6 following, 7 defaults) and the fields in order. Numbers are big-endian; a
     /// feed is 16 bytes, a digest 32. Text stands behind a length of 4 bytes. Settings and defaults
-    /// are text, their JSON. A fragment is represented by a length (4 bytes) and a digest. A change
-    /// of follows is the number of entries brought along (4 bytes) and two lists, each behind a
-    /// length (4 bytes); an item is 0 and a feed, or 1 and the text of a pattern.
+    /// are text: their JSON. A fragment is represented by a length (4 bytes) and a digest. A change
+    /// of follows is the requested backfill (4 bytes), the list of items to follow, and the list of
+    /// items to unfollow. Each list stands behind the number of items (4 bytes). An item is a byte
+    /// 0 and a feed, or a byte 1 and the text of a pattern.
     pub fn encode(&self) -> Vec<u8> {
         // An estimate: numbers, two digests and an id fit into 192 bytes for most entries.
         let mut out = Vec::with_capacity(64 + self.changes.len() * 192);
@@ -381,8 +386,8 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             out.extend_from_slice(&at.0.to_be_bytes());
             push_bytes(id.as_str().as_bytes(), out);
             out.extend_from_slice(&sent.0);
-            // The fragment's digest represents its bytes, so a log can prove its chain without
-            // them.
+            // The fragment's digest stands for the fragment, so a log can prove the chain without
+            // fragments.
             out.extend_from_slice(&length_bytes(fragment.len()));
             out.extend_from_slice(&digest.0);
         }

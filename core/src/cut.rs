@@ -1,9 +1,10 @@
 //! Cuts: the decision to close a document and open the next one.
 //!
 //! Pure. The policy decides once, when an entry arrives, and the log records the answer as a fact.
-//! A cut is never computed again, because the policy may change and an archived document may not.
-//! The entry that does not fit opens the next document, so only an empty feed has an empty
-//! document.
+//! A recorded cut is never computed again, because the policy may change and an archived document
+//! may not. The log records no cuts of timelines: [`cuts`](crate::timeline::cuts) computes these
+//! from facts that never change. The entry that does not fit opens the next document, so only an
+//! empty feed has an empty document.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// The stretch of time one document may cover at most, in UTC, by commit instants.
+/// The hour or day, in UTC, in which the instants of all entries of a document lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Period {
@@ -27,7 +28,7 @@ pub enum Period {
 
 impl Period {
     /// Returns the number of the period that `instant` lies in; the same number for every instant
-    /// if there is none.
+    /// if documents have no period.
     fn number_at(self, instant: Timestamp) -> i64 {
         match self {
             Self::None => 0,
@@ -37,14 +38,14 @@ impl Period {
     }
 }
 
-/// The bounds of a document; the first one reached closes it.
+/// Bounds of a document. An entry that would exceed any of them opens the next document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutPolicy {
     /// Maximum number of entries in a document.
     pub entries: u32,
     /// Maximum size of a document's fragments, in bytes. One entry alone may be larger.
     pub bytes: u64,
-    /// Longest stretch of time that one document covers.
+    /// Hour or day in which the instants of all entries of a document lie.
     pub period: Period,
 }
 
@@ -58,19 +59,19 @@ impl Default for CutPolicy {
     }
 }
 
-/// Fill of the open document, which the policy judges.
+/// How full the open document is; the policy judges this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     /// Number of entries in the document.
     pub entries: u64,
-    /// Total size of their fragments, in bytes.
+    /// Total size of the fragments of these entries, in bytes.
     pub bytes: u64,
-    /// The commit instant of the newest of them.
+    /// Instant of the document's newest entry; in a timeline, the instant of that entry's place.
     pub newest: Timestamp,
 }
 
 impl CutPolicy {
-    /// Returns whether an entry of `bytes` bytes, committed at `instant`, opens the next document.
+    /// Returns whether an entry of `bytes` bytes and with this instant opens the next document.
     ///
     /// # Examples
     ///
@@ -84,7 +85,7 @@ impl CutPolicy {
     /// assert!(policy.cuts_before(two, 300, Timestamp::default()));
     /// ```
     pub fn cuts_before(&self, open: Fill, bytes: u64, instant: Timestamp) -> bool {
-        // Otherwise an entry beyond a bound would open empty documents for ever.
+        // Otherwise an entry beyond a bound would leave an empty document behind.
         if open.entries == 0 {
             return false;
         }

@@ -1,4 +1,4 @@
-//! SHA-256, the one hash that anything shown or stored for ever depends on.
+//! SHA-256, the hash of bytes that are shown or stored for ever.
 //!
 //! Pure.
 

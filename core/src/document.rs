@@ -1,14 +1,15 @@
-//! Documents are concatenation: a header, the fragments newest first, a footer.
+//! A document is a concatenation: a header, the fragments (newest first) and a footer.
 //!
-//! Pure, and for ever (see [`header`](crate::header)).
+//! Pure. The form never changes (see [`header`](crate::header)).
 
 use bytes::Bytes;
 
 /// End of a feed document, the same for all.
 const FOOTER: &str = "</feed>\n";
 
-/// Returns the bytes of a feed document: `header`, then the fragments, each on a line. The argument
-/// has the oldest fragment first, and the document has the newest first (rule SF-1).
+/// Returns the bytes of a feed document: `header`, then the fragments, each with a line feed, then
+/// the footer. `fragments` has the oldest fragment first, and the document has the newest first
+/// (rule SF-1).
 ///
 /// # Examples
 ///
@@ -19,7 +20,7 @@ const FOOTER: &str = "</feed>\n";
 /// assert_eq!(document, "<feed>\n<entry>2</entry>\n<entry>1</entry>\n</feed>\n");
 /// ```
 pub fn feed_document<F: AsRef<[u8]>>(header: &str, fragments: &[F]) -> Bytes {
-    // Each fragment ends in a line feed, hence `+ 1`.
+    // A line feed follows each fragment, hence `+ 1`.
     let entries: usize = fragments
         .iter()
         .map(|fragment| fragment.as_ref().len() + 1)

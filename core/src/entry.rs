@@ -2,7 +2,7 @@
 //!
 //! Pure. A fragment is stored and shown for ever. The fragment is the element as sent, with the
 //! inherited declarations without which the element cannot stand alone, and with the elements that
-//! Atom requires and the publisher left out. Nothing re-serialises a fragment.
+//! the gate adds because the publisher left them out. Nothing re-serialises a fragment.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::{
 /// Default summary of JSON that is stored in Base64.
 pub(crate) const SUMMARY: &str = "JSON";
 
-/// A person as Atom has it (RFC 4287, 3.2).
+/// A person construct of Atom (RFC 4287, 3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Person {
-    /// The name, which alone is required.
+    /// The name, the only part that is required.
     pub name: String,
     /// An IRI associated with the person.
     pub uri: Option<String>,
@@ -60,17 +60,17 @@ pub struct Missing {
     pub content: bool,
     /// The entry has no alternate link.
     pub alternate: bool,
-    /// The entry has content in Base64, which needs a `summary` (rule A-11), and has no `summary`.
+    /// The entry has content in Base64, but no `summary`, which such content needs (rule A-11).
     pub summary: bool,
 }
 
-/// Parts that a feed adds to entries without them.
+/// Parts that a feed adds to entries that lack them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Additions<'s> {
-    /// Author of entries without one.
+    /// Author for entries without an author.
     pub author: &'s str,
-    /// URL of the entry's page, for entries without an alternate link; `None` in feeds that add
-    /// none.
+    /// URL of the entry's page, for entries without an alternate link; `None` in feeds that add no
+    /// link.
     pub alternate: Option<String>,
 }
 
@@ -83,10 +83,10 @@ pub struct Draft {
     /// canonical form.
     pub sent: Digest,
     /// Authors inherited from the feed document in which the entry was sent; used if the entry
-    /// names none.
+    /// names no author.
     pub(crate) authors: Arc<[Person]>,
     pub(crate) element: String,
-    /// Offset in `element`, behind the start tag, at which the completions go.
+    /// Offset in `element`, behind the start tag, at which the missing parts are inserted.
     pub(crate) inside: usize,
     /// Prefix of Atom's namespace in the element, with the colon; empty for the default namespace.
     pub(crate) prefix: String,
@@ -94,8 +94,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this
-    /// author, and with alternate links of at most so many bytes.
+    /// Returns an upper bound on the size of the finished fragment, in bytes. `author` is the
+    /// feed's author, and `alternate` is the maximum length of the feed's alternate links, in
+    /// bytes.
     pub fn size(&self, author: &str, alternate: usize) -> usize {
         // Room for the names of the completed elements, a date, and an id from the server.
         const COMPLETIONS: usize = 384;
@@ -106,7 +107,7 @@ impl Draft {
             (true, authors) => authors.iter().map(Person::size).sum(),
         };
         let alternate = if self.missing.alternate { alternate } else { 0 };
-        // At most seven elements are completed; each author has a parent and three children.
+        // At most seven elements are added. An author is an element with at most three children.
         let elements = 7 + 4 * self.authors.len().max(1);
         // Each element has a start and an end tag.
         let prefixes = 2 * elements * self.prefix.len();
@@ -114,10 +115,11 @@ impl Draft {
         self.element.len() + COMPLETIONS + prefixes + 2 * id + authors + alternate
     }
 
-    /// Returns the fragment: the element with all that Atom requires.
+    /// Returns the fragment: the element with the parts that were missing.
     ///
-    /// The title defaults to the id, `updated` to the commit instant, the author to the feed's, the
-    /// alternate link to the entry's page.
+    /// The title defaults to the id, and `updated` to `instant`. The author defaults to the
+    /// inherited authors, or else to the feed's author. The alternate link leads to the entry's
+    /// page, if the feed adds such links.
     ///
     /// # Errors
     ///
@@ -164,8 +166,7 @@ impl Draft {
             self.element_with("content", "", &mut fragment);
         }
         fragment.push_str(rest);
-        // The bound holds for the fragment, and completions that only the log knows are part of the
-        // size.
+        // The bound holds for the whole fragment, including parts that only the log knows.
         if fragment.len() > ENTRY_BYTES_MAX {
             let detail = format!("entry {id} is larger than {ENTRY_BYTES_MAX} bytes");
             return Err(Refusal::too_large(detail));
@@ -173,7 +174,7 @@ impl Draft {
         Ok(fragment.into())
     }
 
-    /// Returns the element with the inherited authors.
+    /// Returns the element, with the inherited authors if the entry names no author.
     pub(crate) fn into_element(self) -> String {
         if !self.missing.author || self.authors.is_empty() {
             return self.element;
@@ -189,7 +190,7 @@ impl Draft {
     }
 
     fn complete_authors(&self, author: &str, out: &mut String) {
-        // A person needs a name, so the feed's author has nothing else.
+        // The feed's author is a name alone, because a person needs nothing else.
         if self.authors.is_empty() {
             self.author_with(
                 &Person {
@@ -235,12 +236,12 @@ pub struct Entry {
     pub document: DocumentName,
     /// Commit that stored the entry.
     pub commit: CommitNumber,
-    /// Timestamp of the entry: the commit's, plus one microsecond for every earlier entry of the
-    /// commit.
+    /// Instant of the entry: the commit's instant, plus one microsecond for every earlier entry of
+    /// the commit.
     pub instant: Timestamp,
     /// Digest of the sent form of the entry.
     pub sent: Digest,
-    /// The bytes from `<entry` to `</entry>`, as they stand in every document.
+    /// The bytes from `<entry` to `</entry>`, as they stand in every document of the feed.
     pub fragment: Bytes,
 }
 

@@ -1,12 +1,12 @@
 //! Events: entries as JSON, one object each, for publishers and pipelines that speak no XML.
 //!
-//! Pure. An event becomes an Atom entry and passes the same gate as any other entry; an entry
-//! becomes an event for `replay --format ndjson`. The output of one server is valid input of
-//! another: `replay A | append B` gives B the same contents.
+//! Pure. An event becomes an Atom entry, under the same rules as any other entry; an entry becomes
+//! an event for `replay --format ndjson`. The output of one server is valid input of another:
+//! `replay A | append B` gives B the same events.
 //!
 //! An entry keeps JSON content verbatim, numbers and order of members included: as `text/json`,
-//! which RFC 4287 (4.1.3.3) stores verbatim, or in Base64 under any other JSON type
-//! (`application/ld+json`).
+//! which RFC 4287 (4.1.3.3) stores verbatim, or in Base64 under a type such as
+//! `application/ld+json`.
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -209,8 +209,8 @@ fn read_length<'de, D: serde::Deserializer<'de>>(
 ///
 /// # Errors
 ///
-/// Returns a refusal of the first event that is not JSON (`Malformed`), or not an event
-/// (`Unacceptable`).
+/// Returns a refusal of the first event that is not JSON (`Malformed`) or that breaks a rule
+/// (`Unacceptable`), or of too many entries (`TooLarge`).
 pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
     // One object is an event; the parser has already removed the white space around the value.
@@ -263,7 +263,8 @@ fn check_count(events: usize) -> Result<(), Refusal> {
 
 fn json_refusal(error: &serde_json::Error) -> Refusal {
     let mut detail = error.to_string();
-    // serde_json's own message does not explain that a JSON escape is half a character.
+    // serde_json's own message does not explain that an escape such as `\ud83d` is half a
+    // character.
     if detail.contains("surrogate") || detail.contains("hex escape") {
         detail += " (an escape such as \\ud83d is half a character and needs the other half)";
     }
@@ -283,7 +284,8 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
 /// Returns the draft of one event.
 fn draft_of(text: &str) -> Result<Draft, Refusal> {
     let event: Event = serde_json::from_str(text).map_err(|error| {
-        // A syntax error anywhere in the text comes first: text with one is not JSON at all.
+        // A syntax error anywhere in the text is reported first: text with such an error is not
+        // JSON at all.
         let syntax = serde_json::from_str::<&RawValue>(text).err();
         json_refusal(&syntax.unwrap_or(error))
     })?;
@@ -297,8 +299,8 @@ fn draft_of(text: &str) -> Result<Draft, Refusal> {
         Ok(draft) => draft,
         Err(atom) => draft_of_atom(&atom)?,
     };
-    // The digest covers the event, not the Atom made from it, so that a later writer can make other
-    // Atom.
+    // The digest covers the event, not the Atom made from it, so that the form of that Atom can
+    // change without a change of digests.
     draft.sent = Digest::of(canonical_event(text)?.as_bytes());
     Ok(draft)
 }

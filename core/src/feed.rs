@@ -1,7 +1,7 @@
-//! Vocabulary: names, places and numbers of feeds, entries, documents and commits.
+//! Vocabulary: names, positions and numbers of feeds, entries, documents and commits.
 //!
 //! Pure. Each kind of number has a separate type, so that a position cannot be passed for a
-//! document.
+//! document's number.
 
 use std::{borrow::Borrow, fmt, num::NonZeroU64, sync::Arc};
 
@@ -39,7 +39,7 @@ impl FeedName {
     /// Returns the name, or `None` if `text` does not match `[a-z0-9][a-z0-9._-]{0,127}`.
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        // A first character such as `.` could make the segment `..`, or a hidden file.
+        // A first character such as `.` could make the name `..`, or the name of a hidden file.
         let first = text.bytes().next().is_some_and(plain);
         let rest = text
             .bytes()
@@ -87,7 +87,8 @@ impl From<FeedName> for String {
     }
 }
 
-/// Set of feeds: one, by name, or all whose names begin with the text before a final `*`.
+/// Set of feeds: one feed, by name, or all feeds whose names begin with the text before a final
+/// `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FeedPattern {
@@ -96,10 +97,10 @@ pub struct FeedPattern {
 }
 
 impl FeedPattern {
-    /// Returns the pattern of a text, or `None` if no feed can match it.
+    /// Returns the pattern of a text, or `None` if no feed can match the text.
     pub fn parse(text: &str) -> Option<Self> {
         let beginning = text.strip_suffix('*').unwrap_or(text);
-        // The text before `*` must be able to begin a name, or no feed could ever match.
+        // The text before `*` must be a possible beginning of a name, or no feed could ever match.
         let can_match = beginning.is_empty() || FeedName::parse(beginning).is_some();
         let is_exact = beginning == text;
         (can_match && !text.is_empty()).then(|| Self {
@@ -116,7 +117,7 @@ impl FeedPattern {
         }
     }
 
-    /// Returns the pattern that one feed matches.
+    /// Returns the pattern that only the feed `name` matches.
     pub fn of(name: &FeedName) -> Self {
         Self {
             beginning: name.as_str().into(),
@@ -124,12 +125,12 @@ impl FeedPattern {
         }
     }
 
-    /// Returns the name of the one feed that matches; `None` if more may.
+    /// Returns the name of the only feed that can match; `None` if several feeds can match.
     pub fn exact(&self) -> Option<FeedName> {
         FeedName::parse(&self.beginning).filter(|_| self.is_exact)
     }
 
-    /// Returns whether every feed that matches another pattern matches this one.
+    /// Returns whether every feed that matches `other` matches this pattern.
     pub fn covers(&self, other: &Self) -> bool {
         if self.is_exact {
             return self == other;
@@ -175,16 +176,18 @@ impl fmt::Display for FeedPattern {
     }
 }
 
-/// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or controls.
+/// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or control
+/// characters.
 ///
-/// RFC 4287, 4.2.6 and rule A-2. Only the scheme is checked: ids are compared character by
-/// character and never dereferenced.
+/// RFC 4287, 4.2.6 and rule A-2. Of an IRI's parts, only the scheme is checked, because ids are
+/// compared character by character and never dereferenced.
 pub fn is_absolute_iri(text: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || !is_char(c);
     has_scheme(text) && !text.contains(forbidden)
 }
 
-/// Returns whether `reference` begins with a URI scheme (RFC 3986, 3.1), hence is not relative.
+/// Returns whether `reference` begins with a URI scheme (RFC 3986, 3.1) and has text behind the
+/// colon, hence is not relative.
 pub fn has_scheme(reference: &str) -> bool {
     let Some((scheme, rest)) = reference.split_once(':') else {
         return false;
@@ -206,7 +209,7 @@ pub struct EntryId(Arc<str>);
 pub struct InvalidId;
 
 impl EntryId {
-    /// Returns the id, or `None` if `text` is no absolute IRI or longer than
+    /// Returns the id, or `None` if `text` is no absolute IRI, or is longer than
     /// [`ENTRY_ID_BYTES_MAX`].
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() <= ENTRY_ID_BYTES_MAX && is_absolute_iri(text)).then(|| Self(text.into()))
@@ -243,7 +246,7 @@ impl From<EntryId> for String {
     }
 }
 
-/// Permanent `atom:id` of a feed: `urn:uuid:…` unless the feed moved here with another id.
+/// Permanent `atom:id` of a feed: `urn:uuid:…`, unless the feed was created with another id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FeedId(EntryId);
@@ -264,8 +267,8 @@ impl FeedId {
         self.0.as_str()
     }
 
-    /// Returns the 16 bytes that represent this id in the log, in commits and as the name space of
-    /// ids derived from an idempotency key.
+    /// Returns the 16 bytes that represent this id in the log and in the encoding of commits. They
+    /// are also the name space of entry ids that are derived from an idempotency key.
     ///
     /// The key of a lower-case `urn:uuid:` id is the UUID. The key of any other id is the version 5
     /// UUID of the id in the URL name space.
@@ -307,7 +310,8 @@ impl From<FeedId> for String {
 #[serde(transparent)]
 pub struct FeedKey(pub Uuid);
 
-/// The place of an entry in the feed: 0 is the oldest, and there are no holes.
+/// The number of an entry in the feed: 0 is the oldest entry, and each new entry has the next
+/// number.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -334,7 +338,7 @@ impl fmt::Display for Position {
 pub struct DocumentNumber(NonZeroU64);
 
 impl DocumentNumber {
-    /// The first document of every feed.
+    /// Number of the first document of every feed.
     pub const OLDEST: Self = Self(NonZeroU64::MIN);
 
     /// Returns document `number`, or `None` for 0.
@@ -369,11 +373,13 @@ impl fmt::Display for DocumentNumber {
     }
 }
 
-/// Number of the period between two restorations that may have lost entries: 1 at first, then the
-/// second (since 1970) in which the period began. If the clock is behind the last period's number,
-/// the new number is the sum of that number and the seconds since 2026.
+/// Number of the time between two restorations, each of which may have lost entries. The first
+/// epoch has the number 1. Each later epoch has the number of the second (since 1970) in which the
+/// epoch began. If the clock is not past the number of the epoch before, the new number is the sum
+/// of that number and the seconds since 2026.
 ///
-/// A count would not do: the same backup may be restored twice, into two histories.
+/// A plain count is not enough, because the same backup may be restored twice, and the two
+/// histories would get the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u32);
@@ -398,36 +404,38 @@ impl Epoch {
     /// The epoch of a log without restorations.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more
-    /// numbers, or the second is before [`NONE_BEFORE`](Self::NONE_BEFORE).
+    /// Returns the epoch that follows this epoch and begins at `instant`; `None` if no number is
+    /// left, or the second is before [`NONE_BEFORE`](Self::NONE_BEFORE).
     ///
-    /// Of two epochs that follow the same epoch, the one that begins in a later second has the
-    /// higher number, even if the clock is behind the epoch before them.
+    /// Of two epochs that follow the same epoch, the epoch that begins in a later second has the
+    /// higher number. This holds if the clock is past the number of the epoch before at both
+    /// beginnings, and if it is behind that number at both.
     #[must_use]
     pub fn next(self, instant: Timestamp) -> Option<Self> {
-        // A clock that begins at the same time after each start would give two histories one
-        // number.
+        // A clock before 2026 may begin at the same time after each start, and would give two
+        // histories the same number.
         let since = instant.second() - Self::NONE_BEFORE;
         let since = u32::try_from(since).ok()?.max(1);
         match u32::try_from(instant.second()) {
             Ok(second) if second > self.0 => Some(Self(second)),
-            // A second beyond 2106 does not fit into the number, either.
+            // This case includes seconds after the year 2106, which do not fit into 32 bits.
             _ => Some(Self(self.0.checked_add(since)?)),
         }
     }
 
-    /// Returns the second that has the epoch's number. The epoch began in that second, unless the
-    /// clock was behind the epoch before. The first epoch has the second 1 of 1970.
+    /// Returns the second whose number, counted from 1970, is the epoch's number. The epoch began
+    /// in that second, unless the clock was behind the epoch before. For the first epoch, this is
+    /// the second 1 of 1970.
     pub fn began(self) -> Timestamp {
         Timestamp::from_micros(i64::from(self.0) * 1_000_000)
     }
 
-    /// Returns whether no restoration has taken place.
+    /// Returns whether this is the first epoch, before any restoration.
     pub fn is_first(&self) -> bool {
         *self == Self::FIRST
     }
 
-    /// Returns the part of a file name that keeps epochs apart: empty in the first.
+    /// Returns the part of a file name that keeps epochs apart: empty in the first epoch.
     ///
     /// Positions and document numbers repeat after a restoration, and no URL may ever name two
     /// contents (invariant 4).
@@ -458,12 +466,13 @@ impl Epoch {
 pub struct EpochNumber {
     /// A document number, a position, or the number of an index block.
     pub number: u64,
-    /// Epoch in which the number was assigned; not written for the first.
+    /// Epoch in which the number was assigned; the first epoch is not written.
     pub epoch: Epoch,
 }
 
 impl EpochNumber {
-    /// Returns the parts of a canonical text: decimals without leading zeros, and no epoch 1.
+    /// Returns the parts of a canonical text: decimals without leading zeros, and no epoch if the
+    /// epoch is 1.
     pub fn parse(text: &str) -> Option<Self> {
         let (number, epoch) = text.split_once('-').unwrap_or((text, "1"));
         let numbered = Self {
@@ -481,32 +490,34 @@ impl fmt::Display for EpochNumber {
     }
 }
 
-/// Permanent name of a document: the number, and the epoch in which the document was opened.
+/// Permanent name of a document: the number, and the epoch in which the document was opened or
+/// renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DocumentName {
     /// Number of the document in the feed, from 1; numbers repeat after a restoration.
     pub number: DocumentNumber,
-    /// Epoch in which the document was opened, or renamed when the epoch began.
+    /// Epoch in which the document was opened, or the later epoch in which the open document was
+    /// renamed.
     pub epoch: Epoch,
 }
 
 impl DocumentName {
-    /// Returns the document with the canonical name `12` or `12-2`.
+    /// Returns the name that the canonical text `stem` stands for, such as `12` or `12-2`.
     pub fn of_stem(stem: &str) -> Option<Self> {
         let EpochNumber { number, epoch } = EpochNumber::parse(stem)?;
         let number = DocumentNumber::new(number)?;
         Some(Self { number, epoch })
     }
 
-    /// Returns the document whose permanent URL ends with the segment `name`, `12.atom` or
-    /// `12-2.atom`.
+    /// Returns the name of the document whose permanent URL ends with the segment `name`, such as
+    /// `12.atom` or `12-2.atom`.
     pub fn of_file(name: &str) -> Option<Self> {
         Self::of_stem(name.strip_suffix(".atom")?)
     }
 }
 
 impl fmt::Display for DocumentName {
-    /// Writes the last segment of the document's permanent URL, `12.atom` or `12-2.atom`.
+    /// Writes the last segment of the document's permanent URL, such as `12.atom` or `12-2.atom`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -588,7 +599,7 @@ mod tests {
         }
     }
 
-    /// RFC 4287, 4.2.6.1: these are four ids, then three.
+    /// RFC 4287, 4.2.6.1: the first four of these ids differ, and so do the last three.
     #[test]
     fn ids_are_compared_character_by_character() {
         let ids = [

@@ -16,11 +16,11 @@
 //! SUP-ID              yes           –               –
 //! ```
 //!
-//! (*) With `via_links`, a `via` names the document's own URL: the library of the ICT4H projects
-//! takes no document without a `via`.
+//! (*) With `via_links`, a `via` link leads to the document's own URL, because the feed library of
+//! the ICT4H projects accepts no document without a `via` link.
 //!
-//! The element that uses a prefix declares the prefix, and the feed element declares none. So an
-//! entry sees the same declarations in every document as alone.
+//! The feed element declares no prefix: each element that uses a prefix declares the prefix itself.
+//! So an entry means the same in every document, and in an entry document of its own.
 
 use crate::{
     entry::{push_attribute, push_element},
@@ -44,7 +44,7 @@ pub const ENTRY_TYPE: &str = "application/atom+xml;type=entry;charset=utf-8";
 /// Form of a document, by the URL that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentForm {
-    /// The newest document at the published entry point.
+    /// The newest document at the feed's entry point, [`RECENT`].
     Recent,
     /// The newest document at its permanent URL.
     Open,
@@ -57,8 +57,8 @@ pub enum DocumentForm {
 
 /// Returns the bytes of a document before the first entry.
 ///
-/// `settings` are those of the opening's revision; `updated` is the instant of the document's
-/// newest entry, or of the feed's creation.
+/// `settings` are the settings of the opening's revision. `updated` is the instant of the
+/// document's newest entry, or of the feed's creation while there is no entry.
 pub fn header(
     opening: &Opening,
     settings: &Settings,
@@ -112,7 +112,7 @@ pub fn header(
         Some("application/json"),
         &mut out,
     );
-    // Only the recent document changes, so only that document's readers need SUP.
+    // Readers poll only the recent document, so only that document announces SUP.
     if form == DocumentForm::Recent {
         push_sup_link(settings, &mut out);
     }
@@ -129,13 +129,13 @@ pub fn header(
 /// Links of a paged document (RFC 5005, 3), relative to the feed's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageLinks {
-    /// The page of the document, for the link `self`.
+    /// URL of this page, for the link `self`.
     pub own: String,
-    /// The page of the newest entries.
+    /// URL of the page with the newest entries.
     pub first: String,
-    /// The page of newer entries, if there are any.
+    /// URL of the page with the next newer entries, if there are any.
     pub previous: Option<String>,
-    /// The page of older entries, if there are any.
+    /// URL of the page with the next older entries, if there are any.
     pub next: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub fn paged_header(settings: &Settings, updated: Timestamp, links: &PageLinks) 
     out
 }
 
-/// Appends the beginning that all documents of a feed share.
+/// Appends the beginning of a header, which has the same elements in all documents of a feed.
 fn push_beginning(settings: &Settings, updated: Timestamp, out: &mut String) {
     out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<feed");
     push_attribute("xmlns", ATOM, out);
@@ -175,11 +175,13 @@ fn push_history(opening: &Opening, settings: &Settings, out: &mut String) {
     out.push_str("<history");
     push_attribute("xmlns", SIMPLEFEED, out);
     push_attribute("first", &opening.first.to_string(), out);
-    // A running hash of a timeline would take all of the timeline's entries for any document.
+    // A timeline has no history hash: for any document, the server would have to hash all older
+    // entries of the timeline.
     if !settings.is_timeline() {
         push_attribute("before", &opening.before.to_string(), out);
     }
-    // Documents of the first epoch keep the bytes from before epochs existed.
+    // Documents of the first epoch name no epoch, because frozen documents without these attributes
+    // exist, and their bytes never change.
     if opening.name.epoch > Epoch::FIRST {
         push_attribute("epoch", &opening.name.epoch.to_string(), out);
         push_attribute("since", &opening.since.to_string(), out);
@@ -187,7 +189,7 @@ fn push_history(opening: &Opening, settings: &Settings, out: &mut String) {
     out.push_str("/>\n");
 }
 
-/// Announces the feed's SUP address (rules SUP-A1, SUP-A2).
+/// Appends the link that announces the feed's SUP address (rules SUP-A1, SUP-A2).
 fn push_sup_link(settings: &Settings, out: &mut String) {
     if let Some(address) = settings.sup_address() {
         push_link(SUP_REL, &address, Some(SUP_TYPE), out);
@@ -284,8 +286,8 @@ mod tests {
         assert_eq!(head(DocumentForm::Archived { next: name(3) }, false), want);
     }
 
-    /// A document that was renamed says in which epoch, and where its predecessor's link leads
-    /// stays.
+    /// A renamed document names the new epoch. The document before links to the name of its
+    /// successor, and stays in the first epoch.
     #[test]
     fn a_later_epoch_is_told() {
         let later = DocumentName {
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!((read.epoch, read.since), (later.epoch, Position(107)));
     }
 
-    /// A timeline has no history hash, and no SUP document tells of it.
+    /// A timeline's documents have no history hash, and do not announce `sup.json`.
     #[test]
     fn a_timeline_tells_positions_only() {
         let timeline = Settings {
@@ -353,8 +355,8 @@ mod tests {
         }
     }
 
-    /// A document opened under `via_links` has a `via` that equals its `self`, and only one with
-    /// absolute links.
+    /// With `via_links` and absolute links, a document at a permanent URL has a `via` link equal to
+    /// the `self` link. Without absolute links, `via_links` changes nothing, and is refused.
     #[test]
     fn numbered_documents_have_a_via_on_request() {
         let with = |absolute| {

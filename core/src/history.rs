@@ -1,7 +1,7 @@
 //! The hashes that chain entries and commits, so that losses and changes can be proved.
 //!
-//! Pure. Both are for ever: the history hash stands in frozen documents and in bookmarks, the
-//! chain hash in every log. The golden vectors in the tests must never change.
+//! Pure. Both hashes are for ever: the history hash stands in frozen documents and in bookmarks,
+//! the chain hash in every log. The golden vectors in the tests must never change.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,7 @@ impl HistoryHash {
         Self::start_of_text(feed.as_str())
     }
 
-    /// Returns H₀ for a feed id read from a document, which need not be an id that the gate would
-    /// accept.
+    /// Returns H₀ for a feed id from a document, even for an id that the gate would refuse.
     pub fn start_of_text(feed: &str) -> Self {
         Self(Digest::of(feed.as_bytes()))
     }
@@ -84,7 +83,7 @@ impl std::fmt::Display for ChainHash {
 mod tests {
     use super::*;
 
-    /// Recomputed with Python's hashlib from the definition, not with this code.
+    /// The expected hashes come from the definition by Python's hashlib, not from this code.
     #[test]
     fn golden_history() {
         let id = FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap();

@@ -1,4 +1,4 @@
-//! Archive index: a list of the frozen documents, which saves a consumer the walk.
+//! Archive index: a list of the frozen documents, which saves a consumer the walk back.
 //!
 //! Pure, and for ever: closed blocks are frozen bytes.
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{digest::Digest, timestamp::Timestamp};
 
-/// One block of a feed's archive index. Documents link to the growing block (`index`), which leads
-/// back to the closed blocks.
+/// One block of a feed's archive index. Documents link to the growing block with the relation
+/// `index`, and that block leads back to the closed blocks.
 ///
 /// The index may lag behind the chain of documents, and is never ahead of the chain.
 ///
@@ -26,7 +26,7 @@ use crate::{digest::Digest, timestamp::Timestamp};
 pub struct IndexBlock {
     /// The feed's `atom:id`.
     pub feed: String,
-    /// The block before this one, relative to this one's URL.
+    /// URL of the block before this block, relative to this block's URL; `None` in the first block.
     pub prev: Option<String>,
     /// Documents of the block, oldest first.
     pub documents: Vec<IndexedDocument>,
@@ -41,11 +41,11 @@ pub struct IndexedDocument {
     pub first: u64,
     /// The number of the document's entries.
     pub entries: u64,
-    /// Timestamp at which the document was opened: RFC 3339.
+    /// Instant of the commit that opened the document, as RFC 3339 text.
     pub opened: String,
-    /// The commit instant of the document's newest entry: RFC 3339.
+    /// Instant of the document's newest entry, as RFC 3339 text.
     pub updated: String,
-    /// Digest of the document's identity bytes.
+    /// Digest of the document's bytes without a coding such as gzip.
     pub sha256: Digest,
 }
 
@@ -68,9 +68,9 @@ impl IndexBlock {
 }
 
 impl IndexedDocument {
-    /// Returns whether the document's newest entry was committed before an instant.
+    /// Returns whether the instant of the document's newest entry is before `instant`.
     pub(crate) fn is_before(&self, instant: Timestamp) -> bool {
-        // An `updated` that is not a date proves nothing.
+        // An `updated` that is not a date proves nothing, so the answer is no.
         Timestamp::parse(&self.updated).is_some_and(|updated| updated < instant)
     }
 }

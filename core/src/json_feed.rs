@@ -86,13 +86,14 @@ struct Attachment {
     size_in_bytes: Option<u64>,
 }
 
-/// Returns a document of Simplefeed as JSON Feed; `None` for a document without positions, `self`
-/// or title, which all such documents have.
+/// Returns a document of Simplefeed as JSON Feed; `None` for a document without positions, without
+/// the link `self` or without a title. Every document of Simplefeed has all three.
 ///
 /// `next_url` leads to the older document in the same form (rule J-1). Items are in the order of
 /// the document, newest first. The `url` of an item is the entry's `alternate` link, else the
 /// permanent URL of the entry's page. Content that is HTML or XHTML is `content_html`; any other is
-/// `content_text`, JSON and Base64 as they stand in the document.
+/// `content_text`: JSON verbatim, Base64 under other types undecoded. An entry without content has
+/// the summary, else the title, as `content_text`.
 ///
 /// # Examples
 ///
@@ -168,7 +169,7 @@ fn item_of(event: Event, position: u64, place: String) -> JsonItem {
             _ => text = Some(content),
         }
     } else {
-        // One of both must be there (rule J-2).
+        // One of the two members must be there (rule J-2).
         text = Some(
             event
                 .summary
@@ -231,7 +232,8 @@ mod tests {
     use super::*;
 
     fn read(atom: &str) -> Option<Value> {
-        // As the server reads it, which does not know where a cache shows it.
+        // The server also reads documents with a local URL, because it does not know the URL at
+        // which a cache shows them.
         let url = Url::parse("http://localhost/feeds/x/1.atom").unwrap();
         let document = Document::read(atom.to_owned().into(), &url).unwrap();
         json_feed(&document).map(|json| serde_json::from_str(&json).unwrap())

@@ -10,7 +10,8 @@
 //! - [`feed`]: the vocabulary: names, positions, numbers of documents and commits.
 //! - [`sight`]: the closed feeds that somebody may see.
 //! - [`timestamp`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
-//! - [`settings`], [`cut`]: settings that shape a feed's bytes, and the end of a document.
+//! - [`settings`], [`cut`]: settings that shape a feed's bytes, and the decision to close a
+//!   document.
 //! - [`refusal`]: reasons for refusing a publication.
 //! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
 //!   [`event`]: JSON events into drafts and back; [`syndication`]: `atom_syndication::Entry`.
@@ -19,12 +20,13 @@
 //! - [`commit`]: the content of the log, and the encoding of commits for the chain hash.
 //! - [`plan`]: every decision of a publish.
 //! - [`header`], [`document`], [`index`], [`json_feed`]: the bytes that a reader gets.
-//! - [`reader`]: the bytes of a document (or of a foreign feed's) into entries and links.
-//! - [`timeline`]: the entries that a timeline has of the followed feeds.
-//! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of
+//! - [`reader`]: the bytes of a document, which may be a foreign feed's, into entries and links.
+//! - [`timeline`]: which entries of the followed feeds a timeline has.
+//! - [`sup`]: one document that lists which of many feeds have changed; [`watch`]: the schedule of
 //!   looks at many feeds; [`opml`]: lists of feeds.
-//! - [`refresh`]: the times at which things are looked up again, and the news that is published.
-//! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
+//! - [`refresh`]: the times at which items are looked up again, and the answers that are published.
+//! - [`replay`]: the walk back to the bookmark and the delivery of newer entries, as a state
+//!   machine that asks for documents.
 //! - [`push`]: streams of events, which wake readers that wait for entries.
 //! - [`rates`]: the number of entries in each minute, hour, day or month.
 

@@ -1,8 +1,8 @@
-//! Every bound of the system, by name.
+//! Bounds, defaults and pauses that publishers, readers or operators meet, by name.
 //!
-//! Pure. A bound stands here even when only one crate enforces the bound, so that an operator and a
-//! reviewer find all bounds in one place. "Configurable" marks a default that an operator may
-//! change.
+//! Pure. Such a bound stands here even when only one crate enforces the bound, so that an operator
+//! and a reviewer find all of them in one place. A number of one file's own work, such as the steps
+//! of a loop, stands in that file. "Configurable" marks a default that an operator may change.
 
 /// The largest entry, in bytes of the fragment.
 pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;

@@ -1,6 +1,7 @@
 //! Lists of feeds as feed readers export them (OPML 2.0).
 //!
-//! Pure. By hand: lists are read with tolerance, which a parser of the whole format lacks.
+//! Pure. Written by hand, because lists are read with a tolerance that a parser of the whole format
+//! lacks.
 
 use quick_xml::{Reader, events::Event};
 
@@ -35,7 +36,7 @@ pub fn list(title: &str, feeds: &[(String, String)]) -> String {
 ///
 /// # Errors
 ///
-/// Describes the fault in the XML.
+/// Describes the fault: broken XML, a DOCTYPE, or no `opml` element.
 ///
 /// # Examples
 ///
@@ -77,7 +78,7 @@ pub fn feeds(list: &str) -> Result<Vec<String>, InvalidOpml> {
             _ => continue,
         };
         is_opml |= tag.name().as_ref() == b"opml";
-        // Readers nest outlines in folders, so each outline counts at any depth.
+        // Feed readers nest outlines in folders, so an outline counts at any depth.
         if tag.name().as_ref() != b"outline" {
             continue;
         }

@@ -5,9 +5,9 @@
 //! decision.
 //!
 //! ```text
-//! entry known?   no ──────────────► appended
-//!                yes, same bytes ─► duplicate: its first place is the answer
-//!                yes, other bytes ► conflict: nothing of the batch is stored
+//! entry known?   no ────────────────► appended
+//!                yes, same content ─► duplicate: the answer is the known entry's position
+//!                yes, other content ► conflict: nothing of the batch is stored
 //! ```
 
 use std::{collections::HashMap, sync::Arc};
@@ -34,9 +34,10 @@ use crate::{
 pub struct FeedHead {
     /// Feed that this head belongs to.
     pub feed: FeedKey,
-    /// Revision of the feed's newest settings; the open document may have an older one.
+    /// Revision of the feed's newest settings; the open document may have an older revision.
     pub revision: Revision,
-    /// The position of the next entry, and the number of entries so far.
+    /// The position of the next entry, which is also the number of entries so far, lost entries
+    /// included.
     pub next: Position,
     /// The history hash after all entries.
     pub history: HistoryHash,
@@ -51,10 +52,10 @@ pub struct FeedHead {
 pub struct Opening {
     /// Number and epoch of the document.
     pub name: DocumentName,
-    /// Name under which the predecessor links to this document. The name differs from `name` if an
-    /// epoch began, and renamed the document, while the document was open.
+    /// Name under which the predecessor links to this document. This name differs from `name` if an
+    /// epoch began while the document was open, and renamed the document.
     pub linked: DocumentName,
-    /// Name of the document before; `None` for the feed's first.
+    /// Name of the document before; `None` for the feed's first document.
     pub previous: Option<DocumentName>,
     /// The position of the document's oldest entry.
     pub first: Position,
@@ -62,13 +63,13 @@ pub struct Opening {
     pub before: HistoryHash,
     /// Revision of the settings in the header.
     pub revision: Revision,
-    /// Timestamp of the commit that opened the document, hence closed the predecessor. A new name
+    /// Instant of the commit that opened the document, and so closed the predecessor. A new name
     /// does not change this instant.
     pub opened: Timestamp,
-    /// Whether entries of the predecessor were lost, so that the server never shows that document.
+    /// Whether entries of the predecessor were lost. If so, the server never shows the predecessor.
     pub after_loss: bool,
-    /// First position of the document that was open when this document's epoch began. Entries of
-    /// earlier epochs in that document and later ones may be lost.
+    /// First position of the document that was open when this document's epoch began. Entries that
+    /// earlier epochs had at or behind this position may be lost.
     pub since: Position,
 }
 
@@ -79,13 +80,13 @@ pub struct OpenDocument {
     pub opening: Opening,
     /// Total size of the document's entries so far, in bytes.
     pub bytes: u64,
-    /// Whether entries behind the document's newest one were lost.
+    /// Whether entries behind the document's newest entry were lost.
     pub lost: bool,
 }
 
 impl OpenDocument {
-    /// Returns the document that takes this one's place: the next document, or this one under a new
-    /// header, if this one is empty or an epoch has begun.
+    /// Returns the document that replaces this document as the open document: the next document,
+    /// or, if this document is empty or an epoch has begun, this document with a new header.
     fn succeeded_by(
         &self,
         name: DocumentName,
@@ -98,8 +99,8 @@ impl OpenDocument {
             open.since = first;
         }
         if open.name.number == name.number {
-            // Only the instant of an empty first document may change, because nobody has seen that
-            // document.
+            // Only an empty first document gets a new instant, because no reader has been promised
+            // that document.
             let unseen = open.previous.is_none() && open.name.epoch == name.epoch;
             let opening = Opening {
                 name,
@@ -202,7 +203,7 @@ impl FeedHead {
                     number: *document,
                     epoch,
                 };
-                // `succeeded_by` keeps the old revision, so the new one is set below.
+                // `succeeded_by` keeps the old revision, so the new revision is set below.
                 self.open = self.open.succeeded_by(name, *first, self.history, instant);
                 self.open.opening.revision = *revision;
             }
@@ -222,8 +223,8 @@ impl FeedHead {
                 // another document.
                 self.open.lost = true;
             }
-            // A feed's documents take the new epoch when they are opened, not here. A change of
-            // follows changes nothing that is recorded of the timeline.
+            // A document gets the new epoch when the document is opened or renamed, not here.
+            // Changes of follows and of the server's proposals change nothing in a head.
             Change::Epoch { .. } | Change::Following { .. } | Change::Defaults { .. } => {}
         }
     }
@@ -236,7 +237,7 @@ fn bytes_of(fragment: &[u8]) -> u64 {
 /// Entry that the feed already holds, or that the batch has just added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownEntry {
-    /// Position of the first append under this id.
+    /// Position of the entry in the feed.
     pub at: Position,
     /// Document that shows the entry.
     pub document: DocumentName,
@@ -246,7 +247,7 @@ pub struct KnownEntry {
     pub fragment: Digest,
 }
 
-/// Timestamp and epoch of a publish, and the place of the publish in the commit.
+/// Instant and epoch of a publish, and where in the commit the entries of the publish begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The instant of the commit.
@@ -275,7 +276,7 @@ pub struct FeedState {
 /// Changes to store, and results for the publisher.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The changes to commit; none if all entries were duplicates.
+    /// The changes to commit; none if nothing changes, as when all entries are duplicates.
     pub changes: Vec<Change>,
     /// State of the feed after the changes.
     pub state: FeedState,
@@ -288,16 +289,17 @@ pub struct Plan {
 pub struct EntryResult {
     /// The entry's id, sent or generated.
     pub id: EntryId,
-    /// The entry's position; for a duplicate, that of the first append.
+    /// The entry's position; for a duplicate, the position of the repeated entry.
     pub position: Position,
-    /// Document that shows that position.
+    /// Document that shows the entry at that position.
     pub document: DocumentName,
-    /// Whether the entry repeats one of the feed, or an earlier one of the batch.
+    /// Whether the entry repeats an entry of the feed, or an earlier entry of the batch.
     pub duplicate: bool,
 }
 
-/// Sets an id on every draft without one: derived from the request's idempotency key, so that a
-/// repeated request gives the same ids, or else from `random`.
+/// Gives an id to every draft without an id. If the request has an idempotency key, the ids are
+/// derived from the key, so that a repeated request gives the same ids. Otherwise the ids come from
+/// `random`.
 pub fn give_ids(
     drafts: &mut [Draft],
     feed: FeedKey,
@@ -320,12 +322,14 @@ pub fn give_ids(
 /// Plans a publish of `drafts`, all of which have ids, to the feed in `state`.
 ///
 /// `known` holds the feed's entries under the ids of the drafts. `defaults` are the server's
-/// current proposals; if they change the feed's documents, the plan records the change first.
+/// current proposals. If an entry is new, and the proposals change the feed's documents, the plan
+/// records new settings before the entries.
 ///
 /// # Errors
 ///
 /// `Conflict` if the feed or the batch has other content under an id; `TooLarge` if a completed
-/// entry is too large. Nothing of the batch is stored then.
+/// entry is too large, or all completed entries together may be. Nothing of the batch is stored
+/// then.
 pub fn plan(
     state: &FeedState,
     drafts: &[Draft],
@@ -342,7 +346,7 @@ pub fn plan(
         stamp,
         entries: 0,
     };
-    // The check comes first, because building the entries is where short drafts grow.
+    // The check comes before any entry is built, because building can multiply short drafts.
     check_completed(drafts, &state.settings)?;
     let mut batch: HashMap<&EntryId, KnownEntry> = HashMap::new();
     let mut conflicts = vec![];
@@ -353,7 +357,7 @@ pub fn plan(
     }
     for (index, draft) in drafts.iter().enumerate() {
         let id = id_of(draft);
-        // The look into the batch comes first: entries of the batch are not in `known` yet.
+        // The batch is searched, too, because entries of the batch are not in `known` yet.
         if let Some(earlier) = batch.get(id).or_else(|| known.get(id)) {
             if planning.same_content(draft, id, earlier)? {
                 planning.plan.results.push(EntryResult {
@@ -380,7 +384,7 @@ pub fn plan(
             .map_err(|refusal| refusal.at_entry(index))?;
         batch.insert(id, appended);
     }
-    // The plan is dropped as a whole: one conflict refuses the batch.
+    // The plan is discarded as a whole: one conflict refuses the batch.
     if conflicts.is_empty() {
         Ok(planning.plan)
     } else {
@@ -388,8 +392,8 @@ pub fn plan(
     }
 }
 
-/// Bounds the completed bytes of a batch before any entry is built: completion can multiply short
-/// entries.
+/// Checks the bound on the completed size of a batch before any entry is built, because completion
+/// can multiply short entries.
 fn check_completed(drafts: &[Draft], settings: &Settings) -> Result<(), Refusal> {
     let (author, alternate) = (settings.author(), settings.alternate_bytes());
     let bytes: usize = drafts
@@ -406,11 +410,11 @@ fn check_completed(drafts: &[Draft], settings: &Settings) -> Result<(), Refusal>
     Err(Refusal::too_large(detail))
 }
 
-/// Plans a change of settings. Returns no changes if the feed already has them.
+/// Plans a change of settings. The plan has no changes if the feed already has these settings.
 ///
 /// # Errors
 ///
-/// Returns the reason why the feed cannot have them, see [`Settings::with`].
+/// Returns the reason why the feed cannot have these choices, see [`Settings::with`].
 pub fn plan_settings(
     state: &FeedState,
     choices: Choices,
@@ -441,10 +445,10 @@ pub fn plan_settings(
     Ok(planning.plan)
 }
 
-/// Decides the creation of a feed with `settings`.
+/// Plans the creation of a feed with `settings`.
 pub fn plan_creation(settings: Settings, stamp: Stamp) -> Plan {
-    // The revision and the opening must match `FeedHead::create`, which does not apply these
-    // changes.
+    // The revision and the opening below must match those of `FeedHead::create`, because that
+    // function does not apply these changes.
     let head = FeedHead::create(&settings, stamp.instant, stamp.epoch);
     let feed = head.feed;
     let mut changes = vec![Change::Settings {
@@ -496,7 +500,7 @@ impl Planning {
     fn change_settings(&mut self, settings: Settings) {
         let head = &self.plan.state.head;
         let (feed, revision) = (head.feed, head.revision.next());
-        // The clone goes into the commit; the plan keeps the settings for the entries that follow.
+        // The settings go into the commit; the plan keeps a clone for the entries that follow.
         self.plan.state.settings = Arc::new(settings.clone());
         self.record_change(Change::Settings {
             feed,
@@ -523,7 +527,8 @@ impl Planning {
     }
 
     fn record_change(&mut self, change: Change) {
-        // A change without an entry has the instant that the next entry would have.
+        // This instant counts only if the change is an entry; `apply` ignores the instant
+        // otherwise.
         let entry_instant = self.stamp.of_entry(self.entries);
         self.plan
             .state
@@ -602,11 +607,11 @@ impl Planning {
         id: &EntryId,
         earlier: &KnownEntry,
     ) -> Result<bool, Refusal> {
-        // A publisher may send back an entry from a document, which is the stored fragment.
+        // A publisher may send back an entry that was read from a document: the stored fragment.
         if draft.sent == earlier.sent || draft.sent == earlier.fragment {
             return Ok(true);
         }
-        // A draft without `updated` gets this stamp, and cannot match here.
+        // A draft without `updated` gets the instant of this publish, and so cannot match here.
         let instant = self.stamp.of_entry(self.entries);
         let settings = &self.plan.state.settings;
         let additions = settings.additions(earlier.at, earlier.document.epoch);

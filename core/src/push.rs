@@ -1,8 +1,8 @@
 //! Push: how a server wakes a reader, who then reads on from the reader's own place.
 //!
-//! Pure. A stream of events (`text/event-stream`, as the HTML standard has it) tells entries, or
-//! only the newest place. Events are hints: documents and bookmarks remain the truth, so an event
-//! that a stream loses costs no entry.
+//! Pure. A stream of events (`text/event-stream`, as the HTML standard defines the format) tells
+//! entries, or only the newest place. Events are hints: documents and bookmarks remain the truth,
+//! so an event that a stream loses costs no entry.
 
 use std::{fmt, str::FromStr};
 
@@ -19,17 +19,19 @@ pub const EVENTS_REL: &str = "urn:simplefeed:1#events";
 pub const EVENTS_TYPE: &str = "text/event-stream";
 /// Kind of the event that ends a stream for good: the reader's place no longer fits the feed.
 pub const STATE: &str = "state";
-/// Id of that event. A reader that comes back with this id gets 204, after which browsers stop.
+/// Id of that event. A reader that comes back with this id gets 204, after which browsers do not
+/// reconnect.
 pub const END: &str = "end";
-/// Longest line of a stream that [`Messages`] takes, in bytes.
+/// Maximum length of a line, and of an event's data, that [`Messages`] accepts, in bytes.
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Longest id or kind of an event that [`Messages`] takes, in bytes; each event repeats the id.
+/// Maximum length of an id or a kind that [`Messages`] accepts, in bytes. The bound is low because
+/// the id is copied into each later event.
 const ID_BYTES_MAX: usize = 1024;
-/// Id before a feed's first entry.
+/// Id of the place before a feed's first entry.
 pub const BEGIN: &str = "begin";
 
-/// Proof that a place belongs to a history: 8 bytes of the history hash there, or the epoch, in
-/// timelines, which have no such hash.
+/// Proof that a place belongs to a history: the first 8 bytes of the history hash at the place.
+/// Timelines have no history hash, so the proof is the epoch there.
 ///
 /// # Examples
 ///
@@ -51,7 +53,7 @@ impl Mark {
         Self(u64::from_be_bytes(*first))
     }
 
-    /// Returns the mark of all places of a timeline.
+    /// Returns the mark of all places of a timeline in an epoch.
     pub fn of_epoch(epoch: Epoch) -> Self {
         Self(u64::from(epoch.0))
     }
@@ -104,15 +106,15 @@ impl FromStr for PlaceId {
                 mark: Mark(u64::from_str_radix(mark, 16).ok()?),
             })
         });
-        // One spelling only: no sign, no leading zero, no capital.
+        // Only one spelling is accepted: no sign, no leading zero, no capital.
         parsed
             .filter(|id| id.to_string() == text)
             .ok_or(InvalidPlaceId)
     }
 }
 
-/// Returns an event in the form of a stream. `data` is one line, and `kind` is none for a plain
-/// event.
+/// Returns an event in the form of a stream. `data` must be one line. `kind` is `None` for an event
+/// of the default kind.
 ///
 /// # Examples
 ///
@@ -130,7 +132,7 @@ pub fn event(kind: Option<&str>, id: &str, data: &str) -> String {
     }
     out.push_str("id: ");
     out.push_str(id);
-    // An event without this line is no event to browsers.
+    // Browsers ignore an event without a line of data.
     out.push_str("\ndata: ");
     out.push_str(data);
     out.push_str("\n\n");
@@ -142,13 +144,14 @@ pub fn event(kind: Option<&str>, id: &str, data: &str) -> String {
 pub struct Message {
     /// Id of this event, or of the last earlier event with an id.
     pub id: String,
-    /// Kind of the event; `message` unless the stream names another.
+    /// Kind of the event; `message` unless the stream names another kind.
     pub kind: String,
     /// Data of the event, with `\n` between lines.
     pub data: String,
 }
 
-/// Error: a line or an event of the stream is longer than 4 MiB, or an id longer than 1 KiB.
+/// Error: a line or an event's data is longer than 4 MiB, or an event's id or kind is longer than 1
+/// KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {LINE_BYTES_MAX} bytes, or an id of more than {ID_BYTES_MAX}")]
 pub struct TooLong;
@@ -179,11 +182,11 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Takes the next bytes, and returns the events that they complete.
+    /// Reads the next piece of the stream, and returns the events that this piece completes.
     ///
     /// # Errors
     ///
-    /// [`TooLong`]: the stream cannot be read on.
+    /// Returns [`TooLong`], after which the stream cannot be read on.
     pub fn take(&mut self, piece: &[u8]) -> Result<Vec<Message>, TooLong> {
         let mut read = vec![];
         let mut rest = piece;
@@ -259,7 +262,7 @@ impl Messages {
                     return Err(TooLong);
                 }
             }
-            // Comments have an empty field. `retry` is for browsers.
+            // A comment has an empty field name. The field `retry` is for browsers only.
             _ => {}
         }
         Ok(None)

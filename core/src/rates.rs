@@ -1,7 +1,7 @@
 //! Rates: how many entries a feed got in each minute, hour, day or month.
 //!
-//! Pure. An entry counts in the span in which the instant of the commit lies, in UTC, so every copy
-//! of a log has the same rates.
+//! Pure. An entry counts in the span, in UTC, in which the instant of the entry's commit lies. So
+//! every copy of a log has the same rates.
 
 use std::{fmt, str::FromStr};
 
@@ -63,7 +63,8 @@ impl Unit {
         }
     }
 
-    /// Returns the instant at which a span begins, within the years of a [`Timestamp`].
+    /// Returns the instant at which a span begins; beyond the years of a [`Timestamp`], the nearest
+    /// instant within these years.
     pub fn start(self, number: i64) -> Timestamp {
         let micros = match self {
             Self::Minute => number.saturating_mul(MINUTE_MICROS),
@@ -74,7 +75,8 @@ impl Unit {
         Timestamp::from_micros(micros)
     }
 
-    /// Returns the next longer unit, which has whole spans of this one; a month has none.
+    /// Returns the next longer unit, whose spans consist of whole spans of this unit; `None` for a
+    /// month.
     pub fn longer(self) -> Option<Self> {
         match self {
             Self::Minute => Some(Self::Hour),
@@ -100,7 +102,7 @@ fn month_start(number: i64) -> Timestamp {
 }
 
 impl fmt::Display for Unit {
-    /// Writes the unit as in a query and in the JSON form.
+    /// Writes the unit in the form of queries and of JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Minute => "minute",
@@ -138,12 +140,13 @@ impl FromStr for Unit {
 pub struct Rates {
     /// Length of the spans.
     pub by: Unit,
-    /// End of the time whose entries are all counted, in whole seconds, and at the latest the
-    /// feed's last commit; `None` if no time is.
+    /// Last second up to which all entries are counted, and no later than the second of the feed's
+    /// newest entry; `None` before anything is counted.
     pub through: Option<String>,
-    /// Instant from which on spans of this length are kept; `None` if all spans are.
+    /// Instant from which on spans of this length are kept; `None` if all spans are kept.
     pub kept_from: Option<String>,
-    /// Beginning of each span with entries, and their number, the oldest span first.
+    /// Beginning of each span with entries, and the number of entries in the span, the oldest span
+    /// first.
     pub counts: Vec<(String, u64)>,
 }
 
@@ -159,8 +162,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Goal: each instant lies in one span of each length, which lies in one of the next longer
-        /// one.
+        /// Goal: each instant lies in one span of each length, and that span lies in one span of
+        /// the next longer length.
         #[test]
         fn spans_are_nested_and_leave_nothing_out(micros in Timestamp::MIN.micros()..=Timestamp::MAX.micros()) {
             let instant = Timestamp::from_micros(micros);

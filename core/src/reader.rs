@@ -39,8 +39,8 @@ pub use links::{BrokenLink, DocumentLink, FeedFault};
 use links::{Links, relation, resolve};
 pub use listing::Listing;
 
-/// An entry document as deep as the gate admits is one level deeper in a feed document; foreign
-/// feeds get some more.
+/// The deepest nesting of elements that the reader accepts. An entry as deep as the gate admits is
+/// one level deeper in a feed document; foreign feeds may nest deeper.
 const READER_DEPTH_MAX: usize = 2 * DEPTH_MAX;
 
 /// Prefix of the id of a foreign entry without one.
@@ -50,7 +50,7 @@ const STAND_IN: &str = "urn:simplefeed:entry:";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The bytes are not XML, or end too early.
+    /// The bytes are not XML that the reader accepts, or end too early.
     #[error("line {line}: {detail}")]
     Malformed {
         /// Description of the error, for people.
@@ -85,10 +85,10 @@ pub struct Document {
     pub title: Option<String>,
     /// The feed-level `updated`, if the text is a date.
     pub updated: Option<Timestamp>,
-    /// The feed-level links: the first of each relation that a walk needs, and others, at most
-    /// [`DOCUMENT_LINKS_MAX`](crate::limits::DOCUMENT_LINKS_MAX).
+    /// The feed-level links: the first of each relation that a consumer follows, and at most
+    /// [`DOCUMENT_LINKS_MAX`](crate::limits::DOCUMENT_LINKS_MAX) others.
     pub links: Vec<DocumentLink>,
-    /// The feed-level links without a usable target, of relations that a consumer needs; one for
+    /// The feed-level links without a usable target, of relations that a consumer follows; one for
     /// each relation.
     pub broken_links: Vec<BrokenLink>,
     /// The position of the oldest entry and the history hash before it; `None` in a plain feed. A
@@ -108,13 +108,13 @@ pub struct Document {
     scope: PrefixScope,
     /// The feed element's `xml:base`, made absolute, and its `xml:lang`.
     inherited: Vec<(&'static str, String)>,
-    /// The feed's authors, in bytes of the body. Entries without an author have the feed's authors
-    /// (RFC 4287, 4.1.2).
+    /// The feed's authors, as ranges of bytes of the body. Entries without an author have the
+    /// feed's authors (RFC 4287, 4.1.2).
     authors: Vec<Range<usize>>,
     listing: Option<Listing>,
     oldest_first: bool,
-    /// Number of entries of a plain feed whose id another entry of the document has, too; each id
-    /// counts once less.
+    /// Number of entries of a plain feed that repeat the id of another entry: all but one of each
+    /// id.
     repeats: usize,
 }
 
@@ -130,7 +130,7 @@ struct Slice {
 /// Entry of a document, borrowed from the document's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EntrySlice<'a> {
-    /// The entry's `atom:id`. For a foreign entry without one, a stand-in made of the entry's
+    /// The entry's `atom:id`. For a foreign entry without an id, a stand-in made of the entry's
     /// bytes, so that one such entry stops none of the others: `urn:simplefeed:entry:` and 32 hex
     /// digits.
     pub id: &'a str,
@@ -204,8 +204,8 @@ impl Document {
             element: "feed",
             line: 1,
         })?;
-        // Positions that would overflow are as good as none. `+ 1` leaves room for the position
-        // after the newest entry.
+        // Positions that would overflow count as none. `+ 1` leaves room for the position after the
+        // newest entry.
         let room = u64::try_from(entries.len())
             .ok()
             .and_then(|entries| entries.checked_add(1));
@@ -232,13 +232,15 @@ impl Document {
             oldest_first: false,
             repeats: 0,
         };
-        // The order depends on positions, ids and dates, so the document must be complete.
+        // Both facts depend on positions, ids and dates, so they are found once the document is
+        // complete.
         document.listing = document.listing();
         document.repeats = document.count_repeats();
         Ok(document)
     }
 
-    /// Returns the `updated` of an entry, counted from the top, where the newest is.
+    /// Returns the `updated` of the entry at an index, counted from the top, where the newest entry
+    /// is.
     pub fn updated_of(&self, index: usize) -> Option<Timestamp> {
         let slice = self.entries.get(index)?;
         // Plain documents need every date to find the order of entries, so the reader keeps the
@@ -274,7 +276,8 @@ impl Document {
         self.entries.is_empty()
     }
 
-    /// Returns an entry by the index from the top of the document, where the newest is.
+    /// Returns the entry at an index, counted from the top of the document, where the newest entry
+    /// is.
     pub fn entry(&self, index: usize) -> Option<EntrySlice<'_>> {
         let slice = self.entries.get(index)?;
         let fragment = self.body.get(slice.range.clone())?;
@@ -289,7 +292,7 @@ impl Document {
         Some(self.body.slice(self.entries.get(index)?.range.clone()))
     }
 
-    /// Returns the index of the entry with this id.
+    /// Returns the index of the topmost entry with this id.
     pub fn find(&self, id: &str) -> Option<usize> {
         self.entries.iter().position(|slice| slice.id == id)
     }
@@ -308,10 +311,11 @@ struct Head {
     sup: Option<SupAddress>,
 }
 
-/// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
+/// Namespace declarations: the prefix (`""` for the default namespace) and the namespace. The last
+/// declaration of a prefix counts.
 type PrefixScope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
-/// Declaration of entries that the server writes.
+/// Namespace declaration on the entries that the server writes.
 const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
 
 struct DocumentReader<'a> {
@@ -372,7 +376,7 @@ impl<'a> DocumentReader<'a> {
         if !empty {
             self.read_children(&feed, base.as_ref())?;
         }
-        // Only now are all children read: authors may stand behind the entries.
+        // The check comes last, because authors may stand behind the entries.
         self.check_inherited()?;
         // A body with bytes behind the root element is a broken response, and must not count as
         // complete.
@@ -460,7 +464,7 @@ impl<'a> DocumentReader<'a> {
         } else if Self::is_element(tag, own, feed, SIMPLEFEED, b"history") {
             let first = Self::attribute_of(tag, "first").and_then(|text| text.parse().ok());
             let before = Self::attribute_of(tag, "before");
-            // A broken hash makes a plain feed of the document.
+            // A document with a broken hash counts as one of a plain feed.
             let before = before
                 .map(|text| Digest::parse(&text))
                 .map_or(Some(None), |before| {
@@ -488,10 +492,11 @@ impl<'a> DocumentReader<'a> {
         let is_sup = rel == SUP_REL || rel == SUP_DRAFT_REL;
         let sup = is_sup.then(|| SupAddress::parse(href.as_deref()?, base.as_ref()?));
         match sup {
-            // Not every URL is an address of SUP.
+            // A link of SUP is broken if the URL is no address of SUP.
             Some(None) => self.head.links.add_broken(rel, href.as_deref()),
             Some(found) => {
-                // The registered relation precedes the draft's, wherever they stand.
+                // The registered relation takes precedence over the draft's, in whatever order the
+                // links stand.
                 if rel == SUP_REL || self.head.sup.is_none() {
                     self.head.sup = found;
                 }
@@ -501,7 +506,8 @@ impl<'a> DocumentReader<'a> {
         }
     }
 
-    /// Reads an entry to the end, and keeps only the id and, in plain feeds, the date.
+    /// Reads an entry to the end, and keeps only the range of bytes, the id and, in plain feeds,
+    /// the date.
     fn read_entry(
         &mut self,
         start: usize,
@@ -529,7 +535,8 @@ impl<'a> DocumentReader<'a> {
             match self.next_event()? {
                 Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
                     let own = self.read_declarations(&tag)?;
-                    // The element's own declarations stand last, because `is_element` searches backwards.
+                    // The element's own declarations stand last, because `is_element` searches
+                    // backwards.
                     let inner = entry.iter().cloned().chain(own).collect();
                     if Self::is_element(&tag, &inner, feed, ATOM, b"updated") {
                         updated = self
@@ -542,7 +549,8 @@ impl<'a> DocumentReader<'a> {
                 }
                 Event::Start(tag) if id.is_none() && tag.local_name().as_ref() == b"id" => {
                     let own = self.read_declarations(&tag)?;
-                    // Innermost first: the id's own, the entry's, the feed's.
+                    // `is_element` searches from the inside: the id's own declarations, the
+                    // entry's, the feed's.
                     let inner = entry.iter().cloned().chain(own).collect();
                     if Self::is_element(&tag, &inner, feed, ATOM, b"id") {
                         id = Some(self.read_content()?);
@@ -608,8 +616,8 @@ impl<'a> DocumentReader<'a> {
         }
     }
 
-    /// Returns the text of the current element, and reads the element to the end. Returns nothing
-    /// if the element contains other elements.
+    /// Returns the text of the current element, and reads the element to the end. Returns `None` if
+    /// the element contains other elements.
     fn simple_content(&mut self) -> Result<Option<String>, ReadError> {
         let mut content = Some(String::new());
         loop {
@@ -630,7 +638,8 @@ impl<'a> DocumentReader<'a> {
                     }
                 }
                 Event::Start(_) => {
-                    // Depth 4: an element inside a child of an entry.
+                    // Depth 4: an element inside a child of an entry. (Inside a child of the feed,
+                    // the depth is 3; counting one level too many does no harm.)
                     self.skip_element(4)?;
                     content = None;
                 }
@@ -682,8 +691,8 @@ impl<'a> DocumentReader<'a> {
 
     /// Returns the namespaces that a tag declares.
     fn read_declarations(&self, tag: &BytesStart<'a>) -> Result<PrefixScope, ReadError> {
-        // Most tags declare nothing, and entries of our own server declare the same. Both cases
-        // save the allocations.
+        // Most tags declare nothing, and all entries of our own server have the same declaration.
+        // In both cases, no attribute is parsed.
         let attributes = tag.attributes_raw().trim_ascii();
         if attributes == OWN_DECLARATION {
             return Ok(vec![(Cow::Borrowed(""), Cow::Borrowed(ATOM))]);
@@ -739,10 +748,9 @@ impl<'a> DocumentReader<'a> {
         bound(own).or_else(|| bound(outer)).unwrap_or(false)
     }
 
-    /// Returns the decoded value of an unprefixed attribute.
+    /// Returns the decoded value of the attribute with this qualified name.
     fn attribute_of(tag: &BytesStart<'_>, name: &str) -> Option<String> {
-        // A broken attribute counts as absent: consumers read feeds that no producer's rule has
-        // checked.
+        // A broken attribute counts as absent: consumers read feeds that no gate has checked.
         let attribute = tag.try_get_attribute(name).ok()??;
         let raw = String::from_utf8_lossy(&attribute.value).into_owned();
         attribute_value(&raw).ok().map(Cow::into_owned)

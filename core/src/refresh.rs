@@ -1,8 +1,8 @@
-//! Decisions of the refresher, which keeps copies of things fresh: often while they are young,
-//! seldom when they are old.
+//! Decisions of the refresher, which keeps copies of items fresh: young items are looked up often,
+//! old items seldom.
 //!
-//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`RefreshRound`] names the
-//! steps for the batch one by one; so the client and a simulation do the same.
+//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`RefreshRound`]
+//! names the steps for the batch one by one. So the client and a simulation take the same steps.
 //!
 //! - [`intervals`]: how often an item is refreshed, by the item's age.
 //! - [`item`]: state of an item, and the meaning of an answer about an item.

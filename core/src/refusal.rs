@@ -5,13 +5,13 @@
 
 use crate::{digest::Digest, feed::EntryId, xml::XmlError};
 
-/// Kind of a refusal. Each has one problem type and one HTTP status.
+/// Kind of a refusal. Each kind has one problem type and one HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
     /// Not well-formed XML, not JSON, or beyond a limit of form such as nesting. Status 400.
     Malformed,
-    /// Well-formed, but breaks a rule of Atom or of this profile. Status 422.
+    /// Well-formed, but breaks a rule of Atom or of Simplefeed. Status 422.
     Unacceptable,
     /// Larger than a bound. Status 413.
     TooLarge,
@@ -25,24 +25,24 @@ pub enum RefusalKind {
 /// An id with two different contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The place of the offered entry in the batch, from 0.
+    /// Index of the offered entry in the batch, from 0.
     pub entry: usize,
     /// The id that both contents have.
     pub id: EntryId,
-    /// Digest of the sent form stored first under the id.
+    /// Digest of the sent form of the first entry with the id.
     pub stored: Digest,
-    /// Digest of the sent form offered now.
+    /// Digest of the sent form of the offered entry.
     pub offered: Digest,
 }
 
-/// Refusal: the fault and, as exactly as possible, the fault's place.
+/// Refusal: the fault and, as exactly as possible, where the fault lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Kind of the refusal, which sets the HTTP status.
     pub kind: RefusalKind,
     /// One sentence for the publisher, lower case, without a period.
     pub detail: String,
-    /// The place of the entry in the batch, from 0, in the order of appending.
+    /// Index of the entry at fault in the batch, from 0, in the order of appending.
     pub entry: Option<usize>,
     /// The element or member at fault.
     pub element: Option<String>,
@@ -50,7 +50,7 @@ pub struct Refusal {
     pub line: Option<usize>,
     /// The rule that was broken, such as `RFC 4287, 4.1.2`.
     pub rule: Option<&'static str>,
-    /// All conflicts of the batch, where the kind is [`RefusalKind::Conflict`].
+    /// All conflicts of the batch; none unless the kind is [`RefusalKind::Conflict`].
     pub conflicts: Vec<Conflict>,
 }
 
@@ -91,7 +91,7 @@ impl Refusal {
         Self::new(RefusalKind::TooLarge, detail.into())
     }
 
-    /// Returns a refusal because the feed has changed since the publisher looked.
+    /// Returns a refusal because the feed has changed since the state that the publisher names.
     pub fn precondition(detail: impl Into<String>) -> Self {
         Self::new(RefusalKind::Precondition, detail.into())
     }
@@ -102,7 +102,7 @@ impl Refusal {
             [one] => format!("entry {} exists with other content", one.id),
             many => format!("{} entries exist with other content", many.len()),
         };
-        // The first conflict places the refusal; all of them are in `conflicts`.
+        // The refusal names the entry of the first conflict; `conflicts` has all conflicts.
         let entry = conflicts.first().map(|conflict| conflict.entry);
         Self {
             entry,

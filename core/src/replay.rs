@@ -1,21 +1,22 @@
-//! The walk back to the last entry seen, and forward from there.
+//! The walk back to the last accepted entry, and forward from there.
 //!
 //! Pure: state machines that ask for documents by URL and take the documents. They know no HTTP and
-//! no clock, so that tests try every change of a feed under a consumer without a socket.
+//! no clock, so that tests can try every change that a feed makes during a walk, without a socket.
 //!
 //! ```text
 //!             recent ──prev-archive──► 3.atom ──prev-archive──► 2.atom   (found: turn round)
 //! deliver ◄── 4.atom ◄──next-archive── 3.atom ◄──next-archive── 2.atom
 //! ```
 //!
-//! A plain feed has documents without positions, so an entry marks no place. `plain.rs` walks such
-//! feeds.
+//! A plain feed has documents without positions, so no entry marks a place there. `plain.rs` walks
+//! such feeds.
 //!
-//! [`Replay`] goes in rounds. Each round is a [`Walk`] from the place where the last one ended to
-//! the entry that is newest when the round begins. The first look at the recent document only shows
-//! how far behind the consumer is. Entries come from the way forward, because the feed may grow and
-//! be cut meanwhile. The document that was open at the first look comes last: the walk requests
-//! this document again, at the permanent URL.
+//! [`Replay`] goes in rounds. In a feed with positions, each round is a [`Walk`] from the place
+//! where the last round ended to the entry that is newest when the round begins. If the recent
+//! document holds that place, the walk hands over entries from this look at once. Otherwise the
+//! look only shows how far back the walk must go. All entries then come from the way forward,
+//! because the feed may grow and be cut meanwhile. The document that was open at the look comes
+//! last: the walk requests this document again, at the permanent URL.
 
 use url::Url;
 
@@ -44,20 +45,21 @@ pub struct Ask {
     pub url: Url,
     /// Kind of resource expected at the URL.
     pub kind: AskKind,
-    /// Whether an earlier copy was too old, so that the request must bypass caches.
+    /// Whether the request must bypass caches, because a cached copy is or may be too old.
     pub again: bool,
     /// Whether the walk has another way if this resource is missing.
     pub optional: bool,
-    /// Validators of the known copy; empty unless the response may be that nothing changed.
+    /// Validators of the known copy; empty if the walk cannot use a 304 response.
     pub known: Validators,
 }
 
 /// Kind of resource that a walk requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskKind {
-    /// The recent document, at the feed's entry point.
+    /// The recent document, at the URL with which a round begins.
     Recent,
-    /// Any other document of the feed: archived, or open at the permanent URL.
+    /// A document at the end of a link: archived, or open at the permanent URL. Walks of plain
+    /// feeds also request the recent document again as this kind.
     Document,
     /// A block of the archive index.
     Index,
@@ -68,9 +70,11 @@ pub enum AskKind {
 pub struct EntryRun {
     /// The document that holds the entries.
     pub document: Document,
-    /// The document's permanent URL.
+    /// The document's URL: the permanent URL, or in a plain feed the URL that the document was
+    /// retrieved from.
     pub url: Url,
-    /// Number of the document's oldest entries that lie before these.
+    /// Number of the document's oldest entries that lie before the place where the walk goes on; in
+    /// a plain feed, number of entries of the document that are not in `entries`.
     pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
@@ -81,15 +85,16 @@ pub struct EntryRun {
 /// The part of a bookmark that a plain feed has instead of a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PlainMemory {
-    /// The entries handed over before a run.
+    /// The entries handed over before the run.
     known: KnownEntries,
-    /// The entries that the feed showed and that are not handed over after the run.
+    /// The entries that the feed showed and that are still to be handed over after the run.
     pending: PendingEntries,
     /// The entries of the run's document.
     records: Records,
-    /// Where the consumer stands at the run's entries.
+    /// The stand that bookmarks of the run's entries record.
     stand: Stand,
-    /// Place of the bookmarks of the run's entries, if the place is outside the run's document.
+    /// The place that bookmarks of the run's entries record, if that place is outside the run's
+    /// document.
     place: Option<Bookmark>,
 }
 
@@ -110,14 +115,15 @@ impl EntryRun {
             return Some(bookmark);
         };
         let indices = self.entries.iter().map(|entry| entry.index);
-        // Smaller indices are newer: the consumer has not received those entries yet.
+        // Entries with smaller indices are newer: the consumer has not received them yet.
         let left = indices.filter(|index| *index < entry.index);
         let place = memory.place.clone().unwrap_or(Bookmark {
             stand: Some(memory.stand),
             ..bookmark
         });
         Some(Bookmark {
-            // Older entries of the document are handed over before this one.
+            // Older entries of the document are handed over before this entry, so they are known,
+            // too.
             known: Some(memory.known.and(&memory.records, entry.index)),
             pending: memory.pending.and(&memory.records, left),
             ..place

@@ -1,8 +1,9 @@
 //! Gate for Atom: a posted entry or feed document becomes drafts, or is refused.
 //!
-//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries
-//! become Atom first. One bad entry spoils a document, so the rules are RFC 4287's for producers.
-//! Peculiar entries are useful, so merely unusual input passes (foreign markup, any order, unknown
+//! Pure. Every entry of the log has passed here; JSON events and `atom_syndication` entries become
+//! Atom first. Common events are the exception: for them, `event/plain.rs` gives the same result
+//! faster. One bad entry spoils a document, so the rules are RFC 4287's for producers. Peculiar
+//! entries are useful, so merely unusual input passes (foreign markup, any order, unknown
 //! relations).
 //!
 //! An entry appears in several documents at several URLs, so no entry may depend on the
@@ -33,7 +34,7 @@ pub(crate) use json::{JSON, TEXT_JSON};
 pub use json::{JsonForm, holds_raw_json, is_json_type};
 
 /// Returns the drafts of an Atom entry or feed document, in the order to append them: a feed's
-/// entries last to first, because feeds list the newest first.
+/// entries last to first, because feeds list the newest entry first.
 ///
 /// # Errors
 ///
@@ -67,8 +68,8 @@ pub fn scan(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
 /// Returns the entries of an Atom entry or feed document, or of entries one after the other, in the
 /// order to append them, each as an element that stands alone.
 ///
-/// Feeds list the newest first, so their entries are taken last to first; entries one after the
-/// other, as `replay --format atom` prints them, are taken as they come.
+/// A feed lists the newest entry first, so this function returns a feed's entries last to first.
+/// Entries one after the other, as `replay --format atom` prints them, keep their order.
 ///
 /// # Errors
 ///
@@ -84,7 +85,7 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
             // Wrapping turns a sequence of entries into one document, which has a single root.
             let entries = text.get(root.range.start..).unwrap_or_default();
             let feed = format!("<feed xmlns=\"{ATOM}\">{entries}</feed>");
-            // `BATCH_ENTRIES_MAX` bounds a request, and this text is none.
+            // `BATCH_ENTRIES_MAX` bounds a request, and this text is no request.
             let mut drafts = Scan::new(&feed, usize::MAX)?.read_document()?;
             // The scan returns a feed's entries last to first; a sequence stands in order of
             // appending.
@@ -137,7 +138,8 @@ fn is_based_inside(based: bool, tag: &Tag<'_>) -> Result<bool, XmlError> {
     };
     Ok(match url::Url::parse(&own) {
         Ok(absolute) => !absolute.cannot_be_a_base(),
-        // A relative base resolves against the outer one, and is absolute only if that is.
+        // A relative base resolves against the outer base, and is absolute only if the outer base
+        // is.
         Err(url::ParseError::RelativeUrlWithoutBase) => based,
         Err(_) => false,
     })
@@ -262,7 +264,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Subtracts the bytes that an entry inherits from the allowance, before they are written onto
+    /// Subtracts from the allowance the bytes that an entry inherits, before they are written onto
     /// the entry.
     fn allow_inherited(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
         let too_large = |detail: String| {
@@ -359,8 +361,8 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Scans the stored form of an element. The inherited context can exceed a bound of the reader,
-    /// even if the sent form does not.
+    /// Scans the stored form of an element. With the inherited context, this form can exceed a
+    /// bound of the XML reader, even if the sent form does not.
     fn check_stored(&self, tag: &Tag<'a>, element: &str) -> Result<(), Refusal> {
         let scanned = Tokens::new(element).and_then(|mut tokens| {
             while tokens.read()?.is_some() {}
@@ -384,7 +386,7 @@ impl<'a> Scan<'a> {
     ) -> (String, usize) {
         let mut element = format!("<{}", tag.name);
         // A document declares Atom as the default, so an entry without a default namespace must
-        // cancel that.
+        // cancel that declaration.
         if !has_default {
             push_attribute("xmlns", "", &mut element);
         }
@@ -446,7 +448,7 @@ impl<'a> Scan<'a> {
                 self.person(child, based)?;
                 findings.author = true;
             }
-            // The contributors matter to no rule of the entry, but each must be well-formed.
+            // The contributors matter to no rule of the entry, but each must be a valid person.
             "contributor" => drop(self.person(child, based)?),
             "link" => self.link(child, based, findings)?,
             "category" => self.category(child)?,
@@ -477,7 +479,7 @@ impl<'a> Scan<'a> {
         Err(Refusal::too_large(detail).at_line(line_of(self.text, tag.range.start)))
     }
 
-    // ---- the tokens, as refusals -------------------------------------------------------------
+    // ---- the tokens, with their errors as refusals -------------------------------------------
 
     fn next_token(&mut self) -> Result<Option<Token<'a>>, Refusal> {
         self.tokens
@@ -550,7 +552,7 @@ impl<'a> Scan<'a> {
 
 fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
     out.push(' ');
-    // The sent spelling stays, references and quotes included: nothing re-serialises an entry.
+    // The sent spelling stays, references and quotes included: no step spells an entry anew.
     out.push_str(attribute.name);
     out.push('=');
     out.push(attribute.quote);

@@ -1,8 +1,9 @@
 //! Settings: everything that shapes the bytes of a feed's documents.
 //!
-//! Pure. Settings are facts in the log, as entries are, because a view reads nothing else. The
-//! server's operator proposes [`Defaults`], the feed's owner makes [`Choices`]; a choice wins. The
-//! log records both, so that a changed default reaches the feeds without a choice, and no others.
+//! Pure. Settings are facts in the log, as entries are, because a view reads nothing but the log.
+//! The server's operator proposes [`Defaults`], and the feed's owner makes [`Choices`]; a choice
+//! wins over a default. The log records both, so that a changed default reaches the feeds without a
+//! choice of their own, and no other feeds.
 
 use std::sync::Arc;
 
@@ -27,23 +28,24 @@ pub use kind::{Embed, OwnEntries, TimelineKind};
 
 /// Proposals of the server for feeds without a choice of their own.
 ///
-/// The chain hash covers settings as the JSON they serialise to. That JSON must therefore leave out
-/// a later field with the default value, or old commits would no longer fit the chain.
+/// The chain hash covers the JSON of settings. A field that is added later must therefore be left
+/// out of the JSON while the field has the default value, or old commits would no longer fit the
+/// chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defaults {
     /// The URL before `/feeds/…`: absolute, without a slash at the end.
     pub public_url: String,
-    /// The author of entries that name none.
+    /// The author of entries that name no author.
     pub author: String,
-    /// The most entries of a document.
+    /// Maximum number of entries in a document.
     pub document_entries: u32,
-    /// The most bytes of entries in a document.
+    /// Maximum total size of the entries in a document, in bytes.
     pub document_bytes: u64,
-    /// Longest stretch of time that one document covers.
+    /// Hour or day in which the instants of all entries of a document lie.
     pub document_period: Period,
     /// Whether links are absolute URLs.
     pub absolute_links: bool,
-    /// Whether SUP documents list the feeds' updates.
+    /// Whether the server has SUP documents, which list the feeds' updates.
     #[serde(default = "default_true", skip_serializing_if = "is_yes")]
     pub sup: bool,
 }
@@ -61,7 +63,7 @@ impl Defaults {
     /// Returns the defaults of a server at `public_url`.
     pub fn new(public_url: &str) -> Self {
         Self {
-            // URLs are built by appending `/feeds/…`.
+            // URLs are built by appending `/feeds/…`, so a slash at the end would be doubled.
             public_url: public_url.trim_end_matches('/').into(),
             author: "Simplefeed".into(),
             document_entries: DOCUMENT_ENTRIES_DEFAULT,
@@ -73,49 +75,50 @@ impl Defaults {
     }
 }
 
-/// Choices of a feed's owner; an absent one follows the server's [`Defaults`].
+/// Choices of a feed's owner. If a choice is absent, the server's [`Defaults`] apply, or else the
+/// choice's own default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// The feed's title; the feed's name if not chosen.
+    /// The feed's title; the feed's name if no title is chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The author of entries that name none.
+    /// The author of entries that name no author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// The most entries of a document, 1 to [`DOCUMENT_ENTRIES_MAX`].
+    /// Maximum number of entries in a document, 1 to [`DOCUMENT_ENTRIES_MAX`].
     #[serde(
         default,
         deserialize_with = "document_entries",
         skip_serializing_if = "Option::is_none"
     )]
     pub document_entries: Option<u32>,
-    /// The most bytes of entries in a document, 1 to [`DOCUMENT_BYTES_MAX`].
+    /// Maximum total size of the entries in a document, in bytes: 1 to [`DOCUMENT_BYTES_MAX`].
     #[serde(
         default,
         deserialize_with = "document_bytes",
         skip_serializing_if = "Option::is_none"
     )]
     pub document_bytes: Option<u64>,
-    /// Longest stretch of time that one document covers.
+    /// Hour or day in which the instants of all entries of a document lie.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_period: Option<Period>,
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
-    /// Whether documents at permanent URLs have a `via` link to that URL, as the recent document
-    /// has; with absolute links only.
+    /// Whether a document at a permanent URL has a `via` link to that URL, as the recent document
+    /// has. The choice needs absolute links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via_links: Option<bool>,
-    /// Whether entries without an alternate link get one, to the entry's page. Each new feed that
-    /// is no timeline has a choice; feeds from before add no link.
+    /// Whether an entry without an alternate link gets a link to the entry's page. Each new feed
+    /// that is no timeline has this choice; a feed without the choice adds no link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternate_links: Option<bool>,
     /// Whether the feed is closed: visible only to readers with a right to the feed. Chosen at
-    /// creation; the owner can open the feed later.
+    /// creation; the owner can open the feed later, unless the feed is a timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<bool>,
-    /// Size of the largest entries that a timeline has as a whole, in bytes; for timelines only.
+    /// How much of each entry the documents of a timeline contain; for timelines only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embed: Option<Embed>,
 }
@@ -126,7 +129,8 @@ fn document_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
         DOCUMENT_ENTRIES_MAX.into(),
         deserializer,
     )?;
-    // A number that is too large for `u32` fails the later check of the bounds as well.
+    // A number that is too large for `u32` becomes `u32::MAX`, which the later check of the bounds
+    // refuses.
     Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
@@ -147,7 +151,7 @@ fn whole_number<'de, D: Deserializer<'de>>(
 }
 
 impl Choices {
-    /// Returns these choices, and where they are silent, `older` ones.
+    /// Returns these choices; each choice that is absent here comes from `older`.
     #[must_use]
     pub fn over(self, older: &Self) -> Self {
         Self {
@@ -179,11 +183,12 @@ impl Choices {
     }
 }
 
-/// Checks a title or author name: not blank, not too long, and possible in XML.
+/// Checks a title or author name: not blank, not too long, and only of characters that XML can
+/// carry.
 ///
 /// # Errors
 ///
-/// Names the member `name` and the fault.
+/// Returns a refusal that names the member `name` and the fault.
 pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
     let Some(text) = text else { return Ok(()) };
     let problem = if text.trim().is_empty() {
@@ -202,7 +207,7 @@ pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
 ///
 /// # Errors
 ///
-/// Names the bounds.
+/// Returns a refusal that names the bounds.
 pub fn check_entries(entries: u32) -> Result<(), Refusal> {
     if (1..=DOCUMENT_ENTRIES_MAX).contains(&entries) {
         return Ok(());
@@ -215,7 +220,7 @@ pub fn check_entries(entries: u32) -> Result<(), Refusal> {
 ///
 /// # Errors
 ///
-/// Names the bounds.
+/// Returns a refusal that names the bounds.
 pub fn check_bytes(bytes: u64) -> Result<(), Refusal> {
     if (1..=DOCUMENT_BYTES_MAX).contains(&bytes) {
         return Ok(());
@@ -224,20 +229,20 @@ pub fn check_bytes(bytes: u64) -> Result<(), Refusal> {
     Err(Refusal::unacceptable(detail, "settings").at_element("document_bytes"))
 }
 
-/// Everything that shapes the bytes of one feed, as recorded in the log.
+/// Everything that shapes the bytes of one feed's documents, as recorded in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The feed's name, a segment of the feed's URLs.
     pub name: FeedName,
     /// The feed's permanent `atom:id`.
     pub id: FeedId,
-    /// Choices of the feed's owner. Feeds with the same ones may share them.
+    /// Choices of the feed's owner. Feeds with equal choices may share one value in memory.
     pub choices: Arc<Choices>,
-    /// Proposals of the server when these settings were recorded. Feeds with the same ones may
-    /// share them.
+    /// Proposals of the server when these settings were recorded. Feeds with equal proposals may
+    /// share one value in memory.
     pub defaults: Arc<Defaults>,
-    /// The feed's id in SUP documents, assigned at creation; `None` in feeds created before SUP-IDs
-    /// existed.
+    /// The feed's id in SUP documents, assigned at creation; `None` in feeds whose id
+    /// [`SupId::of_feed`] derives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sup_id: Option<SupId>,
     /// Whether the feed was closed once, and is public now.
@@ -254,7 +259,7 @@ impl Settings {
         self.timeline.is_some()
     }
 
-    /// Returns how much of an entry a timeline has.
+    /// Returns how much of each entry the documents of a timeline contain.
     pub fn embed(&self) -> Embed {
         self.choices.embed.unwrap_or_default()
     }
@@ -264,7 +269,7 @@ impl Settings {
         self.choices.title.as_deref().unwrap_or(self.name.as_str())
     }
 
-    /// Returns the author of entries that name none.
+    /// Returns the author of entries that name no author.
     pub fn author(&self) -> &str {
         self.choices
             .author
@@ -279,19 +284,19 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
-    /// Returns whether documents at permanent URLs have a `via` link to that URL.
+    /// Returns whether a document at a permanent URL has a `via` link to that URL.
     pub fn via_links(&self) -> bool {
         // The choice may outlive absolute links, because the server's defaults may change.
         self.choices.via_links.unwrap_or(false) && self.absolute_links()
     }
 
-    /// Returns whether entries without an alternate link get one.
+    /// Returns whether an entry without an alternate link gets a link to the entry's page.
     pub fn alternate_links(&self) -> bool {
         self.choices.alternate_links.unwrap_or(false)
     }
 
-    /// Returns the parts that an entry without them gets, at this position and in a document of
-    /// this epoch.
+    /// Returns the parts that an entry at this position, in a document of this epoch, gets if the
+    /// entry lacks them.
     pub fn additions(&self, at: Position, epoch: Epoch) -> Additions<'_> {
         let number = EpochNumber {
             number: at.0,
@@ -304,10 +309,10 @@ impl Settings {
         }
     }
 
-    /// Returns an upper bound on the bytes of an alternate link that an entry gets.
+    /// Returns an upper bound on the length of the alternate link that an entry gets, in bytes.
     pub fn alternate_bytes(&self) -> usize {
-        // A position and an epoch have 30 digits and a hyphen at most. A byte may be escaped, as
-        // `&amp;`.
+        // A position, a hyphen and an epoch have at most 31 bytes. An escaped byte has 5 bytes,
+        // such as `&amp;`.
         let url = || 5 * (self.base_url().len() + "entries/".len()) + 32;
         if self.alternate_links() {
             ALTERNATE.len() + url()
@@ -318,13 +323,14 @@ impl Settings {
 
     /// Returns the feed's id in SUP documents.
     pub fn sup_id(&self) -> SupId {
-        // The derived id is the same on every machine, so old feeds need no new settings.
+        // The derived id is the same on every machine, so a feed without a recorded id needs no new
+        // settings.
         self.sup_id.unwrap_or_else(|| SupId::of_feed(self.id.key()))
     }
 
-    /// Returns whether the feed is closed, or was. A separate SUP document lists such feeds, for
-    /// readers with a right to them. Opening the feed does not change the answer, so that archived
-    /// updates stay in one document.
+    /// Returns whether the feed is closed, or was closed once. A separate SUP document lists these
+    /// feeds, for readers with a right to them. Opening a feed does not change the answer, so that
+    /// the feed's archived updates stay in one document.
     pub fn is_or_was_closed(&self) -> bool {
         self.is_closed() || self.was_closed
     }
@@ -354,13 +360,13 @@ impl Settings {
         self.choices.closed == Some(true)
     }
 
-    /// Returns these settings with `choices` on top, or `None` if they change nothing.
+    /// Returns these settings with `choices` on top, or `None` if the choices change nothing.
     ///
     /// # Errors
     ///
-    /// [`Unacceptable`] if the choices close a public feed, which caches keep, or open a closed
-    /// timeline, whose sources may be closed; or if the choices do not [fit](Self::check) the kind
-    /// of feed.
+    /// [`Unacceptable`] in three cases: the choices close a public feed, which caches keep; the
+    /// choices open a closed timeline, whose followed feeds may be closed; or the choices do not
+    /// [fit](Self::check) the kind of feed or each other.
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn with(&self, choices: Choices) -> Result<Option<Self>, Refusal> {
@@ -369,17 +375,18 @@ impl Settings {
                 .closed
                 .is_some_and(|closed| closed != self.is_closed())
         {
-            // Sources of a closed timeline may be closed, and caches keep a public one.
+            // Feeds that a closed timeline follows may be closed, and caches keep a public
+            // timeline.
             let detail = "whether a timeline is closed is chosen at its creation";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
-        // A closed feed that repeats the choice changes nothing, and passes.
+        // In a closed feed, the repeated choice changes nothing, and is accepted.
         if choices.closed == Some(true) && !self.is_closed() {
             let detail = "a feed that was public cannot be closed: caches have it";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
         // A change of the server's defaults may have left `via_links` without absolute links. A
-        // change of another choice must not fail for that.
+        // change of another choice must not fail because of that.
         let changes_links = choices.via_links.is_some() || choices.absolute_links.is_some();
         let choices = choices.over(&self.choices);
         if choices == *self.choices {
@@ -402,7 +409,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns the first choice that does not, as [`Unacceptable`].
+    /// Returns the first choice that does not fit, as [`Unacceptable`].
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn check(&self) -> Result<(), Refusal> {
@@ -437,7 +444,8 @@ impl Settings {
         }
     }
 
-    /// Returns the absolute URL of the folder that holds the feed's documents, with a slash.
+    /// Returns the absolute URL of the folder that holds the feed's documents, with a slash at the
+    /// end.
     pub fn base_url(&self) -> String {
         format!("{}/feeds/{}/", self.defaults.public_url, self.name)
     }
@@ -447,7 +455,7 @@ impl Settings {
         format!("{}{document}", self.base_url())
     }
 
-    /// Returns these settings under `defaults` proposed later, or `None` if no document would
+    /// Returns these settings with other proposals of the server, or `None` if no document would
     /// change.
     pub fn under(&self, defaults: &Arc<Defaults>) -> Option<Self> {
         if self.defaults == *defaults {
@@ -457,11 +465,12 @@ impl Settings {
             defaults: Arc::clone(defaults),
             ..self.clone()
         };
-        // A new revision opens a new document, which a change without effect must not do.
+        // A new revision opens a new document, and a change without effect must not open a
+        // document.
         (!changed.shapes_like(self)).then_some(changed)
     }
 
-    /// Returns whether both settings of a feed give the same bytes.
+    /// Returns whether two settings of one feed give the same bytes of documents.
     pub fn shapes_like(&self, other: &Self) -> bool {
         self.title() == other.title()
             && self.author() == other.author()
@@ -516,7 +525,7 @@ mod tests {
     }
 
     /// Goal: a feed with `via_links` can be changed after the server's default of `absolute_links`
-    /// was taken away, and only a change of links has to make them fit.
+    /// has become false; only a change of links must make `via_links` and `absolute_links` fit.
     #[test]
     fn via_links_outlive_the_default_that_they_need() {
         let absolute = Defaults {

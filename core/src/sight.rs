@@ -9,12 +9,12 @@ use crate::feed::{FeedName, FeedPattern};
 pub struct Sight(Vec<FeedPattern>);
 
 impl Sight {
-    /// Returns the closed feeds that match one of some patterns.
+    /// Returns the sight of the closed feeds that match at least one of the patterns.
     pub fn of(patterns: Vec<FeedPattern>) -> Self {
         Self(patterns)
     }
 
-    /// Returns whether the sender may see a closed feed.
+    /// Returns whether the sender may see the closed feed `feed`.
     pub fn shows(&self, feed: &FeedName) -> bool {
         self.0.iter().any(|pattern| pattern.matches(feed))
     }

@@ -1,10 +1,10 @@
-//! SUP, the Simple Update Protocol: one small document lists the changed ones of many feeds.
+//! SUP, the Simple Update Protocol: one small document lists which of many feeds have changed.
 //!
 //! Pure, and for ever: SUP-IDs stand in settings, and archived SUP documents are frozen bytes.
 //! Rules SUP-F, SUP-A.
 //!
 //! A feed announces a [`SupAddress`]: the URL of the publisher's SUP document, and the feed's id
-//! there. The document ([`SupDocument`]) lists pairs: that id, and one for the update.
+//! there. The document ([`SupDocument`]) lists pairs of a feed's id and an update id.
 
 use std::{fmt, str};
 
@@ -32,11 +32,11 @@ pub const SUP_DRAFT_REL: &str = "updates";
 /// Name of the document about the public feeds, without the extension; archived documents are in a
 /// folder of that name.
 pub const SUP: &str = "sup";
-/// Name of the document about feeds that are closed, or were. Each reader finds in this document
-/// only the feeds that this reader may see.
+/// Name of the document about feeds that are closed, or were closed once. Each reader finds in this
+/// document only the feeds that this reader may see.
 pub const SUP_CLOSED: &str = "sup-closed";
 /// Name of the document about timelines that everybody may see. One entry of a popular feed is an
-/// update of each follower, so timelines are apart from [`SUP`].
+/// update of each timeline that follows the feed, so timelines are not in [`SUP`].
 pub const SUP_TIMELINES: &str = "sup-timelines";
 /// Name of the document about closed timelines. Each reader finds in this document only the
 /// timelines that this reader may see.
@@ -52,7 +52,8 @@ const BASE: i64 = 36;
 const UPDATE_IDS: i64 = BASE.pow(5);
 
 /// Id of a Simplefeed feed in SUP documents: 8 characters of `[a-z0-9]`, which reveal nothing about
-/// the feed. Two feeds may share an id (rule SUP-F6): a watcher of one then looks once too often.
+/// the feed. Two feeds may share an id (rule SUP-F6): an update of one feed then makes watchers
+/// look at the other feed in vain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SupId([u8; 8]);
@@ -63,7 +64,7 @@ pub struct SupId([u8; 8]);
 pub struct InvalidSupId;
 
 impl SupId {
-    /// Returns the id made of random bits.
+    /// Returns an id that is made of random bits.
     pub fn of_bits(mut bits: u128) -> Self {
         Self([0; 8].map(|_: u8| {
             let digit = usize::try_from(bits % 36).expect("a remainder is small");
@@ -72,15 +73,15 @@ impl SupId {
         }))
     }
 
-    /// Returns the id of a feed that was created before SUP-IDs existed: a function of the feed's
-    /// key that does not lead back to the key.
+    /// Returns the id of a feed without an id in the settings: a function of the feed's key that
+    /// does not lead back to the key.
     pub fn of_feed(feed: FeedKey) -> Self {
         // A hash does not lead back to the key, and gives every server the same id for the feed.
         let digest = Digest::of_parts(&[b"simplefeed sup\n", feed.0.as_bytes()]);
         Self::of_bits(u128::from_be_bytes(digest.half()))
     }
 
-    /// Returns the id, or `None` if `text` is not such an id.
+    /// Returns the id, or `None` if `text` is not 8 characters of `[a-z0-9]`.
     pub fn parse(text: &str) -> Option<Self> {
         let id: [u8; 8] = text.as_bytes().try_into().ok()?;
         id.iter()
@@ -121,10 +122,10 @@ impl From<SupId> for String {
 }
 
 /// Returns the id of a feed's updates in one second (counted from 1970): 5 characters, the second
-/// in base 36, modulo 36⁵.
+/// modulo 36⁵, in base 36.
 ///
 /// All updates of a second share the id. The shared id hides no update, because no published
-/// document ends within a second: a reader of the pair knows of all updates in that second.
+/// document ends within a second: a document that lists the pair covers all updates of that second.
 ///
 /// # Examples
 ///
@@ -147,7 +148,7 @@ fn update_digits(second: i64) -> [u8; 5] {
     // Seconds before 1970 wrap round, too, so that every second has an id.
     let mut rest = second.rem_euclid(UPDATE_IDS);
     let mut digits = [b'0'; 5];
-    // The last digit comes first.
+    // The loop sets the last digit first.
     for digit in digits.iter_mut().rev() {
         let value = usize::try_from(last_digit(rest)).expect("a remainder is small");
         *digit = *ALPHABET.get(value).expect("there are 36 digits");
@@ -190,7 +191,7 @@ impl SupAddress {
     pub fn parse(text: &str, base: &Url) -> Option<Self> {
         let (document, id) = text.trim().split_once('#')?;
         let document = base.join(document).ok()?;
-        // A watcher must never be led to another scheme, such as a local file.
+        // A watcher must never be led to another scheme, such as that of local files.
         let fits = matches!(document.scheme(), "http" | "https")
             && document.as_str().len() <= LINK_BYTES_MAX
             && is_token(id);
@@ -204,7 +205,7 @@ impl SupAddress {
 /// Announcement of a SUP document in a response about a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Announcement {
-    /// The response has no announcement, and need not have: a 304 without the header field.
+    /// The response has no announcement, which says nothing: a 304 without the header field.
     #[default]
     Untold,
     /// The feed has no SUP document.

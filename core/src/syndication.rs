@@ -1,8 +1,8 @@
 //! `atom_syndication::Entry`, the type that Rust programs build and receive.
 //!
-//! Pure. The type serves the edges of the API only: an entry that was read and is written again
-//! loses inline XML, extensions and `xml:base`. The type's writer trusts the caller, so written
-//! entries pass the gate like any other input.
+//! Pure. The type is used only at the edges of the API, because an entry that is read into this
+//! type and written again loses inline XML, extensions and `xml:base`. The type's writer trusts the
+//! caller, so written entries pass the gate like any other input.
 
 use atom_syndication::{Entry, WriteConfig};
 use chrono::{DateTime, Utc};
@@ -13,8 +13,8 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 ///
-/// `Unacceptable` if `id` or `updated` was never set (they have no default that is true), or if
-/// the entry cannot be written.
+/// `Unacceptable` if `id` or `updated` was never set (the defaults of the crate would be wrong), or
+/// if the entry cannot be written.
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ pub fn to_atom(entry: &Entry) -> Result<String, Refusal> {
     if entry.id.is_empty() {
         return Err(unset("id"));
     }
-    // The crate's default for a date that was never set.
+    // This date is the crate's default for a date that was never set.
     if entry.updated == DateTime::<Utc>::UNIX_EPOCH {
         return Err(unset("updated"));
     }

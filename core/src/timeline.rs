@@ -1,9 +1,9 @@
 //! Timelines: which entries of the followed feeds a timeline has, and in which order.
 //!
-//! Pure. A timeline has an entry if the timeline followed the entry's feed at the entry's place in
-//! the log, or if a follow brought the entry along (*backfill*). No entry comes twice. So a
-//! timeline follows from commits alone, and any way of keeping it gives the same entries in the
-//! same order.
+//! Pure. A timeline has an entry if the timeline followed the entry's feed when the entry was
+//! committed, or if a follow brought the entry along (*backfill*). No entry comes twice. So the
+//! commits alone decide which entries a timeline has, and every way of storing a timeline gives the
+//! same entries in the same order.
 //!
 //! ```text
 //! log        a0   b0   follow a, b and 1 back   a1   unfollow a   a2   b1
@@ -11,13 +11,13 @@
 //! place                backfill 0, 1 of t       t'                     t''
 //! ```
 //!
-//! The order is that of *places*, which are instants of the log. No publisher's date orders
-//! anything.
+//! Entries stand in the order of their *places*, which are instants of the log. Publishers' dates
+//! have no effect on the order.
 //!
-//! [`FollowState`] keeps, for each feed, the ranges of positions that came in each way, and a list of
-//! the entries that follows brought along. So the size grows with follows and unfollows, and never
-//! with the entries that feeds gain. A server has millions of follows, so a feed is represented by
-//! any small key `S`.
+//! [`FollowState`] keeps, for each feed, which ranges of positions came in which way, and a list of
+//! the entries that follows brought along. So the size of the state grows with follows and
+//! unfollows, and never with the entries that feeds gain. A server has millions of follows, so a
+//! small key `S` stands for a feed.
 
 use std::{
     collections::{BTreeSet, BinaryHeap},
@@ -38,9 +38,10 @@ pub mod cuts;
 mod pages;
 pub mod showing;
 
-/// Place of an entry in a timeline: the instant at which the entry came, unique in the log. Entries
-/// that a follow brings along come at the follow's instant, oldest first, before an entry of that
-/// instant.
+/// Place of an entry in a timeline: the instant at which the entry came into the timeline. Each
+/// entry that a feed gains has an instant that no other entry has. Entries that a follow brings
+/// along share the follow's instant: they stand oldest first, before an entry that a feed gained at
+/// that instant.
 ///
 /// The text of a place is opaque to clients, who may rely on no sort order.
 ///
@@ -59,8 +60,8 @@ pub mod showing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     instant: Timestamp,
-    /// Index among the entries that a follow brought along; the largest number for an entry of the
-    /// instant itself.
+    /// Index among the entries that follows at this instant brought along; `u32::MAX` for an entry
+    /// that a feed gained at this instant.
     rank: u32,
 }
 
@@ -73,12 +74,13 @@ impl Place {
         }
     }
 
-    /// Returns the place of the entry with this index among those that follows at `instant` brought
-    /// along.
+    /// Returns the place of the entry with this index among the entries that follows at `instant`
+    /// brought along.
     pub fn of_backfill(instant: Timestamp, index: u32) -> Self {
         Self {
             instant,
-            // A request brings at most some thousand entries along.
+            // A request brings at most `BACKFILL_TOTAL_MAX` entries along, so this bound is never
+            // reached.
             rank: index.min(u32::MAX - 1),
         }
     }
@@ -88,8 +90,8 @@ impl Place {
         self.instant
     }
 
-    /// Returns the place of a text, or `None` if there is no such place. Only the form that
-    /// [`Display`](fmt::Display) writes is a place, so that each place has one URL.
+    /// Returns the place that a text stands for, or `None` if the text stands for no place. Only
+    /// the form that [`Display`](fmt::Display) writes is accepted, so that each place has one URL.
     pub fn parse(text: &str) -> Option<Self> {
         let (instant, index) = match text.split_once('.') {
             Some((instant, index)) => (instant, Some(index.parse().ok()?)),
@@ -128,8 +130,8 @@ pub struct TimelineEntry<S = FeedKey> {
 /// Choices of a timeline, made at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms<S = FeedKey> {
-    /// Feed of the timeline's owner, and whether the timeline has that feed's entries. If not, the
-    /// feed is left out even where a followed item names or matches the feed.
+    /// Feed of the timeline's owner, and whether the timeline has that feed's entries. If not, that
+    /// feed is left out even if a followed item names or matches that feed.
     pub own: Option<(S, bool)>,
     /// Whether the timeline is closed. An open timeline takes nothing from a closed feed.
     pub is_closed: bool,
@@ -152,22 +154,23 @@ pub trait Entries<S = FeedKey> {
     /// Returns the instant of an entry that the feed has.
     fn instant(&self, feed: S, at: Position) -> Timestamp;
 
-    /// Returns the timeline's entries, as far as they were gathered beforehand. By default none
-    /// were, and the timeline is merged from the feeds.
+    /// Returns the timeline's entries, as far as they were gathered beforehand. By default, no
+    /// entries were gathered, and the timeline is merged from the feeds.
     fn gathered(&self) -> Option<&dyn GatheredEntries<S>> {
         None
     }
 }
 
-/// Entries of a timeline that came as their feeds gained them, gathered beforehand.
+/// Entries that came into a timeline when their feeds gained them, and not by backfill; gathered
+/// beforehand.
 ///
-/// Each entry that [`FollowState::gained`] gives is either in the list or in a range apart from the
-/// list.
+/// Each entry in a range of [`FollowState::gained`] is either in the list, or in a range apart from
+/// the list.
 pub trait GatheredEntries<S> {
     /// Returns the number of entries in the list.
     fn count(&self) -> u64;
 
-    /// Returns an entry by the index in the list, which has the order of places.
+    /// Returns the entry at an index of the list. The list has the order of places.
     fn delivery(&self, index: u64) -> TimelineEntry<S>;
 
     /// Returns the ranges that are not in the list; a reader merges them with the list.
@@ -176,20 +179,20 @@ pub trait GatheredEntries<S> {
 
 /// Feeds, as they are at one instant of the log.
 pub trait Feeds<S = FeedKey>: Entries<S> {
-    /// Returns the feeds that match a pattern. Timelines are none of them.
+    /// Returns the feeds that match a pattern. Timelines are not among these feeds.
     fn matching(&self, pattern: &FeedPattern) -> Vec<S>;
 
     /// Returns the name of a feed and whether it is closed; `None` if there is no such feed.
     fn feed(&self, feed: S) -> Option<FeedMoment>;
 
-    /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default
-    /// none.
+    /// Returns the ranges of a feed's positions whose entries are lost, in the order of positions;
+    /// by default none.
     fn lost(&self, _feed: S) -> Vec<Range<Position>> {
         vec![]
     }
 
     /// Returns the instant of an entry that a follow is to bring along, or `None` if the entry is
-    /// no longer available. By default all entries are.
+    /// no longer available. By default, all entries are available.
     fn there(&self, feed: S, at: Position) -> Option<Timestamp> {
         Some(self.instant(feed, at))
     }
@@ -198,15 +201,15 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
 /// A feed at one instant of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedMoment {
-    /// Name that patterns match.
+    /// Name with which patterns are compared.
     pub name: FeedName,
     /// Whether only readers with a right to the feed may see the feed.
     pub is_closed: bool,
 }
 
-/// Items that a timeline follows, and the positions of each feed in the timeline.
+/// Items that a timeline follows, and the positions of each feed whose entries the timeline has.
 ///
-/// Serde: for a snapshot that a later version may refuse.
+/// Serialised only for snapshots, which a server of another version may refuse.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowState<S = FeedKey> {
     terms: Terms<S>,
@@ -223,18 +226,19 @@ pub struct FollowState<S = FeedKey> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HeldFeed<S> {
     feed: S,
-    /// First position of the range that goes on.
+    /// First position of the range that still grows; `None` if the timeline gets no new entries of
+    /// the feed.
     live: Option<Position>,
-    /// Ranges that came in another way. The box keeps the common case small: few feeds have such
-    /// ranges, and a server has millions of follows.
+    /// All other ranges. The box keeps the common case small: few feeds have such ranges, and a
+    /// server has millions of follows.
     other: Option<Box<Other>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Other {
-    /// Ranges that came as the feed gained them, and are over.
+    /// Ranges of entries that came when the feed gained them; these ranges grow no more.
     past: Vec<Range<Position>>,
-    /// Ranges that follows brought along.
+    /// Ranges of entries that follows brought along.
     brought: Vec<Range<Position>>,
 }
 
@@ -242,15 +246,15 @@ struct Other {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct BroughtEntries<S> {
     instant: Timestamp,
-    /// Index of the request's first entry: requests at one instant share the indexes.
+    /// Index of the request's first entry. Requests at one instant share one sequence of indexes.
     first: u32,
     /// Entries in the order of their places.
     entries: Vec<(S, Position)>,
 }
 
 impl<S: Copy + Ord> FollowState<S> {
-    /// Returns the state of a new timeline. If the timeline has the owner's feed, that feed counts
-    /// as followed from `feeds` on.
+    /// Returns the state of a new timeline. If the timeline has the entries of the owner's feed,
+    /// that feed counts as followed from the instant of `feeds` on.
     pub fn new(terms: Terms<S>, feeds: &impl Feeds<S>) -> Self {
         let mut following = Self {
             terms,
@@ -263,6 +267,11 @@ impl<S: Copy + Ord> FollowState<S> {
             following.adjust_feeds(&BTreeSet::from([own]), feeds);
         }
         following
+    }
+
+    /// Releases the spare memory of the list of feeds.
+    pub fn shrink_to_fit(&mut self) {
+        self.feeds.shrink_to_fit();
     }
 
     /// Returns the choices of the timeline.
@@ -287,7 +296,8 @@ impl<S: Copy + Ord> FollowState<S> {
         &self.patterns
     }
 
-    /// Returns whether an item is followed.
+    /// Returns whether an item itself is followed; a feed that only matches a followed pattern is
+    /// not.
     pub fn has(&self, item: &FollowItem<S>) -> bool {
         match item {
             FollowItem::Feed(feed) => self.items.binary_search(feed).is_ok(),
@@ -295,7 +305,7 @@ impl<S: Copy + Ord> FollowState<S> {
         }
     }
 
-    /// Returns whether a feed's entries come into the timeline now.
+    /// Returns whether new entries of a feed come into the timeline.
     pub fn takes(&self, feed: S) -> bool {
         self.held_feed(feed).is_some_and(|held| held.live.is_some())
     }
@@ -311,8 +321,8 @@ impl<S: Copy + Ord> FollowState<S> {
         self.feeds.iter().map(|held| held.feed)
     }
 
-    /// Returns the ranges within `range` whose entries came as the feed gained them. For positions
-    /// that the feed already has, the answer never changes.
+    /// Returns the ranges within `range` whose entries came into the timeline when the feed gained
+    /// them. For positions that the feed already has, the answer never changes.
     pub fn gained(
         &self,
         feed: S,
@@ -349,15 +359,16 @@ impl<S: Copy + Ord> FollowState<S> {
         })
     }
 
-    /// Returns whether any entry of a feed came, or may come, as the feed gained the entry.
+    /// Returns whether any entry of a feed came, or may come, into the timeline when the feed
+    /// gained the entry.
     pub fn gains(&self, feed: S) -> bool {
         self.held_feed(feed).is_some_and(|held| {
             held.live.is_some() || held.other.iter().any(|other| !other.past.is_empty())
         })
     }
 
-    /// Applies a request at an instant of the log. `feeds` are as of that instant. Returns the
-    /// feeds that the request concerns.
+    /// Applies a request at an instant of the log. `feeds` show the feeds at that instant. Returns
+    /// the feeds of all items that are newly followed or unfollowed.
     pub fn change(
         &mut self,
         change: &FollowChange<S>,
@@ -375,8 +386,8 @@ impl<S: Copy + Ord> FollowState<S> {
                 touched.extend(feeds_of(item, feeds));
             }
         }
-        // One adjustment covers both lists, so that the range of a feed that stays followed goes
-        // on.
+        // One adjustment covers both lists, so that the range of a feed that stays followed
+        // continues.
         let began = self.adjust_feeds(&touched, feeds);
         // A server has millions of these lists, and changes them rarely.
         self.items.shrink_to_fit();
@@ -390,13 +401,14 @@ impl<S: Copy + Ord> FollowState<S> {
         touched
     }
 
-    /// Takes note of a feed that was created or opened, which a pattern may match.
+    /// Handles a feed that was created, or opened to all readers. The timeline may follow the feed
+    /// by name or by a pattern.
     pub fn appeared(&mut self, feed: S, feeds: &impl Feeds<S>) {
         self.adjust_feeds(&BTreeSet::from([feed]), feeds);
     }
 
-    /// Takes note that the entries of a range, which begins with a feed's next position, are lost.
-    /// Entries behind the range come into the timeline as before.
+    /// Handles the loss of a range of a feed's entries. The range begins with the feed's next
+    /// position. Entries behind the range come into the timeline as before.
     pub fn lost(&mut self, feed: S, range: &Range<Position>) {
         let Some(held) = self.held_mut(feed) else {
             return;
@@ -422,7 +434,7 @@ impl<S: Copy + Ord> FollowState<S> {
         found.ok().and_then(|index| self.feeds.get_mut(index))
     }
 
-    /// Notes whether an item is followed. Returns whether that is new.
+    /// Notes whether an item is followed. Returns whether this changes anything.
     fn set_followed(&mut self, item: &FollowItem<S>, is_followed: bool) -> bool {
         if self.has(item) == is_followed {
             return false;
@@ -433,7 +445,7 @@ impl<S: Copy + Ord> FollowState<S> {
                 self.patterns.sort();
             }
             FollowItem::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
-            // `has` differs from `is_followed`, so a present feed is one to remove.
+            // `has` differs from `is_followed`, so a feed that is present must be removed.
             FollowItem::Feed(feed) => match self.items.binary_search(feed) {
                 Err(index) => self.items.insert(index, *feed),
                 Ok(index) => drop(self.items.remove(index)),
@@ -457,8 +469,8 @@ impl<S: Copy + Ord> FollowState<S> {
         self.feeds.get_mut(index).expect("it is there")
     }
 
-    /// Begins or ends to take the entries of feeds, according to the items and terms. Returns the
-    /// feeds that begin.
+    /// Begins or ends the growing ranges of feeds, according to the items and terms. Returns the
+    /// feeds whose growing ranges begin.
     fn adjust_feeds(&mut self, touched: &BTreeSet<S>, feeds: &impl Feeds<S>) -> Vec<S> {
         let mut began = vec![];
         for feed in touched {
@@ -473,8 +485,8 @@ impl<S: Copy + Ord> FollowState<S> {
                     self.feed_mut(*feed).live = Some(next);
                     began.push(*feed);
                 }
-                // Entries that the timeline has already stay when the feed ends: they become a past
-                // range.
+                // Entries that are already in the timeline stay when the growing range ends: they
+                // become a past range.
                 (Some(first), false) => {
                     let held = self.feed_mut(*feed);
                     held.live = None;
@@ -503,8 +515,8 @@ impl<S: Copy + Ord> FollowState<S> {
         is_seen && is_followed
     }
 
-    /// Brings the newest `count` entries of each feed along, except for those that the timeline
-    /// has.
+    /// Brings the newest `count` entries of each feed along, except entries that the timeline has;
+    /// of all feeds together, at most `BACKFILL_TOTAL_MAX` entries.
     fn bring_newest(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
         let mut left: Vec<(S, Vec<Range<Position>>)> = vec![];
         for feed in began {
@@ -515,8 +527,8 @@ impl<S: Copy + Ord> FollowState<S> {
             let missing = newest.iter().flat_map(|range| held.missing_parts(range));
             left.push((*feed, missing.collect()));
         }
-        // Only the newest entries of all feeds come. The heap holds one candidate for each feed, so
-        // that no others are looked at, however many feeds there are.
+        // Of all feeds together, only the newest entries come. The heap holds one candidate of each
+        // feed, so that entries older than the candidates are not read.
         let mut heads = BinaryHeap::new();
         let mut entries = vec![];
         let push = |heads: &mut BinaryHeap<_>, index: usize, left: &mut Vec<(S, Vec<_>)>| {
@@ -546,7 +558,7 @@ impl<S: Copy + Ord> FollowState<S> {
         }
         for (feed, at) in &entries {
             if let Some(held) = self.held_mut(*feed) {
-                // Positions of a feed rise here, so neighbours share a range.
+                // Positions of each feed rise in this order, so neighbours share a range.
                 held.note_brought(*at);
             }
         }
@@ -560,7 +572,7 @@ impl<S: Copy + Ord> FollowState<S> {
     }
 }
 
-/// Returns the ranges of the newest `count` entries before a position, without those that are lost.
+/// Returns the ranges of the newest `count` entries before a position, without lost positions.
 fn newest_of(end: Position, count: u32, lost: &[Range<Position>]) -> Vec<Range<Position>> {
     let (mut ranges, mut end, mut wanted) = (vec![], end.0, u64::from(count));
     let holes = lost.iter().rev().map(|range| range.start.0..range.end.0);
@@ -580,7 +592,7 @@ fn newest_of(end: Position, count: u32, lost: &[Range<Position>]) -> Vec<Range<P
     ranges
 }
 
-/// Takes the last position out of ranges.
+/// Removes the last position from ranges, and returns this position.
 fn take_last(ranges: &mut Vec<Range<Position>>) -> Option<Position> {
     let last = ranges.last_mut()?;
     last.end = Position(last.end.0 - 1);

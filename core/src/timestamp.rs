@@ -1,12 +1,12 @@
 //! A point in time, as in entries and commits.
 //!
-//! Pure. The log counts in microseconds, and RFC 3339 text can carry them. Years outside 0001–9999
-//! have no RFC 3339 form, and the gate refuses them.
+//! Pure. The log counts time in microseconds, which RFC 3339 text can carry. The gate refuses years
+//! outside 0001–9999.
 
 use std::{fmt, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Microseconds since 1970-01-01T00:00:00Z.
 ///
@@ -23,16 +23,22 @@ use serde::{Deserialize, Serialize};
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
-pub struct Timestamp(i64);
+pub struct Timestamp(#[serde(deserialize_with = "representable")] i64);
+
+/// Reads microseconds, moved into the representable years.
+fn representable<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    Ok(Timestamp::from_micros(i64::deserialize(from)?).0)
+}
 
 impl Timestamp {
-    /// The latest instant that has an RFC 3339 form: the last microsecond of the year 9999.
+    /// The latest instant that a timestamp can have: the last microsecond of the year 9999.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
-    /// The earliest instant that has an RFC 3339 form: the first microsecond of the year 1.
+    /// The earliest instant that a timestamp can have: the first microsecond of the year 1.
     pub const MIN: Self = Self(-62_135_596_800_000_000);
 
-    /// Returns the instant `micros` microseconds after 1970, moved into the representable years.
+    /// Returns the instant `micros` microseconds after the beginning of 1970. An instant outside
+    /// the years 1 to 9999 becomes the nearest instant within these years.
     pub fn from_micros(micros: i64) -> Self {
         Self(micros.clamp(Self::MIN.0, Self::MAX.0))
     }
@@ -55,7 +61,7 @@ impl Timestamp {
         Self(self.0.saturating_add(micros).min(Self::MAX.0))
     }
 
-    /// Returns the instant some time later, at most [`Timestamp::MAX`].
+    /// Returns the instant `span` later, at most [`Timestamp::MAX`].
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         self.plus_micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
@@ -64,7 +70,7 @@ impl Timestamp {
     /// Returns the instant of an RFC 3339 `date-time`.
     ///
     /// Atom demands an upper-case `T` and `Z` and admits no white space (RFC 4287, 3.3; rule A-2).
-    /// Digits beyond the microsecond are dropped. Returns `None` for anything else.
+    /// Digits beyond the microsecond are ignored. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let shape = text.as_bytes();
         // chrono is lenient about the separator and the case; the RFC is not.

@@ -2,12 +2,13 @@
 //!
 //! Pure: times are durations since an arbitrary beginning. Rules SUP-C1 to SUP-C12.
 //!
-//! The watch groups feeds by the SUP document that they announce. While the document works, only
-//! new pairs in the document cause prompt looks (a *ping*). As a safety net, feeds without a ping
-//! get looks ten times less often than without SUP. Feeds whose publisher archives SUP documents
-//! get none, because then nothing is missed. Without an archive, a document can begin after the end
-//! of the last one (a *gap*). The watch closes a gap from the archived documents, else from one
-//! with a longer window, else with one look at every feed.
+//! The watch groups feeds by the SUP document that they announce. While the document works, a
+//! prompt look at a feed needs a *ping*: a new pair in the document. As a safety net, the watch
+//! also looks at feeds without a ping, ten times less often than without SUP. Feeds whose publisher
+//! archives SUP documents need no safety net, because archives close every gap. A *gap* arises if a
+//! document begins after the end of the last document that the watch has heard. The watch closes a
+//! gap with the archived documents, or else with a document of a longer window, or else with one
+//! look at every feed.
 //!
 //! ```text
 //!             heard                 ping        feed's turn
@@ -19,8 +20,8 @@
 //!     └── broken ──► every feed, at the usual interval
 //! ```
 //!
-//! `watch/feeds.rs` handles the result of a look, `watch/sources.rs` that of a request for a
-//! document, and `watch/pairs.rs` finds the new pairs of a document.
+//! `watch/feeds.rs` handles the result of a look, `watch/sources.rs` handles the result of a
+//! request for a document, and `watch/pairs.rs` finds the new pairs of a document.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -43,17 +44,18 @@ mod sources;
 use feeds::{FeedSchedule, Why};
 use sources::SupSource;
 
-/// Time between looks. Values out of range count as [`WATCH_SECONDS_MIN`] or [`WATCH_SECONDS_MAX`].
+/// Times between looks. A longer time counts as [`WATCH_SECONDS_MAX`], and a shorter `interval` as
+/// [`WATCH_SECONDS_MIN`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Time between looks at a feed without SUP.
     pub interval: Duration,
-    /// Time between looks at a SUP document, if the document's period allows less frequent looks;
-    /// zero follows the period.
+    /// Time between looks at a SUP document. Zero means that the document's period sets this time.
+    /// So does the period if looks at this pace would cause gaps.
     pub sup_interval: Duration,
 }
 
-/// Number of a watched feed, in the order of [`Watch::add_feed`].
+/// Number of a watched feed, in the order of the calls of [`Watch::add_feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedNumber(pub u32);
 
@@ -68,7 +70,8 @@ pub enum NextAction {
     Look {
         /// Feed to look at.
         feed: FeedNumber,
-        /// Whether the request must bypass caches, because something has changed (rule SUP-C12).
+        /// Whether the request must bypass caches: at the first look, and if the feed may have
+        /// changed (rule SUP-C12).
         fresh: bool,
     },
     /// Request a SUP document, then report the result with [`Watch::heard`].
@@ -77,7 +80,7 @@ pub enum NextAction {
         source: SourceNumber,
         /// URL of the document in the announcements of feeds.
         document: Url,
-        /// URL to request: the announced one, another window of the document, or an archived
+        /// URL to request: the announced URL, or the URL of another window or of an archived
         /// document.
         url: Url,
         /// Whether the request must bypass caches, because the document counts as broken.
@@ -90,7 +93,7 @@ pub enum NextAction {
 }
 
 impl NextAction {
-    /// Returns the time of the next action, if known.
+    /// Returns the time before which there is nothing to do; `None` unless the action is to wait.
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait(due) => Some(*due),
@@ -160,7 +163,8 @@ pub struct WatchTally {
     pub documents: u64,
     /// Gaps between two SUP documents, whether closed or not.
     pub gaps: u64,
-    /// Gaps that only a look at every feed could close.
+    /// Times that all feeds of a document were owed a look: a gap that nothing else closed, or a
+    /// publisher's clock that was set back.
     pub sweeps: u64,
 }
 
@@ -199,18 +203,19 @@ pub struct Watch {
     sources: HashMap<SourceNumber, SupSource>,
     sources_before: u64,
     by_url: HashMap<Url, SourceNumber>,
-    /// Turns of the feeds, the earliest first; `source_turns` has those of the documents.
+    /// Turns of the feeds, the earliest first; `source_turns` has the turns of the documents.
     feed_turns: BTreeSet<(Duration, FeedNumber)>,
     source_turns: BTreeSet<(Duration, SourceNumber)>,
     hashing: RandomState,
     dice: u64,
     tally: WatchTally,
-    /// The feeds whose [`Watch::told_by`] may have changed since [`Watch::take_changed`].
+    /// The feeds whose [`Watch::told_by`] may have changed since the last call of
+    /// [`Watch::take_changed`].
     changed: HashSet<FeedNumber>,
 }
 
 impl Watch {
-    /// Creates a watch without feeds; `seed` spreads the looks.
+    /// Creates a watch without feeds. `seed` begins the pseudo-random times that spread the looks.
     pub fn new(pace: Pace, seed: u64) -> Self {
         let most = Duration::from_secs(WATCH_SECONDS_MAX);
         let pace = Pace {
@@ -238,8 +243,8 @@ impl Watch {
 
     /// Adds a feed, with the result of [`told_by`](Self::told_by) from the caller's store. If the
     /// SUP document in that result was heard already, in this process or before
-    /// ([`heard_before`](Self::heard_before)), the first look waits for a ping. Any other feed is
-    /// due at once.
+    /// ([`heard_before`](Self::heard_before)), the first look waits for a ping, or for the usual
+    /// turn of a feed without a ping. Any other feed is due at once.
     pub fn add_feed(&mut self, known: Option<SupAddress>, update: Option<&str>) -> FeedNumber {
         let count = u32::try_from(self.feeds.len()).expect("feeds are counted in 32 bits");
         let number = FeedNumber(count);
@@ -249,8 +254,8 @@ impl Watch {
             source.is_some_and(|source| self.source_numbered(*source).updated.is_some())
         };
         if let Some(address) = known.filter(is_heard) {
-            // The order matters: the pair is recognised under the feed's source, and the rest
-            // depends on that source.
+            // The order matters: `recognise` and `rest` need the feed's source, which `take_up`
+            // sets.
             self.take_up(number, address, Duration::ZERO);
             self.recognise(number);
             self.rest(number, Duration::ZERO);
@@ -266,8 +271,8 @@ impl Watch {
     }
 
     /// Sets the end of a SUP document's known updates from an earlier process, as
-    /// [`heard_until`](Self::heard_until) returned it. Call this before adding the document's
-    /// feeds, of which there must be one.
+    /// [`heard_until`](Self::heard_until) returned this end. Call this function before adding the
+    /// document's feeds; at least one feed must follow.
     pub fn heard_before(&mut self, document: &Url, updated: Timestamp) {
         let number = self.source_at(document, Duration::ZERO);
         let source = self.source_mut(number);
@@ -275,16 +280,16 @@ impl Watch {
         source.heard_at = Some(Duration::ZERO);
     }
 
-    /// Returns the end of each SUP document's known updates. Store this end only after the
-    /// [`told_by`](Self::told_by) of every feed.
+    /// Returns the end of each SUP document's known updates. Store these ends only after the
+    /// results of [`told_by`](Self::told_by) for all feeds.
     pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Timestamp)> {
         let sources = self.sources.values();
         sources.filter_map(|source| Some((&source.announced, source.updated?)))
     }
 
-    /// Returns the SUP address of a feed and the feed's last listed update, for storing. `None`
-    /// while the feed is owed a look or cannot be read, because a new process must look at the feed
-    /// then.
+    /// Returns the SUP address of a feed and the feed's last listed update, for storing. `None` if
+    /// the feed announces no SUP document. Also `None` while the feed is owed a look or cannot be
+    /// read, because a new process must look at the feed then.
     pub fn told_by(&self, number: FeedNumber) -> Option<(SupAddress, Option<&str>)> {
         let feed = self.feed_numbered(number);
         let source = feed.source.filter(|_| !feed.owed)?;
@@ -295,7 +300,7 @@ impl Watch {
         Some((address, feed.update.as_deref()))
     }
 
-    /// Takes the feeds whose [`told_by`](Self::told_by) may have changed since the last call.
+    /// Returns the feeds whose [`told_by`](Self::told_by) may have changed since the last call.
     pub fn take_changed(&mut self) -> HashSet<FeedNumber> {
         std::mem::take(&mut self.changed)
     }
@@ -311,8 +316,8 @@ impl Watch {
         sources.map(|source| (&source.announced, source.condition))
     }
 
-    /// Returns the next action. SUP documents come first, because they save looks at feeds. An
-    /// action returns only once, until the caller reports the result.
+    /// Returns the next action. SUP documents come first, because they save looks at feeds. The
+    /// same action is not returned again before the caller reports the result.
     pub fn next(&mut self, now: Duration) -> NextAction {
         let document = self.next_document(now);
         if matches!(document, NextAction::Hear { .. }) {
@@ -320,7 +325,7 @@ impl Watch {
         }
         match (document, self.next_feed(now)) {
             (NextAction::Wait(one), NextAction::Wait(other)) => NextAction::Wait(one.min(other)),
-            // `wait` is a document's turn or `Nothing`; no feed has a turn.
+            // No feed has a turn here; `wait` is a document's turn or `Nothing`.
             (wait, NextAction::Nothing) => wait,
             (_, feed) => feed,
         }
@@ -364,7 +369,8 @@ impl Watch {
     }
 
     fn source_numbered(&self, number: SourceNumber) -> &SupSource {
-        // A source leaves with the last feed, so each number that a feed holds is present.
+        // A source is removed only after its last feed, so each number that a feed holds has a
+        // source.
         self.sources.get(&number).expect("it has feeds")
     }
 

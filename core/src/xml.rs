@@ -1,11 +1,11 @@
 //! Strict, namespace-aware XML, as tokens with their byte ranges.
 //!
-//! Pure. quick-xml finds the tokens; this file holds all checks that quick-xml leaves to the
+//! Pure. quick-xml finds the tokens; this module makes all checks that quick-xml leaves to the
 //! caller. Accepted text stands in frozen documents for ever, next to other publishers' entries, so
-//! the text must be well-formed for every parser: one root element and nothing after the root, XML
-//! 1.0 characters and names only, declared prefixes, no attribute twice, no DOCTYPE, and no entity
-//! references but the five predefined ones. A parser that only tokenises accepts violations of all
-//! these rules.
+//! the text must be well-formed for every parser: one root element and no text outside the root,
+//! XML 1.0 characters and names only, declared prefixes, no attribute twice, no DOCTYPE, and no
+//! entity references but the five predefined ones. A parser that only tokenises accepts violations
+//! of all these rules.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -67,7 +67,7 @@ impl XmlError {
 /// Returns whether two prefixes are the same.
 ///
 /// Nearly all prefixes are empty, and empty text may point to no memory. On processors with
-/// AVX-512, glibc's comparison of such text is twenty times as slow as any other.
+/// AVX-512, glibc's comparison of such text takes twenty times as long as any other comparison.
 pub(crate) fn is_prefix(one: &str, other: &str) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
@@ -193,8 +193,8 @@ impl<'a> Tokens<'a> {
                     self.inside_root("reference", start)?;
                     return read_reference(raw, start).map(Some);
                 }
-                // XML 1.0, 2.5: a comment must not end in `--->`; the reader's own check passes
-                // over that.
+                // XML 1.0, 2.5: a comment must not end in `--->`; the check of quick-xml does not
+                // notice such an end.
                 Event::Comment(_) if raw.ends_with("--->") => {
                     return Err(XmlError::new("a comment ends with --->", start));
                 }
@@ -237,7 +237,7 @@ impl<'a> Tokens<'a> {
         range: Range<usize>,
         empty: bool,
     ) -> Result<Token<'a>, XmlError> {
-        // White space and comments may follow the root, another element may not.
+        // White space and comments may follow the root; another element may not.
         if self.depth == 0 && self.root_seen {
             return Err(XmlError::new("there is a second root element", range.start));
         }
@@ -269,8 +269,8 @@ impl<'a> Tokens<'a> {
             };
             let uri = attribute.value()?;
             let at = attribute.offset;
-            // Namespaces in XML 1.0, 3: both prefixes are bound for ever, and nothing else may be
-            // bound to their namespaces.
+            // Namespaces in XML 1.0, 3: `xml` and `xmlns` are bound for ever, and no other prefix
+            // may be bound to their namespaces.
             let reserved = prefix == "xmlns" || uri == XMLNS || (prefix == "xml") != (uri == XML);
             if reserved {
                 return Err(XmlError::new(
@@ -349,7 +349,8 @@ fn check_instruction(raw: &str, start: usize) -> Result<(), XmlError> {
         .split([' ', '\t', '\r', '\n'])
         .next()
         .unwrap_or_default();
-    // XML 1.0, 2.6, reserves `xml` in any case; Namespaces in XML 1.0, 7, forbids a colon.
+    // XML 1.0, 2.6, reserves `xml` in upper and lower case; Namespaces in XML 1.0, 7, forbids a
+    // colon.
     if is_nc_name(target) && !target.eq_ignore_ascii_case("xml") {
         return Ok(());
     }
@@ -365,7 +366,7 @@ fn check_declaration(raw: &str) -> Result<(), XmlError> {
     let inner = raw
         .strip_prefix("<?xml")
         .and_then(|rest| rest.strip_suffix("?>"));
-    // 5 is the length of `<?xml`, from which offsets count.
+    // 5 is the length of `<?xml`, the offset at which the attributes begin.
     let parts = tag::parse_attributes(inner.unwrap_or_default(), 5)?;
     let mut expected = ["version", "encoding", "standalone"].into_iter();
     for part in &parts {

@@ -27,7 +27,8 @@ pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// Returns the same form of any JSON value, which has passed a parser.
+/// Returns the canonical form of any JSON value, with all members. The text must have passed a
+/// parser.
 ///
 /// # Errors
 ///
@@ -98,7 +99,7 @@ impl<'a> CanonicalReader<'a> {
     }
 
     /// Appends the object that begins here, without the members named in `without`. The members are
-    /// sorted by name, since parsers do not keep their order.
+    /// sorted by name, because parsers do not keep their order.
     fn read_members(
         &mut self,
         depth: usize,
@@ -107,7 +108,7 @@ impl<'a> CanonicalReader<'a> {
     ) -> Result<(), Refusal> {
         self.skip_sign();
         let begin = out.len();
-        // Name of each member, and the member's place in `out` behind `begin`.
+        // Name of each member, and the range of the member's bytes in `out`, counted from `begin`.
         let mut members: Vec<(Cow<'a, str>, Range<usize>)> = vec![];
         while let Some(byte) = self.peek_byte().filter(|byte| *byte != b'}') {
             if byte == b',' {
@@ -131,7 +132,7 @@ impl<'a> CanonicalReader<'a> {
         let are_all_kept = members.iter().all(|(name, _)| is_kept(name));
         if !are_in_order(&members) || members.is_empty() || !are_all_kept {
             members.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-            // Parsers disagree about which of two equal members counts.
+            // Parsers disagree about which of two members with the same name counts.
             if !are_in_order(&members) {
                 let detail = "a JSON object has the same member twice";
                 return Err(Refusal::malformed(detail));
@@ -170,7 +171,8 @@ impl<'a> CanonicalReader<'a> {
         let rest = self.json.get(self.at..).unwrap_or_default();
         let is_end = |c: char| matches!(c, ',' | ']' | '}' | ' ' | '\t' | '\n' | '\r');
         let length = rest.find(is_end).unwrap_or(rest.len());
-        // The length is at least one byte, so that even text that is not JSON comes to an end.
+        // Each call moves on by at least one byte, so that reading ends even in text that is not
+        // JSON.
         self.at += length.max(1);
         rest.get(..length).unwrap_or_default()
     }

@@ -10,7 +10,8 @@ use crate::{
     xml::has_any,
 };
 
-/// Returns type and content of the text of a content element that is no markup.
+/// Returns the type and content of an event, given the type and text of a content element without
+/// markup.
 pub(super) fn content_of_text(kind: String, text: &str) -> (String, Box<RawValue>) {
     // JSON occurs verbatim (this server) and in Base64 (RFC 4287, 4.1.3.3).
     if !is_json_type(&kind) {
@@ -37,7 +38,8 @@ fn one_line_json(text: &str) -> Option<Box<RawValue>> {
 /// Returns the JSON in `text`, decoded from Base64 (RFC 4287, 4.1.3.3, rule 6), on one line.
 ///
 /// No text is both JSON and the Base64 of JSON: the Base64 of a JSON text begins with a capital
-/// letter, or with one of `b`, `d`, `e`, with which no JSON text begins.
+/// letter, with one of `b`, `d`, `e`, or, if there is a byte order mark, with `77u`. No JSON text
+/// begins like that.
 fn json_in_base64(text: &str) -> Option<Box<RawValue>> {
     // Publishers wrap Base64 into lines, and the decoder refuses white space.
     let bare: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();

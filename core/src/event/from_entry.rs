@@ -1,9 +1,10 @@
 //! An entry's fragment, read back into an event.
 //!
 //! Pure. Lenient where possible: the reader accepts the entries of foreign feeds, and the result
-//! must be an event that a server accepts. Titles and summaries are text, `html` ones with markup;
-//! references are absolute; foreign elements have no member and are left out. Content that breaks
-//! the promise of the type (JSON that is none, XML that is not one element) is text.
+//! must be an event that a server accepts. Titles and summaries become text; those of type `html`
+//! keep the markup. References become absolute. Foreign elements have no member and are left out.
+//! Content that breaks the promise of the type (not JSON under a JSON type, not one element under
+//! an XML type) becomes text.
 
 use std::sync::Arc;
 
@@ -24,9 +25,9 @@ use crate::{
 impl Event {
     /// Returns the event of an entry's fragment.
     ///
-    /// JSON content stays verbatim, but on one line. Inline XML is the text of the element, with
-    /// the declarations that the element needs. All other content is a string. Content that is
-    /// elsewhere becomes a link with the relation `related`.
+    /// JSON content stays verbatim, but on one line. Inline XML becomes a string: the element as
+    /// written, with the namespace declarations in scope. All other content becomes a string, too.
+    /// Content that is elsewhere becomes a link with the relation `related`.
     ///
     /// # Errors
     ///
@@ -37,8 +38,8 @@ impl Event {
     }
 
     /// Returns the event of a fragment as [one line](Self::line) of JSON, without making the event
-    /// first. `None` for an entry that is not of a common form, and for one without an id: their
-    /// lines are made of their events.
+    /// first. `None` for an entry that is not of a common form, that has no id, or whose JSON
+    /// content has several lines or is not JSON. The line of such an entry is made of the event.
     ///
     /// # Examples
     ///
@@ -315,7 +316,8 @@ impl<'a> EntryReader<'a> {
             }
         }
         Ok(match first {
-            // Text beside the element, or a second one, is mixed content, which has no JSON form.
+            // Text beside the element, or a second element, makes mixed content, which has no JSON
+            // form.
             Some(element) if elements == 1 && blank_outside => Markup::Element(element),
             _ => Markup::Text(text),
         })

@@ -1,7 +1,7 @@
-//! Members of an event that may be short or long: a name or an object, one or several.
+//! Members of an event that have a short and a long form: a name or an object, one or several.
 //!
-//! Pure. The visitors replace serde's untagged enums, which buffer their whole input and put Rust names into
-//! error messages.
+//! Pure. The visitors replace serde's untagged enums, which buffer their whole input and put Rust
+//! names into error messages.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Common events to entries and back, without a tokenizer.
 //!
 //! Pure. Servers take, and replays print, millions of such events. The gate and the general reader
-//! take all other forms, and give the same result for this one.
+//! take all other forms, and would give the same result for this form.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -27,12 +27,12 @@ const CATEGORY: &str = "category term=\"";
 const PAGE_RELATION: &str = "alternate";
 const PAGE_TYPE: &str = "text/html";
 
-/// Returns the draft of an event whose Atom is `atom`, without the digest. Returns the Atom again
-/// if the entry needs the gate: a member besides ids and dates has rules of its own, or a member
-/// breaks the rules.
+/// Returns the draft of an event whose Atom is `atom`, without the digest. Returns the Atom as an
+/// error if the entry needs the gate: the event has links, authors with more than a name or a type
+/// that is not stored as JSON text, or the id, a date or the size breaks a rule.
 ///
-/// The Atom was written from the event, with characters that XML admits, so the form of the Atom is
-/// right.
+/// The Atom was written from the event, with characters that XML admits, so the Atom is
+/// well-formed.
 pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> {
     let authors = match &event.author {
         None => &[],
@@ -89,7 +89,7 @@ pub(super) struct Plain<'f> {
     pages: Vec<&'f str>,
     summary: Option<&'f str>,
     content: Option<ContentText<'f>>,
-    /// Length of the fragment.
+    /// Length of the fragment, in bytes.
     bytes: usize,
 }
 
@@ -103,8 +103,8 @@ enum ContentText<'f> {
 impl<'f> Plain<'f> {
     /// Returns the entry of a fragment of the plain form; `None` for any other form.
     pub(super) fn read(fragment: &'f str) -> Option<Self> {
-        // The general reader takes line ends other than `\n`, characters that XML does not have,
-        // and the end of a CDATA section.
+        // The general reader takes fragments with line ends other than `\n`, with characters that
+        // XML may not admit, or with `]]>`.
         let is_unusual = |byte: u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
         if has_any(fragment, is_unusual) || fragment.contains("]]>") {
             return None;
@@ -121,7 +121,8 @@ impl<'f> Plain<'f> {
         Some(entry)
     }
 
-    /// Reads the inside of an element. Returns the rest behind the end tag.
+    /// Reads the element that `tag` begins, given all text behind that tag. Returns the text behind
+    /// the element; `None` if the element has another form.
     fn read_element(&mut self, tag: &'f str, inside: &'f str) -> Option<&'f str> {
         let (member, end) = match tag {
             "id" => (&mut self.id, "</id>"),
@@ -262,7 +263,8 @@ impl<'f> Plain<'f> {
     }
 }
 
-/// Bytes that most lines have beyond their fragment: names of members, document, position.
+/// Number of bytes that a line usually has beyond the length of the fragment: names of members,
+/// document, position.
 const LINE_BYTES: usize = 128;
 
 /// A JSON object being written.
@@ -270,7 +272,7 @@ const LINE_BYTES: usize = 128;
 struct JsonWriter(String);
 
 impl JsonWriter {
-    /// Begins a member, and returns the place for the value.
+    /// Begins a member, and returns the text to which the value is to be appended.
     fn begin_member(&mut self, name: &str) -> &mut String {
         let out = &mut self.0;
         out.push(if out.is_empty() { '{' } else { ',' });
@@ -280,7 +282,7 @@ impl JsonWriter {
         out
     }
 
-    /// Writes a text that stands as in the fragment.
+    /// Writes a member with a text that stands as in the fragment, with references.
     fn push_text(&mut self, name: &str, text: &str) {
         let out = self.begin_member(name);
         match unescape_text(text) {
@@ -324,7 +326,8 @@ fn push_string(text: &str, out: &mut String) {
     }
 }
 
-/// Returns the text before an end tag, whose references are right, and the rest behind the tag.
+/// Returns the text before the end tag `end`, and the rest behind that tag. `None` if another tag
+/// comes first, or if the text has a reference that `unescape_text` does not know.
 fn read_text<'f>(inside: &'f str, end: &str) -> Option<(&'f str, &'f str)> {
     let (text, _) = inside.split_once('<')?;
     let rest = inside.get(text.len()..)?.strip_prefix(end)?;
@@ -332,8 +335,8 @@ fn read_text<'f>(inside: &'f str, end: &str) -> Option<(&'f str, &'f str)> {
     Some((text, rest))
 }
 
-/// Returns a text with characters in place of references, or `None` if there is another reference
-/// than those to XML's own entities.
+/// Returns a text with characters in place of references, or `None` if there is a reference to
+/// anything but XML's own entities.
 fn unescape_text(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('&') {
         return Some(text.into());

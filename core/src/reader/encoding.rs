@@ -14,8 +14,9 @@ const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Returns a document in UTF-8, given the charset of the media type. The byte order mark overrides
 /// the media type, and the media type overrides the XML declaration (RFC 7303, 3).
 ///
-/// A document in UTF-8 stays unchanged, and so does one with an unknown encoding: the reader
-/// reports such a document as not UTF-8. A converted document begins with UTF-8's mark.
+/// A converted document begins with UTF-8's mark. A document in UTF-8 stays unchanged, but gets the
+/// mark if the XML declaration names another encoding. A document with an unknown encoding counts
+/// as UTF-8; the reader then refuses any bytes that are not UTF-8.
 ///
 /// # Examples
 ///
@@ -85,19 +86,21 @@ mod tests {
         let body = format!("{declared}é");
         check(body.as_bytes(), Some("utf-8"), &body);
         check(b"\xff\xfe<\0a\0", None, "<a");
-        // Nobody knows these: the reader will say that they are not UTF-8.
+        // These encodings are unknown: the bytes stay, and the reader refuses those that are not
+        // UTF-8.
         check(b"\xe9", Some("klingon"), "\u{fffd}");
         check(b"\xe9", None, "\u{fffd}");
         check(b"<?xml encoding='latin1", None, "<?xml encoding='latin1");
     }
 
-    /// What was converted still declares its old encoding, and is not converted again.
+    /// A converted document still declares the old encoding, and is not converted again.
     #[test]
     fn what_was_converted_stays() {
         let body = b"<?xml version='1.0' encoding='latin1'?>\xe9".to_vec();
         let once = to_utf8(body.into(), None);
         assert_eq!(to_utf8(once.clone(), None), once);
-        // Nor is what the media type says is UTF-8, whatever it declares.
+        // A document that is UTF-8 by the media type is not converted either, whatever encoding the
+        // document declares.
         let body = "<?xml version='1.0' encoding='latin1'?>é"
             .as_bytes()
             .to_vec();

@@ -1,7 +1,7 @@
 //! Links of a document: sound ones, and those that lead nowhere.
 //!
-//! Pure. A consumer that takes a broken link to the archive for no link ends before the oldest
-//! entry, so broken links are kept and named.
+//! Pure. A consumer that ignored a broken link to the archive would end the walk back before the
+//! oldest entry, so broken links are kept and reported.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ const FOLLOWED: [&str; 9] = [
 const PREV_ARCHIVE: &str = "prev-archive";
 /// Relation of the newer archived document.
 const NEXT_ARCHIVE: &str = "next-archive";
-/// The most characters of a broken target that are kept.
+/// Maximum number of characters of a broken target that are kept.
 const TARGET_CHARACTERS_MAX: usize = 200;
 
 /// Feed-level link of a document, or a link of the header fields.
@@ -38,13 +38,13 @@ const TARGET_CHARACTERS_MAX: usize = 200;
 pub struct DocumentLink {
     /// The relation, in lower case: a registered name or an IRI (rule A-5).
     pub rel: String,
-    /// Absolute URL of the target, without a fragment, which no server ever sees.
+    /// Absolute URL of the target, without the fragment, because no server ever sees a fragment.
     pub url: Url,
 }
 
-/// Link that leads nowhere: the link has no target, or one that is no URL of at most
+/// Link that leads nowhere: the link has no target, or a target that is no URL of at most
 /// [`LINK_BYTES_MAX`](crate::limits::LINK_BYTES_MAX) bytes whose scheme is `http`, `https` or
-/// `file`.
+/// `file`. A link to SUP is broken, too, if the target is no address of SUP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink {
     /// The relation, in lower case.
@@ -87,8 +87,8 @@ pub enum FeedFault {
 }
 
 impl FeedFault {
-    /// Returns a number that faults of one kind have in common: below 16, so that a set of them
-    /// fits into that many bits.
+    /// Returns a number that faults of one kind have in common: below 16, so that 16 bits hold a
+    /// set of kinds.
     pub fn kind(&self) -> u32 {
         let kind = match self {
             Self::Repeats { .. } => 0,
@@ -172,17 +172,17 @@ fn add_broken(links: &mut Vec<BrokenLink>, rel: String, href: Option<&str>) {
     links.push(BrokenLink { rel, target });
 }
 
-/// Returns a relation in the form in which relations are compared: without case and white space
-/// (RFC 8288, 2.1.1), and a registered one by the bare name (RFC 4287, 4.2.7.2).
+/// Returns a relation in the form in which relations are compared: in lower case, without white
+/// space around (RFC 8288, 2.1.1), and for a registered relation the bare name (RFC 4287, 4.2.7.2).
 pub(super) fn relation(text: &str) -> String {
     let rel = text.trim().to_ascii_lowercase();
     let registered = rel.strip_prefix("http://www.iana.org/assignments/relation/");
     registered.map(str::to_owned).unwrap_or(rel)
 }
 
-/// Returns a reference as a URL without the fragment; without a base, only an absolute one. `None`
-/// if the reference is no URL, is longer than [`LINK_BYTES_MAX`], or is to be followed and leads
-/// out of the web.
+/// Returns a reference as a URL without the fragment; without a base, the reference must be
+/// absolute. `None` if the reference is no URL, or if the URL is longer than [`LINK_BYTES_MAX`]. A
+/// link that consumers follow must also have the scheme `http`, `https` or `file`.
 fn link_target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option<Url> {
     let mut url = resolve(base, reference)?;
     url.set_fragment(None);
@@ -191,7 +191,7 @@ fn link_target(base: Option<&Url>, reference: &str, is_followed: bool) -> Option
     (leads && url.as_str().len() <= LINK_BYTES_MAX).then_some(url)
 }
 
-/// Returns a reference as a URL; without a base, only an absolute one.
+/// Returns a reference as a URL; without a base, the reference must be absolute.
 pub(super) fn resolve(base: Option<&Url>, reference: &str) -> Option<Url> {
     let reference = reference.trim();
     match base {
@@ -224,7 +224,8 @@ impl Document {
         link.map(|link| &link.url)
     }
 
-    /// Returns the URL of the first sound link with one of the relations that a consumer follows.
+    /// Returns the URL of the first sound link with this relation, which must be a relation that a
+    /// consumer follows.
     ///
     /// # Errors
     ///
@@ -263,7 +264,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// The broken link, if the feed goes on nobody knows where.
+    /// The link to the next page, if that link is broken.
     pub(crate) fn next_page(&self, urls: [&Url; 2]) -> Result<Option<&Url>, &BrokenLink> {
         // Pages of a feed with positions are another form of the archive.
         let has_other_way =
@@ -291,7 +292,7 @@ impl Document {
         links.chain(repeats).chain(paged).collect()
     }
 
-    /// Swaps the archive links of a feed that has them reversed, as Atom Hopper's: there
+    /// Swaps the archive links of a feed that has them reversed: in feeds of Atom Hopper,
     /// `next-archive` leads to older documents.
     pub(crate) fn swap_archive_links(&mut self) {
         let links = self.links.iter_mut().map(|link| &mut link.rel);

@@ -1,7 +1,7 @@
 //! Order of the entries in a document.
 //!
-//! Pure. Simplefeed lists the newest first (SF-1); feeds of others may not, and only some documents
-//! show the order.
+//! Pure. Simplefeed lists the newest entry first (SF-1). Foreign feeds need not do so, and only
+//! some of their documents show the order.
 
 use super::Document;
 use crate::timestamp::Timestamp;
@@ -49,8 +49,8 @@ impl Document {
         all(|above, below| above > below).then_some(Listing::NewestFirst)
     }
 
-    /// Returns the order of the entries in the document's bytes, if the document proves one. The
-    /// order of one document holds for the whole feed.
+    /// Returns the order of the entries in the document's bytes, if the document proves one.
+    /// Documents that prove no order have the order of the feed's other documents.
     pub fn shown_listing(&self) -> Option<Listing> {
         self.listing
     }

@@ -1,7 +1,7 @@
 //! Entries of one document with the same id: revisions of one entry.
 //!
-//! Pure. Plain feeds only: entries of a timeline may share an id, and each is an entry by its
-//! position.
+//! Pure. Plain feeds only: entries of a timeline may share an id, and their positions tell them
+//! apart.
 
 use std::{
     cmp::Reverse,
@@ -22,9 +22,9 @@ impl Document {
         all.filter(|id| is_repeat(*id)).count()
     }
 
-    /// Leaves out all entries of a plain feed that are not the newest of their id: the one with the
-    /// latest `updated`, and among equals the topmost (FH-13). Entries must be in their true order,
-    /// the newest on top.
+    /// Leaves out all entries of a plain feed that are not the newest of their id. The newest entry
+    /// is the one with the latest `updated`, and among equals the topmost (FH-13). Entries must be
+    /// in their true order, the newest on top.
     ///
     /// # Examples
     ///
@@ -60,7 +60,7 @@ impl Document {
         let mut ordered: Vec<(usize, usize)> = Vec::with_capacity(self.entries.len());
         for places in places.into_values() {
             let mut revisions = places.clone();
-            // Stable: equal dates keep their order.
+            // The sort is stable: entries with equal dates keep their order.
             revisions.sort_by_key(|index| Reverse(updated(*index)));
             revisions.dedup_by_key(|index| updated(*index));
             if all {

@@ -59,8 +59,8 @@ impl Document {
     }
 }
 
-/// Returns whether an entry, given from behind the start tag on, names an author, or a source that
-/// may name one.
+/// Returns whether an entry names an author, or has a source that may name one. `children` are the
+/// entry's bytes behind the start tag.
 fn names_author(children: &[u8]) -> bool {
     let mut reader = Reader::from_reader(children);
     // The slice ends with the entry's end tag, whose start tag is not part of the slice.

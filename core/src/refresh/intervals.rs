@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use super::item::age;
 use crate::timestamp::Timestamp;
 
-/// Lines of a table, at most.
+/// Maximum number of lines in a table.
 const LINES_MAX: usize = 1_000;
 
 /// A length of time in the form that people write: `90s`, `18m`, `1h`, `30d`.
@@ -19,7 +19,7 @@ pub struct TimeSpan(pub Duration);
 #[error("{0:?} is no length of time like 90s, 18m, 1h or 30d")]
 pub struct SpanError(String);
 
-/// Units of a span, and their seconds.
+/// Units of a span, with their lengths in seconds.
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
 impl FromStr for TimeSpan {
@@ -28,9 +28,9 @@ impl FromStr for TimeSpan {
     fn from_str(text: &str) -> Result<Self, SpanError> {
         let read = || {
             let (_, seconds) = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit))?;
-            // All units are ASCII, so that the last byte is the unit.
+            // All units are ASCII, so the last byte is the unit.
             let number = text.get(..text.len() - 1)?;
-            // `parse` takes a sign, too.
+            // `parse` would accept a sign, too, so only digits are passed on.
             let number: u64 = number
                 .bytes()
                 .all(|byte| byte.is_ascii_digit())
@@ -55,14 +55,15 @@ impl fmt::Display for TimeSpan {
 /// One line of a table: an item is refreshed at this interval until the item has this age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntervalLine {
-    /// Age from which on the next line counts.
+    /// Age from which on the next line applies.
     pub until: Duration,
     /// Time between two refreshes.
     pub interval: Duration,
 }
 
-/// A table of intervals by age (TU-3). Each line counts from the age of the line before, inclusive,
-/// to the line's own age, exclusive. An item with the last line's age has ended.
+/// A table of intervals by age (TU-3). Each line applies from the age of the line before,
+/// inclusive, to the line's own age, exclusive. An item that has reached the last line's age has
+/// ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intervals(Vec<IntervalLine>);
 
@@ -70,10 +71,10 @@ pub struct Intervals(Vec<IntervalLine>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IntervalsError {
-    /// There is no line, or more than 1,000.
+    /// There is no line, or there are more than 1,000 lines.
     #[error("a table of intervals has 1 to {LINES_MAX} lines, not {0}")]
     Count(usize),
-    /// Two lines end at the same age, or one at the age of zero.
+    /// Two lines end at the same age, or one line ends at the age of zero.
     #[error("two intervals end at the age of {}, or one does at its beginning", TimeSpan(*.0))]
     Age(Duration),
     /// An interval is less than a second.
@@ -82,8 +83,8 @@ pub enum IntervalsError {
 }
 
 impl Default for Intervals {
-    /// Up to 18 minutes of age every 2 minutes, to 1 hour every 5 minutes, to 1 day every hour, to
-    /// 7 days every 6 hours, to 30 days every day.
+    /// Returns the usual table: every 2 minutes up to the age of 18 minutes, every 5 minutes up to
+    /// 1 hour, every hour up to 1 day, every 6 hours up to 7 days, and every day up to 30 days.
     fn default() -> Self {
         let minutes = |until: u64, interval: u64| IntervalLine {
             until: Duration::from_secs(until * 60),
@@ -104,7 +105,8 @@ impl Intervals {
     ///
     /// # Errors
     ///
-    /// If the lines are none, too many, or two of them end at the same age.
+    /// If there are no lines or too many, if two lines end at the same age or one at the age of
+    /// zero, or if an interval is less than a second.
     pub fn new(mut lines: Vec<IntervalLine>) -> Result<Self, IntervalsError> {
         if lines.is_empty() || lines.len() > LINES_MAX {
             return Err(IntervalsError::Count(lines.len()));
@@ -128,7 +130,7 @@ impl Intervals {
         &self.0
     }
 
-    /// Returns the interval of an item of this age, or nothing if the item has ended.
+    /// Returns the interval of an item of this age, or `None` if the item has ended.
     pub fn of_age(&self, age: Duration) -> Option<Duration> {
         self.0
             .iter()
@@ -136,10 +138,11 @@ impl Intervals {
             .map(|line| line.interval)
     }
 
-    /// Returns the time of an item's next refresh, or nothing if the item has ended (I6).
+    /// Returns the time of an item's next refresh, or `None` if the item has ended (I6).
     ///
-    /// `floor` is the least time until then: the item's own interval, or the time that the provider
-    /// asks for. A birth that is still to come, because clocks differ, is an age of zero (TU-D5).
+    /// `floor` is the least time until that refresh: the item's own floor, or the time that the
+    /// provider asks for. If the birth is still to come, because clocks differ, the age counts as
+    /// zero (TU-D5).
     pub fn next(&self, born: Timestamp, now: Timestamp, floor: Duration) -> Option<Timestamp> {
         let age = age(born, now);
         let interval = self.of_age(age)?;
@@ -216,7 +219,7 @@ mod tests {
         assert_eq!(next(0, HOUR), Some(HOUR));
         assert_eq!(next(2 * HOUR, 60), Some(3 * HOUR));
         assert_eq!(next(30 * DAY - 10, HOUR), Some(30 * DAY - 10 + HOUR));
-        // Born in the future of this clock.
+        // The birth is in the future of this clock.
         assert_eq!(
             table.next(at(5_000), at(1_000), Duration::ZERO),
             Some(at(1_000 + 2 * MINUTE))
@@ -272,8 +275,8 @@ mod tests {
     }
 
     proptest! {
-        /// I5, I6: the next refresh is later than now and not later than the interval of the age
-        /// allows; none is planned for an item that has ended.
+        /// I5, I6: the next refresh is later than now, and comes within the interval of the age or
+        /// the floor, whichever is longer. No refresh is planned for an item that has ended.
         #[test]
         fn next_is_within_the_interval(
             born in 0_u64..1_000_000_000,

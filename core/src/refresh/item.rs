@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Intervals;
 use crate::{digest::Digest, timestamp::Timestamp};
 
-/// Number of answers in a row without an item after which the item has ended.
+/// Number of successive answers without an item after which the item has ended.
 pub const ABSENCES_MAX: u32 = 3;
 /// Namespace of the ids of published events: uuid v5 of the URL namespace and
 /// `tag:simplefeed,2026:refresh`.
@@ -19,27 +19,28 @@ const EVENTS: Uuid = Uuid::from_u128(0x9b0f_8d06_b299_5253_a8cc_c973_b26e_4af2);
 /// State of an item between two refreshes; the payload of the item's job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemState {
-    /// Microseconds after 1970 at which the item's age is zero.
+    /// Instant at which the item's age is zero, in microseconds after 1970.
     pub born: i64,
-    /// Microseconds after 1970 at which the item's age is zero once more, because the birth was
-    /// still to come when `born` was set: the birth was announced, or the clock was wrong.
+    /// Instant of a birth that was still to come when `born` was set, in microseconds after 1970:
+    /// the birth was announced, or the clock was wrong. At this instant, the age begins at zero
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<i64>,
-    /// Seconds from the planning of the next refresh to that refresh, if a floor made them more
-    /// than the longest interval.
+    /// Time from the planning of the next refresh to that refresh, in seconds, if a floor made this
+    /// time longer than the longest interval; 0 otherwise.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wait: u64,
     /// The item's own least interval, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub floor: u64,
-    /// Digest of the parts that count of the answer that was published last.
+    /// Digest of the counted parts of the answer that was published last (see [`Value`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Digest>,
-    /// Number of answers in a row without the item.
+    /// Number of successive answers without the item.
     #[serde(default, skip_serializing_if = "is_none")]
     pub absences: u32,
-    /// Another worker may have published something else after `last`, so that the next answer is
-    /// published in any case.
+    /// Whether another worker may have published something else after `last`. The next answer is
+    /// published in any case then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
     /// URL of a related resource, for the link `related`.
@@ -67,8 +68,8 @@ impl ItemState {
     /// Returns the state of an item that was never refreshed.
     pub fn new(birth: Timestamp, now: Timestamp) -> Self {
         Self {
-            // Until a birth that is still to come, the age counts from now: else the item would be
-            // young for all that time.
+            // Before a birth that is still to come, the age counts from now. Otherwise the item
+            // would have the age zero, and the interval of that age, for all that time.
             born: birth.min(now).micros(),
             birth: (birth > now).then_some(birth.micros()),
             wait: 0,
@@ -80,13 +81,13 @@ impl ItemState {
         }
     }
 
-    /// Returns the time of an item's next refresh and the state then; nothing if the item has
-    /// ended.
+    /// Returns the time of an item's next refresh, and the state for that refresh; `None` if the
+    /// item has ended.
     ///
-    /// `floor` is the provider's least interval; the item's own counts, too. `slot` is the time for
+    /// `floor` is the provider's floor; the item's own floor counts, too. `slot` is the time for
     /// which the present refresh was planned, by an earlier reading of the clock. An item has ended
-    /// once both readings say so. If only the present reading says so, the longest interval passes
-    /// before the next refresh.
+    /// once `slot` and `now` both say so. If only `now` says so, the next refresh comes after the
+    /// longest interval, or after the floor if the floor is longer.
     pub fn next(
         mut self,
         slot: Timestamp,
@@ -100,7 +101,7 @@ impl ItemState {
         let born = Timestamp::from_micros(self.born);
         let floor = floor.max(Duration::from_secs(self.floor));
         let due = intervals.next(born, now, floor).or_else(|| {
-            // A clock that is wrong for less time than the longest interval ends nothing.
+            // A clock that is wrong for less time than the longest interval must end no item.
             intervals.of_age(age(born, slot))?;
             Some(now.plus(intervals.longest().max(floor)))
         })?;
@@ -115,14 +116,15 @@ impl ItemState {
         Some((due, self))
     }
 
-    /// Returns the longest time for which the next refresh may have been planned.
+    /// Returns the longest time that may lie between the planning of the next refresh and that
+    /// refresh.
     pub fn wait_max(&self, intervals: &Intervals) -> Duration {
         let floors = self.wait.max(self.floor);
         intervals.longest().max(Duration::from_secs(floors))
     }
 }
 
-/// Returns the time from a birth until now: none, if the birth is still to come.
+/// Returns the time from a birth until now; zero if the birth is still to come.
 pub(super) fn age(born: Timestamp, now: Timestamp) -> Duration {
     let micros = now.micros().saturating_sub(born.micros());
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
@@ -131,30 +133,31 @@ pub(super) fn age(born: Timestamp, now: Timestamp) -> Duration {
 /// Intent of a worker, stored before the worker publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefreshNote {
-    /// Digest of the value to be published.
+    /// Digest of the content to be published.
     pub digest: Digest,
     /// Whether another worker of the same slot was about to publish something else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// Slot of the event, in microseconds after 1970. The job may have another one, which a wrong
+    /// Slot of the event, in microseconds after 1970. The job may have another slot, which a wrong
     /// clock has set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<i64>,
 }
 
 impl RefreshNote {
-    /// Returns whether something else than `digest` may be published in the slot yet.
+    /// Returns whether content other than `digest` may have been published in the slot, or may yet
+    /// be published.
     fn admits_other_than(self, digest: Digest) -> bool {
         self.unsure || self.digest != digest
     }
 }
 
-/// An item that a worker has.
+/// An item whose job a worker has leased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedItem {
     /// Id of the item at the provider.
     pub id: String,
-    /// Time for which the refresh was planned. The slot stays through failures and expired leases.
+    /// Time for which the refresh was planned. Failures and expired leases do not change the slot.
     pub slot: Timestamp,
     /// State of the item before this refresh.
     pub state: ItemState,
@@ -163,7 +166,7 @@ pub struct LeasedItem {
 }
 
 impl LeasedItem {
-    /// Returns the note for a value to be published.
+    /// Returns the note for content to be published.
     pub(super) fn note_of(&self, what: EventContent) -> RefreshNote {
         let digest = what.digest();
         let unsure = self.note.is_some_and(|note| note.admits_other_than(digest));
@@ -181,8 +184,8 @@ impl LeasedItem {
 pub struct Value {
     /// Digest of the parts whose change counts.
     pub counted: Digest,
-    /// Digest of the answer as received, which is published. So two events with one id have one
-    /// content.
+    /// Digest of the answer as received, which is the form that is published. An event's id is
+    /// derived from this digest, so two events with one id have one content.
     pub exact: Digest,
 }
 
@@ -193,7 +196,7 @@ pub enum ItemPresence {
     Value(Value),
     /// The answer lacks the item.
     Absent,
-    /// The answer has nothing at all, which says nothing about the item.
+    /// There is no answer, or the answer has no item at all: nothing is known about the item.
     Unknown,
 }
 
@@ -219,7 +222,7 @@ impl EventContent {
 /// An event to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemEvent {
-    /// Place of the item in the round.
+    /// Index of the item in the batch of the round.
     pub index: usize,
     /// Id of the item at the provider.
     pub id: String,
@@ -230,8 +233,8 @@ pub struct ItemEvent {
 }
 
 impl ItemEvent {
-    /// Returns the event's id. The same value of the same slot has the same id, so that a repeat
-    /// after a crash is a duplicate.
+    /// Returns the event's id. The same content for the same item and slot gives the same id, so
+    /// that a repeat after a crash is a duplicate.
     pub fn event_id(&self) -> Uuid {
         let name = format!(
             "{}\0{}\0{}",
@@ -248,15 +251,15 @@ impl ItemEvent {
 pub struct ItemDecision {
     /// Content to publish, if there is any.
     pub publish: Option<EventContent>,
-    /// Time and state of the next refresh; nothing if the item has ended.
+    /// Time and state of the next refresh; `None` if the item has ended.
     pub next: Option<(Timestamp, ItemState)>,
 }
 
 /// Decides about an item.
 ///
-/// A value that differs from the last one is published. Any value is published if an earlier worker
-/// of this slot, or of the slot before, may have published something else, or may still be about
-/// to.
+/// A value is published if the counted parts differ from those of the last value. Any value is
+/// published if an earlier worker may have published something in this slot, or something else in
+/// an earlier slot, or may still be about to publish.
 pub fn decide(
     item: &LeasedItem,
     seen: ItemPresence,
@@ -268,7 +271,8 @@ pub fn decide(
     let (publish, after) = match seen {
         ItemPresence::Value(Value { counted, exact }) => {
             let is_change = state.last != Some(counted) || item.note.is_some() || state.unsure;
-            // An earlier worker with the same value has the same event.
+            // An earlier worker with the same value publishes the same event, which leaves nothing
+            // unsure.
             let unsure = item.note.is_some_and(|note| note.admits_other_than(exact));
             let after = ItemState {
                 last: Some(counted),
@@ -285,8 +289,8 @@ pub fn decide(
             };
         }
         ItemPresence::Unknown => {
-            // Nothing is published now, so the value of an earlier worker of this slot may be out,
-            // and the next answer must correct that.
+            // Nothing is published now. An earlier worker of this slot may have published a value,
+            // which the next answer must correct.
             let unsure = state.unsure || item.note.is_some();
             let after = ItemState {
                 unsure,
@@ -342,7 +346,7 @@ mod tests {
         Value { counted, exact }
     }
 
-    /// What does not count is no change; where something is published, it is the answer as it came.
+    /// A difference in parts that do not count is no change. An event contains the exact answer.
     #[test]
     fn only_what_counts_is_a_change() {
         let state = ItemState {
@@ -364,7 +368,8 @@ mod tests {
         );
     }
 
-    /// A value that came back is published again where another one may be out.
+    /// A value that came back is published again if another value may have been published
+    /// meanwhile.
     #[test]
     fn a_change_is_published_and_what_may_be_out_is_corrected() {
         let last = |text: &str| ItemState {
@@ -404,14 +409,14 @@ mod tests {
         }
     }
 
-    /// Another worker finds the slot of the events that may be out, whatever slot the job has.
+    /// A note names the slot of the event that may have been published, whatever slot the job has.
     #[test]
     fn a_note_has_the_slot_of_its_event() {
         let noted = item(ItemState::new(at(NOW), at(NOW)), None).note_of(EventContent::Ended);
         assert_eq!(noted.slot, Some(NOW));
         let text = serde_json::to_string(&noted).unwrap();
         assert_eq!(serde_json::from_str::<RefreshNote>(&text).unwrap(), noted);
-        // An earlier version wrote none.
+        // A stored note may lack the slot.
         let digest = noted.digest;
         let earlier = format!("{{\"digest\":\"{digest}\"}}");
         assert_eq!(
@@ -420,7 +425,8 @@ mod tests {
         );
     }
 
-    /// TU-D11: three answers in a row without an item end it, and one with it begins anew.
+    /// TU-D11: three successive answers without an item end the item; an answer with the item sets
+    /// the count to zero.
     #[test]
     fn an_item_ends_with_its_third_absence() {
         let mut state = ItemState::new(at(NOW), at(NOW));
@@ -439,8 +445,8 @@ mod tests {
         assert_eq!(decided(&item(state, None), ItemPresence::Absent), ended);
     }
 
-    /// A clock that leaps for the time of one refresh ends nothing; one that shows the same at two
-    /// refreshes is believed.
+    /// A clock that is wrong at one refresh ends no item. A clock that shows the item's end at two
+    /// successive refreshes is believed.
     #[test]
     fn no_item_ends_on_one_reading() {
         let (day, years) = (86_400_000_000, 72 * 365 * 86_400_000_000);
@@ -450,17 +456,17 @@ mod tests {
         let born = ItemState::new(at(NOW), at(NOW));
         let (due, state) = next(born, NOW + day, NOW + years).unwrap();
         assert_eq!(due, at(NOW + years + day), "the longest interval");
-        // The clock is right again, and the slot is not.
+        // The clock is right again, but the slot is wrong.
         let (due, state) = next(state, due.micros(), NOW + 2 * day).unwrap();
         assert_eq!(due, at(NOW + 2 * day + day / 4));
-        // It was wrong at the refresh before, and stays so.
+        // The clock was wrong at the refresh before, and is still wrong.
         assert_eq!(next(state.clone(), NOW + years, NOW + years + day), None);
-        // Its life ends with the refresh at its end.
+        // The refresh at the end of an item's life is the last one.
         assert_eq!(next(state, NOW + 30 * day, NOW + 30 * day), None);
     }
 
-    /// With a clock in 1970, every birth is still to come. Its age is right as soon as the clock
-    /// is.
+    /// With a clock in 1970, every birth is still to come. An item's age is right as soon as the
+    /// clock is right.
     #[test]
     fn a_birth_that_is_still_to_come_counts_once_it_comes() {
         let (hour, intervals) = (3_600_000_000, Intervals::default());
@@ -474,7 +480,7 @@ mod tests {
         assert_eq!(minutes, hour / 30);
         let (minutes, state) = next(state, NOW + hour / 2);
         assert_eq!((minutes, state.born, state.birth), (hour / 12, NOW, None));
-        // Until one that is announced, its age is that of the announcement.
+        // Before an announced birth, the age counts from the announcement.
         let state = ItemState::new(at(NOW + 9 * hour), at(NOW));
         let (hours, state) = next(state, NOW + 8 * hour);
         assert_eq!(hours, hour);

@@ -26,26 +26,27 @@ use super::{
 };
 use crate::timestamp::Timestamp;
 
-/// Number of refused requests in a row, without an answer between them, after which a round is
-/// given up. The larger parts are asked for first, so this number means one item at fault in every
-/// ten.
+/// Number of requests since the last answer that were refused or failed, after which a round is
+/// given up. Larger parts of a batch are requested first, so this number is reached only if about
+/// every tenth item is at fault.
 const REFUSALS_MAX: u32 = 10;
-/// Number of failed requests in a row, without an answer between them, after which a round is given
-/// up, if the provider answers nothing else.
+/// The same number for a round in which a request failed, if the provider has answered nothing in
+/// the round or a short time before.
 const TRIES_MAX: u32 = 3;
-/// Time after a provider's last answer in which a refusal means the items. An item is tried again
-/// only after more than this time, so an outage counts against an item at most once.
+/// Time after a provider's last answer with an item during which a refusal means the items. A
+/// failed job is tried again only after this time, so an outage counts against an item at most
+/// once.
 const TRUST: Duration = Duration::from_mins(1);
-/// Time after the end of an item's life in which workers still try the item, if the provider
+/// Time after the end of an item's life during which workers still try the item, if the provider
 /// answers nothing.
 const PATIENCE: Duration = Duration::from_hours(7 * 24);
 /// Shortest time for which items are given back.
 const LATER: Duration = Duration::from_secs(1);
 /// Longest time for which items are given back if another credential may ask for them.
 const LATER_OF_SEVERAL: Duration = Duration::from_secs(20);
-/// Longest pause after failed requests, if the provider names no pause.
+/// Longest pause after failed requests, before the jitter, if the provider names no pause.
 const PAUSE_MAX: Duration = Duration::from_mins(15);
-/// Longest pause that a provider can name.
+/// Longest pause or floor that counts if a provider names a longer one.
 const NAMED_MAX: Duration = Duration::from_hours(24);
 /// Pause for a credential that the provider does not accept.
 const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
@@ -61,14 +62,16 @@ pub struct RoundRequest<'r> {
     pub now: Timestamp,
     /// How often items are refreshed.
     pub intervals: &'r Intervals,
-    /// From 0 to 1: workers that failed together must not come back together.
+    /// Random number from 0 to 1 that lengthens pauses, because workers that failed together must
+    /// not come back together.
     pub jitter: f64,
 }
 
 /// Returns how long a credential pauses after `failures` failed requests in a row.
 ///
-/// `jitter` is from 0 to 1: workers that failed together must not come back together. A pause that
-/// the provider names is never shortened; a shorter one than usual changes nothing.
+/// `jitter` is a random number from 0 to 1, because workers that failed together must not come back
+/// together. A pause that the provider names counts for 24 hours at most; a named pause that is
+/// shorter than the usual pause changes nothing.
 pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
     let doubled = Duration::from_secs(1) * 2_u32.saturating_pow(failures.min(20));
     let least = match (named, status) {
@@ -84,11 +87,11 @@ pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter
 pub enum RoundStep {
     /// Reserve one request of a credential, and ask the provider for these distinct ids.
     Ask(Vec<String>),
-    /// Store these notes durably, by place in the batch.
+    /// Store these notes durably, each for the item with this index in the batch.
     Note(Vec<(usize, RefreshNote)>),
-    /// Publish these events, and report the refused ones to [`RefreshRound::published`].
+    /// Publish these events, and report the refused events to [`RefreshRound::published`].
     Publish(Vec<ItemEvent>),
-    /// Finish all jobs that are still held, by place in the batch.
+    /// Finish all jobs that are still leased, each for the item with this index in the batch.
     Finish(Vec<(usize, JobEnding)>),
 }
 
@@ -106,8 +109,8 @@ pub enum JobEnding {
     Done,
     /// The job failed, with this reason.
     Failed(String),
-    /// The job is given back unchanged, to be leased again after this time. Giving back counts
-    /// against nothing.
+    /// The job is given back unchanged, to be leased again after this time. Giving a job back is no
+    /// failure of the job.
     Later(Duration),
 }
 
@@ -117,43 +120,44 @@ pub enum JobEnding {
 pub struct ProviderStanding {
     /// Time of the last answer with an item, by credential.
     answered: HashMap<String, Timestamp>,
-    /// Failed requests and rounds without an answer in a row.
+    /// Number of failed requests and given-up rounds since the last answer.
     failures: u32,
-    /// Items of the next request, at most, after rounds without an answer.
+    /// Maximum number of items in the next request, after requests without an answer.
     limit: Option<usize>,
-    /// Items that were asked for since the last answer.
+    /// Number of items in requests since the last answer.
     passed: usize,
 }
 
 impl ProviderStanding {
-    /// Returns whether a refusal means the refused item: there was an answer a short time ago.
+    /// Returns whether a refusal means the refused item, because an answer with an item came less
+    /// than `span` ago.
     fn is_trusted(&self, now: Timestamp, span: Duration) -> bool {
         self.answered
             .values()
             .any(|answered| is_within(*answered, now, span))
     }
 
-    /// Takes an answer to a request of `items` items. The next request may ask for more.
+    /// Notes an answer to a request for `items` items. The next request may ask for more items.
     fn raise_size(&mut self, items: usize) {
         self.failures = 0;
         self.passed = 0;
         self.limit = self.limit.map(|limit| limit.max(items.saturating_mul(2)));
     }
 
-    /// Takes a request of `items` items that nothing answered. The next request is for fewer, so
-    /// that some request has no item at fault.
+    /// Notes a request for `items` items that got no answer. The next request asks for fewer items,
+    /// so that at last some request has no item at fault.
     fn lower_size(&mut self, items: usize) {
         self.limit = Some((items / 2).max(1));
     }
 }
 
-/// Returns whether an instant is less than a span ago. An instant that is still to come is from a
-/// clock that was wrong.
+/// Returns whether an instant is less than a span ago. An instant that is still to come does not
+/// count, because a wrong clock has set that instant.
 fn is_within(instant: Timestamp, now: Timestamp, span: Duration) -> bool {
     instant <= now && now < instant.plus(span)
 }
 
-/// Where a round stands.
+/// Phase of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundPhase {
     Asking,
@@ -169,18 +173,18 @@ enum ItemFate {
     Open,
     Decided(ItemDecision),
     Failed(String),
-    /// The provider answers nothing.
+    /// The item is given back, because the provider answers nothing.
     Later,
     /// Another worker has the job now.
     Lost,
 }
 
-/// An item that was refused alone.
+/// An item for which a request for this item alone was refused or failed.
 #[derive(Clone, Copy, Debug)]
 struct Alone {
     index: usize,
     status: Option<u16>,
-    /// Whether the provider had answered others a short time before.
+    /// Whether the provider had answered requests for other items a short time before.
     is_trusted: bool,
 }
 
@@ -189,7 +193,7 @@ struct Alone {
 pub struct RefreshRound {
     items: Vec<LeasedItem>,
     fates: Vec<ItemFate>,
-    /// Parts of the batch that are not answered; the first one is asked for next.
+    /// Parts of the batch that have no answer yet; the first part is requested next.
     parts: VecDeque<Range<usize>>,
     phase: RoundPhase,
     alone: Vec<Alone>,
@@ -197,13 +201,13 @@ pub struct RefreshRound {
     accepted: HashSet<String>,
     /// Whether an answer of the round had an item.
     has_shown: bool,
-    /// Refused and failed requests since the last answer.
+    /// Number of refused and failed requests since the last answer.
     refusals: u32,
-    /// Items of the smallest request that was refused or failed.
+    /// Number of items in the smallest request that was refused or failed.
     smallest: usize,
-    /// Failed requests for the first part.
+    /// Number of failed requests for the first part.
     tries: u32,
-    /// Forbidden requests for the first part.
+    /// Number of requests for the first part that got status 403.
     forbidden: usize,
     standing: ProviderStanding,
     /// Time for which items are given back.
@@ -211,8 +215,8 @@ pub struct RefreshRound {
 }
 
 impl RefreshRound {
-    /// Begins with a batch, whose ids are distinct. `standing` is that of the worker's round
-    /// before.
+    /// Begins a round with a batch of items with distinct ids. `standing` comes from the worker's
+    /// round before.
     pub fn new(items: Vec<LeasedItem>, standing: ProviderStanding) -> Self {
         let mut round = Self {
             fates: vec![ItemFate::Open; items.len()],
@@ -229,7 +233,8 @@ impl RefreshRound {
             later: LATER,
             items,
         };
-        // The round begins behind the items of requests without an answer, which may be at fault.
+        // If requests got no answer, the round begins behind the items of these requests, which may
+        // be at fault.
         let all = round.items.len();
         let passed = round.standing.limit.map_or(0, |_| round.standing.passed);
         let begin = passed.checked_rem(all).unwrap_or(0);
@@ -244,8 +249,10 @@ impl RefreshRound {
         self.standing.clone()
     }
 
-    /// Returns the next step; nothing if the round is over. The worker reports the outcome by the
-    /// method that is named after the step.
+    /// Returns the next step; `None` if the round is over. The worker reports the outcome: of `Ask`
+    /// by [`asked`](Self::asked), [`refused`](Self::refused) or [`failed`](Self::failed), of the
+    /// other steps by [`noted`](Self::noted), [`published`](Self::published) and
+    /// [`finished`](Self::finished).
     pub fn step(&self) -> Option<RoundStep> {
         match self.phase {
             RoundPhase::Asking => {
@@ -272,14 +279,15 @@ impl RefreshRound {
         }
     }
 
-    /// Returns the items of the next request, by place.
+    /// Returns the items of the next request, as a range of indexes in the batch.
     fn next_part(&self) -> Option<Range<usize>> {
         let Range { start, end } = self.parts.front()?.clone();
         let limit = self.standing.limit.unwrap_or(usize::MAX);
         Some(start..end.min(start.saturating_add(limit)))
     }
 
-    /// Takes the items of the next request out of the parts that are not answered.
+    /// Removes the items of the next request from the parts without an answer, and returns these
+    /// items.
     fn take_part(&mut self) -> Option<Range<usize>> {
         let part = self.next_part()?;
         if let Some(first) = self.parts.pop_front()
@@ -292,13 +300,13 @@ impl RefreshRound {
         Some(part)
     }
 
-    /// Returns whether a status means one of the items or the request, and not the provider or the
-    /// credential.
+    /// Returns whether a status means that an item or the request is at fault, and not the provider
+    /// or the credential.
     fn is_refusal(&self, status: u16, request: &RoundRequest<'_>) -> bool {
         match status {
             // Either the credential may not see an item, or the provider does not accept the
-            // credential at all. The provider accepts a credential that was accepted just before,
-            // so the item is at fault then.
+            // credential at all. A credential that was accepted just before is still accepted, so
+            // the item is at fault then.
             403 => {
                 let answered = self.standing.answered.get(request.credential);
                 self.accepted.contains(request.credential)
@@ -312,14 +320,15 @@ impl RefreshRound {
         }
     }
 
-    /// Returns whether a refusal means the refused item: others were answered in this round, or a
-    /// short time ago.
+    /// Returns whether a refusal means the refused item, because other items were answered in this
+    /// round or a short time ago.
     fn is_trusted(&self, now: Timestamp) -> bool {
         self.has_shown || self.standing.is_trusted(now, TRUST)
     }
 
-    /// Takes an answer to the request: a value for each id present. `floor` is the time for which
-    /// the provider wants no other request for these items.
+    /// Handles an answer to the request. `found` has a value for each item in the answer, by the
+    /// item's id. `floor` is the time for which the provider wants no other request for these
+    /// items.
     pub fn asked(
         &mut self,
         request: &RoundRequest<'_>,
@@ -345,7 +354,8 @@ impl RefreshRound {
             if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index)) {
                 let seen = match found.remove(&item.id) {
                     Some(value) => ItemPresence::Value(value),
-                    // A provider with a fault may answer that there is nothing at all.
+                    // A provider with a fault may answer that no item exists. So an empty answer
+                    // says nothing, unless the provider has shown other items lately.
                     None if is_empty && !is_shown(item, &self.standing, now, intervals) => {
                         ItemPresence::Unknown
                     }
@@ -357,9 +367,9 @@ impl RefreshRound {
         self.end_asking(now, intervals);
     }
 
-    /// Takes the status with which the provider refused the request. A status that means the items
-    /// makes the next requests smaller, until the item at fault is alone. Any other status is a
-    /// failure. Returns the pause of the credential, if there is one.
+    /// Handles the status with which the provider refused the request. A status that means the
+    /// items makes the next requests smaller, until the item at fault is alone. Any other status is
+    /// a failure. Returns the pause of the credential, if there is one.
     pub fn refused(&mut self, request: &RoundRequest<'_>, status: u16) -> Option<Duration> {
         if !self.is_refusal(status, request) {
             return Some(self.failed(request, Some(status), None));
@@ -385,13 +395,14 @@ impl RefreshRound {
         self.accepted.is_empty().then_some(pause)
     }
 
-    /// Takes a failure of the request: the status, or none where no answer came, and the pause that
-    /// the provider names. Returns the pause of the credential. After the pause, or with another
-    /// credential, the request is made again.
+    /// Handles a failure of the request. `status` is `None` if no answer came; `named` is the pause
+    /// that the provider names. Returns the pause of the credential. After the pause, or with
+    /// another credential, the request is made again.
     ///
-    /// The second failure makes the next requests smaller, as a refusal does: the provider may fail
-    /// at one item. The items are given back after three failures if the provider answers nothing
-    /// else, and at once if every credential is forbidden.
+    /// The second failure makes the next requests smaller, as a refusal does, because the provider
+    /// may fail at one item. While requests are already limited, the first failure does so. The
+    /// items are given back after three refusals and failures if the provider answers nothing else,
+    /// after ten otherwise, and at once after as many answers 403 as there are credentials.
     pub fn failed(
         &mut self,
         request: &RoundRequest<'_>,
@@ -440,7 +451,8 @@ impl RefreshRound {
         pause
     }
 
-    /// Halves a part, until an item is alone.
+    /// Halves a part without an answer. If the part is one item, notes that the item was refused
+    /// alone.
     fn split_part(&mut self, part: Range<usize>, status: Option<u16>, now: Timestamp) {
         self.smallest = self.smallest.min(part.len());
         self.standing.passed = self.standing.passed.wrapping_add(part.len());
@@ -460,8 +472,8 @@ impl RefreshRound {
         }
     }
 
-    /// Gives items back, and makes the requests of the next round smaller. Other items go first, as
-    /// soon as a credential may make a request.
+    /// Sets the time for which items are given back, and makes the requests of the next round
+    /// smaller. When a credential may make a request again, other items are first.
     fn give_up(&mut self, request: &RoundRequest<'_>, pause: Duration) {
         // A batch of one item says nothing about the size of requests.
         if self.items.len() > 1 {
@@ -485,8 +497,8 @@ impl RefreshRound {
         pause
     }
 
-    /// Decides about items that were refused alone, and about those without an answer, once nothing
-    /// is asked for any more.
+    /// Once there is no part left to request, decides about the items that were refused alone and
+    /// the items without an answer.
     fn end_asking(&mut self, now: Timestamp, intervals: &Intervals) {
         if self.parts.is_empty() {
             for mut alone in std::mem::take(&mut self.alone) {
@@ -502,8 +514,8 @@ impl RefreshRound {
                     *fate = ItemFate::Later;
                 }
                 if matches!(fate, ItemFate::Later) && has_ended_for_long(item, now, intervals) {
-                    // The item ends now, or with the next slot: `ItemState::next` believes no single
-                    // reading of the clock.
+                    // The item ends now, or with the next slot: `ItemState::next` believes no
+                    // single reading of the clock.
                     let zero = Duration::ZERO;
                     *fate = ItemFate::Decided(decide(
                         item,
@@ -518,8 +530,8 @@ impl RefreshRound {
         self.advance_phase();
     }
 
-    /// Takes the jobs that another worker has, by place in the batch. The round does nothing more
-    /// with them.
+    /// Handles lost leases: `lost` has the indexes in the batch of jobs that another worker has
+    /// now. The round does nothing more with these jobs.
     pub fn noted(&mut self, lost: &[usize]) {
         for index in lost {
             if let Some(fate) = self.fates.get_mut(*index) {
@@ -530,7 +542,8 @@ impl RefreshRound {
         self.advance_phase();
     }
 
-    /// Takes the refused events, by place in the batch, with the reasons. Each job fails alone.
+    /// Handles refused events: for each, the index of the item in the batch, and the reason. Only
+    /// the jobs of these items fail.
     pub fn published(&mut self, refused: Vec<(usize, String)>) {
         for (index, reason) in refused {
             if let Some(fate) = self.fates.get_mut(index) {
@@ -540,12 +553,12 @@ impl RefreshRound {
         self.phase = RoundPhase::Finishing;
     }
 
-    /// Ends the round, as the jobs are finished.
+    /// Ends the round, after the jobs were finished.
     pub fn finished(&mut self) {
         self.phase = RoundPhase::Over;
     }
 
-    /// Passes phases in which there is nothing to do.
+    /// Skips phases in which there is nothing to do.
     fn advance_phase(&mut self) {
         if self.phase == RoundPhase::Asking && self.parts.is_empty() {
             self.phase = RoundPhase::Noting;
@@ -606,8 +619,8 @@ impl RefreshRound {
     }
 }
 
-/// Returns the fate of an item that was refused alone. A provider that refuses everything cannot be
-/// told from an item at fault, unless other items were answered.
+/// Returns the fate of an item that was refused alone. A provider that refuses everything looks
+/// like an item at fault, unless other items were answered.
 fn fate_alone(
     item: &LeasedItem,
     alone: Alone,
@@ -634,10 +647,10 @@ fn fate_alone(
     ItemFate::Later
 }
 
-/// Returns whether the provider showed other items less than an interval of this item ago. The
-/// interval is the present one, or the interval of the refresh before if that was shorter. At the
-/// next refresh of the item, an outage has lasted longer than the interval, so the outage counts
-/// once against the item.
+/// Returns whether the provider showed an item less than this item's interval ago. Of the item's
+/// present interval and the interval of the refresh before, the shorter one counts. At the next
+/// refresh of the item, an outage has lasted longer than this interval, so an outage counts once
+/// against the item.
 fn is_shown(
     item: &LeasedItem,
     standing: &ProviderStanding,

@@ -17,7 +17,8 @@ use crate::{
 pub struct Bookmark {
     /// The `atom:id` of the feed.
     pub feed: String,
-    /// The `atom:id` of the entry; `None` before the first entry of an empty feed.
+    /// The `atom:id` of the entry; `None` if the feed was empty, or if the place is before the
+    /// first entry.
     pub entry: Option<String>,
     /// The entry's position; `None` in a plain feed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,25 +29,25 @@ pub struct Bookmark {
     /// The epoch of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Epoch::is_first")]
     pub epoch: Epoch,
-    /// Plain feeds only: the document before `document`. Neither that document nor an older one
-    /// holds a new entry.
+    /// Plain feeds only: the target of `prev-archive` in the document where the consumer stood.
+    /// Neither the target nor an older document holds a new entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Url>,
-    /// Plain feeds only: where the consumer stood; `None` in bookmarks of programs that did not
-    /// note the stand.
+    /// Plain feeds only: where the consumer stood; `None` if the bookmark does not record the
+    /// stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand: Option<Stand>,
-    /// Plain feeds only: the entries handed over.
+    /// Plain feeds only: those entries handed over that the bookmark remembers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,
-    /// Plain feeds only: the entries shown and not handed over yet, of a consumer that stopped
-    /// among them.
+    /// Plain feeds only: the entries that documents showed and that were not handed over yet.
     #[serde(default, skip_serializing_if = "PendingEntries::is_empty")]
     pub pending: PendingEntries,
     /// Whether the feed lists the oldest entry first, as far as documents show.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oldest_first: bool,
-    /// The permanent URL of the document the entry was read in.
+    /// The URL of the document the entry was read in: the permanent URL, or in a plain feed the URL
+    /// that the document was retrieved from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Url>,
     /// The entity tag of the recent document, as long as the entry is the newest one there.
@@ -63,7 +64,7 @@ pub struct Bookmark {
 pub enum Stand {
     /// At an entry of the recent document.
     Recent,
-    /// Behind all entries, while the recent document was empty.
+    /// After all entries, while the recent document was empty.
     Empty,
     /// At an entry of an older document: newer documents were still to be read.
     Archive,
@@ -75,9 +76,9 @@ pub enum Stand {
 pub enum Start {
     /// With the oldest entry of the feed.
     Oldest,
-    /// After the newest entry at the first look.
+    /// After the entry that is newest at the first look.
     Newest,
-    /// With the first entry at or after an instant.
+    /// With the first entry dated at or after an instant.
     Time(Timestamp),
     /// After the entry with this id.
     Entry(String),

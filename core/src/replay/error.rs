@@ -10,14 +10,15 @@ use crate::{feed::Position, reader::BrokenLink};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalkError {
-    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip
-    /// entries silently; only a person can decide to start over.
+    /// The entry to go on from is in no document of the feed, or entries of a plain feed may have
+    /// come and gone unseen. Handing over newer entries could skip others silently, so the caller
+    /// decides whether to go on.
     #[error("gap: entry {entry} is not in the feed")]
     Gap {
         /// The `atom:id` of the missing entry.
         entry: String,
     },
-    /// A plain feed showed entries at a look, and deleted them before they were handed over.
+    /// Entries that a plain feed showed at a look were deleted before they were handed over.
     #[error(
         "gap: {entries} {} deleted from the feed before the consumer received {}",
         if *entries == 1 { "entry was" } else { "entries were" },
@@ -27,12 +28,12 @@ pub enum WalkError {
         /// Number of entries deleted before the consumer received them.
         entries: usize,
     },
-    /// The feed at this URL is not the one the bookmark belongs to.
+    /// A document belongs to another feed than the bookmark or the first document of the walk.
     #[error("another feed: {url} has the feed id {found}, and the bookmark has {expected}")]
     AnotherFeed {
         /// URL that the document was retrieved from.
         url: Url,
-        /// The feed's id in the bookmark, or in the documents before.
+        /// The feed's id in the bookmark; without a bookmark, in the first document of the walk.
         expected: String,
         /// The `atom:id` in the retrieved document.
         found: String,
@@ -45,16 +46,16 @@ pub enum WalkError {
     HistoryChanged {
         /// URL that the document was retrieved from.
         url: Url,
-        /// The position at which the histories part.
+        /// The position at which the walk noticed the change.
         position: Position,
     },
-    /// A copy ends before the entries read earlier, even after a request past all caches.
+    /// A copy is older than the documents read earlier, even after a request past all caches.
     #[error("stale copy: {url} ends before what was read earlier")]
     Stale {
         /// URL that the copy was retrieved from.
         url: Url,
     },
-    /// An archive link leads to a document that does not exist (any more).
+    /// A document that the walk needs does not exist (any more).
     #[error("gap: there is no document at {url} any more")]
     Missing {
         /// URL of the missing document.
@@ -68,8 +69,8 @@ pub enum WalkError {
         /// Relation and target of the broken link.
         link: BrokenLink,
     },
-    /// A paged feed has entries behind the first page that were not handed over, and walks do not
-    /// read other pages.
+    /// A paged feed may have entries on other pages that were not handed over, and walks do not
+    /// read those pages.
     #[error("gap: {url} shows one page of its feed, and entries of other pages were not received")]
     Paged {
         /// URL of the page.
@@ -81,8 +82,8 @@ pub enum WalkError {
         /// URL of the document met twice.
         url: Url,
     },
-    /// The document given is not the recent one, and no link leads there: the archive links lead to
-    /// newer documents.
+    /// The document given is not the recent one, and no link leads from there to the recent
+    /// document: the document's archive links lead to newer documents only.
     #[error(
         "the document given links to newer ones only, such as {url}: begin with the recent document"
     )]
@@ -98,7 +99,8 @@ pub enum WalkError {
         /// The bound, [`KNOWN_WINDOW_MAX`](crate::limits::KNOWN_WINDOW_MAX).
         max: usize,
     },
-    /// There are more documents than the walk may read.
+    /// There are more documents than the walk may read, or their URLs together are longer than
+    /// [`WALK_URL_BYTES_MAX`](crate::limits::WALK_URL_BYTES_MAX).
     #[error("the feed has more than {max} documents, the most that a walk may read")]
     TooMany {
         /// The bound on documents in one round, in either direction.
@@ -107,8 +109,9 @@ pub enum WalkError {
 }
 
 impl WalkError {
-    /// Returns whether entries left the feed before they were handed over. A consumer can go on
-    /// behind such a gap with [`Replay::pass_gap`](super::Replay::pass_gap).
+    /// Returns whether entries may be lost: before they were handed over, they left the feed, or
+    /// moved to pages that walks do not read. A consumer can go on after such a gap with
+    /// [`Replay::pass_gap`](super::Replay::pass_gap).
     pub fn is_gap(&self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
 //! Entries of a plain feed that were handed over, and entries still to be handed over.
 //!
 //! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer
-//! ones. So a consumer remembers entries instead of a place: all of the recent document, and a
-//! bounded number of others, to recognise repeats. A consumer that stops within a document also
-//! remembers the entries seen and not handed over: the deletion of such an entry is a gap.
+//! ones. So a consumer remembers entries instead of a place: all entries of the recent document,
+//! and a bounded number of others, to recognise repeats. A consumer that stops within a document
+//! also remembers the entries seen and not handed over: the deletion of such an entry is a gap.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -23,16 +23,16 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// Bytes of one entry in a bookmark: 8 of the id's digest and 8 of `updated`.
+/// Length of one entry in a bookmark, in bytes: 8 of the id's digest and 8 of `updated`.
 const RECORD: usize = 16;
 
-/// Stands for an entry without a date.
+/// Stands for the date of an entry that has none.
 const NO_DATE: i64 = i64::MIN;
 
 /// Novelty of an entry to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryNovelty {
-    /// The entry was not handed over.
+    /// The entry was not handed over, as far as the memory shows.
     New,
     /// The entry was handed over with an earlier `updated`.
     Revised,
@@ -125,7 +125,7 @@ impl PendingEntries {
         self.0.is_empty()
     }
 
-    /// Returns these entries and some of a document's.
+    /// Returns these entries and the entries at `indices` of a document.
     pub(super) fn and(&self, records: &Records, indices: impl Iterator<Item = usize>) -> Self {
         let record = |index: usize| records.0.get(index).copied().flatten();
         let ids = indices.filter_map(record).map(|(id, _)| id);
@@ -162,19 +162,19 @@ fn read_hashes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
 #[derive(Clone, Copy, Debug)]
 struct RememberedEntry {
     updated: Option<Timestamp>,
-    /// Number of the last meeting with the entry.
+    /// Value of the memory's `clock` when the entry was met last.
     met: u64,
 }
 
 /// Bounds on remembered entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Most entries in a bookmark, besides those of the recent document.
+    /// Maximum number of entries in a bookmark, besides those of the recent document.
     pub(super) kept: usize,
-    /// Most entries while a consumer runs, besides those of the recent document; the memory holds
-    /// up to twice as many between clean-ups.
+    /// Maximum number of entries in the memory of a running consumer, besides those of the recent
+    /// document; between clean-ups, the memory holds up to twice as many.
     pub(super) running: usize,
-    /// Most entries of a way back that are compared with those of the way forward.
+    /// Maximum number of entries of a way back that are compared with those of the way forward.
     pub(super) compared: usize,
 }
 
@@ -193,13 +193,13 @@ impl Default for Bounds {
 pub(super) struct RememberedEntries {
     bounds: Bounds,
     entries: HashMap<u64, RememberedEntry>,
-    /// Entries as they were met, the first one in front. An entry that was met again stands here
-    /// twice.
+    /// Entries in the order in which they were met, the first one in front, each with the `clock`
+    /// of the meeting. An entry that was met again stands here twice until a clean-up.
     order: VecDeque<(u64, u64)>,
     /// The entries of the recent document, which are never forgotten.
     window: HashSet<u64>,
-    /// The entries of the recent document before. The memory keeps these entries until the archives
-    /// that they may have moved to are read.
+    /// The entries that the recent document had at the look before. The memory keeps these entries
+    /// until the archives that they may have moved to are read.
     window_before: HashSet<u64>,
     clock: u64,
     /// Whether the memory may have forgotten an entry that was handed over.
@@ -209,7 +209,7 @@ pub(super) struct RememberedEntries {
     /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
     /// Entries that a copy of the recent document showed after the look of this round, and that the
-    /// next one owes.
+    /// next round owes.
     for_next_round: BTreeSet<u64>,
 }
 
@@ -225,7 +225,8 @@ impl RememberedEntries {
         };
         known.owed = bookmark.pending.0.iter().copied().collect();
         let entries = bookmark.known.clone().unwrap_or_default();
-        // The bookmark does not record whether entries were left out; a full one may lack some.
+        // The bookmark does not record whether entries were left out; a full bookmark may lack
+        // some.
         known.is_partial = entries.len() >= bounds.kept;
         for (id, updated) in entries.0.iter() {
             let updated = (*updated != NO_DATE).then(|| Timestamp::from_micros(*updated));
@@ -233,15 +234,18 @@ impl RememberedEntries {
             // stand twice: the later date counts.
             known.remember_id(*id, updated);
         }
-        // The factor is two, because a bookmark holds this window and the window before.
+        // The factor is two, because a bookmark holds the entries of two windows: of the last look,
+        // and of the look before.
         if known.entries.len() <= 2 * KNOWN_WINDOW_MAX {
-            // The bookmark does not record which of them are in the recent document either.
+            // The bookmark does not record which entries were in the recent document, so all count
+            // as such.
             known.window_before = known.entries.keys().copied().collect();
         }
         known
     }
 
-    /// Returns the most entries of a way back that are compared with those of the way forward.
+    /// Returns the maximum number of entries of a way back that are compared with those of the way
+    /// forward.
     pub(super) fn compared_max(&self) -> usize {
         self.bounds.compared
     }
@@ -274,10 +278,10 @@ impl RememberedEntries {
         key(document, index).and_then(entry).unwrap_or(false)
     }
 
-    /// Takes the recent document, whose entries the memory never forgets after they were met.
+    /// Notes which entries the recent document has. The memory does not forget these entries once
+    /// they were met.
     pub(super) fn look_at(&mut self, recent: &Document) {
-        // A second look in one round keeps the older window, because the archives behind are not
-        // read yet.
+        // A second look in one round keeps the older window, because the archives are not read yet.
         if self.window_before.is_empty() {
             self.window_before = std::mem::take(&mut self.window);
         }
@@ -291,15 +295,15 @@ impl RememberedEntries {
         self.owed.append(&mut self.for_next_round);
     }
 
-    /// Leaves all entries that this round showed and did not hand over to the next one. Entries
-    /// that only earlier rounds showed are due in this one.
+    /// Leaves to the next round all entries that this round showed and did not hand over. Entries
+    /// that only earlier rounds showed stay due in this round.
     pub(super) fn defer_shown(&mut self) {
         let shown = std::mem::take(&mut self.shown);
         self.defer_ids(shown);
     }
 
-    /// Leaves entries that were seen and are lost to the next round, but for those that were handed
-    /// over or are due in this round. Returns those left.
+    /// Leaves to the next round the entries in `lost` that were neither handed over nor shown as
+    /// entries to hand over in this round. Returns the entries left.
     pub(super) fn defer(&mut self, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         let mut lost = self.not_handed_over(lost);
         lost.retain(|(id, _)| !self.shown.contains(id));
@@ -313,13 +317,13 @@ impl RememberedEntries {
         self.owed.retain(|id| !deferred.contains(id));
     }
 
-    /// Notes an entry of the way ahead, which the walk is to hand over.
+    /// Notes an entry that the walk is to hand over in this round.
     pub(super) fn show(&mut self, document: &Document, index: usize) {
         self.shown.extend(key(document, index).map(|(id, _)| id));
     }
 
-    /// Notes entries that were seen and are lost, but for those that were handed over. Returns
-    /// those noted.
+    /// Makes due in this round the entries in `lost` that were not handed over. Returns these
+    /// entries.
     pub(super) fn owe(&mut self, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         let lost = self.not_handed_over(lost);
         self.shown.extend(lost.iter().map(|(id, _)| *id));
@@ -334,8 +338,8 @@ impl RememberedEntries {
         seen
     }
 
-    /// Returns the entries that this round showed, or that are among `lost`, that were not handed
-    /// over, and that a document lacks.
+    /// Returns the entries that this round showed, or that are among `lost`, if they were not
+    /// handed over and the document lacks them.
     pub(super) fn missing(&self, lost: &[EntryStamp], document: &Document) -> HashSet<u64> {
         let lost = self.not_handed_over(lost.to_vec());
         let ids = id_hashes(document);
@@ -442,7 +446,8 @@ impl RememberedEntries {
         self.clock += 1;
         let met = self.clock;
         self.entries.insert(id, RememberedEntry { updated, met });
-        // The older pair stays in the queue until `forget_oldest`; `is_live` passes over such pairs.
+        // The older pair stays in the queue until `forget_oldest`. Until then, `is_live` shows
+        // which pairs count.
         self.order.push_back((id, met));
     }
 
@@ -450,7 +455,7 @@ impl RememberedEntries {
         self.entries.get(id).is_some_and(|entry| entry.met == *met)
     }
 
-    /// Keeps within the bound by forgetting the entries that were met first.
+    /// Keeps the memory within the bound: forgets the entries that were met first.
     fn forget_oldest(&mut self) {
         let window = self.window.len() + self.window_before.len();
         // Cleaning at twice the bound makes the cost of a sweep constant per entry met.
@@ -513,8 +518,9 @@ mod tests {
         Document::read(text.into_bytes().into(), &url).unwrap()
     }
 
-    /// The whole recent document and a thousand others: nothing less, or it would be handed over
-    /// again, and not much more, or bookmarks would grow with the feed.
+    /// A bookmark remembers no less than the whole recent document, or some entries there would be
+    /// handed over again. The bookmark remembers not much more, or bookmarks would grow with the
+    /// feed.
     #[test]
     fn a_bookmark_remembers_the_recent_document_and_a_thousand_others() {
         let mut known = RememberedEntries::default();

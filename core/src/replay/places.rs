@@ -29,11 +29,11 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
 }
 
 /// Returns the target of a link that a walk needs; `None` if the document, retrieved from `url`,
-/// has none.
+/// has no such link.
 ///
 /// # Errors
 ///
-/// [`WalkError::BrokenLink`].
+/// [`WalkError::BrokenLink`] if the document has only broken links with this relation.
 pub(super) fn lead(document: &Document, rel: &str, url: &Url) -> Result<Option<Url>, WalkError> {
     match document.lead(rel) {
         Ok(found) => Ok(found.cloned()),
@@ -48,13 +48,15 @@ pub(super) fn count(entries: usize) -> u64 {
     u64::try_from(entries).expect("a document has fewer than 2^64 entries")
 }
 
-/// Returns whether all entries of a document are dated before an instant.
+/// Returns whether all entries of a document are before an instant: by their own dates, or, in a
+/// timeline or an empty document, by the document's date.
 pub(super) fn is_before(document: &Document, instant: Timestamp) -> bool {
     let before = |updated: Option<Timestamp>| updated.is_some_and(|updated| updated < instant);
     let is_timeline = document.history.is_some_and(|(_, before)| before.is_none());
-    // The document's own date is the instant of a commit, and entries may be dated later. So that
-    // date counts only where there is no entry, and in a timeline: a follow brings old entries,
-    // which stand at later places than entries with newer dates.
+    // The document's own date is the instant of a commit, and entries may be dated later, so the
+    // entries' dates count. The document's date counts in two cases: where there is no entry, and
+    // in a timeline. There a follow brings old entries to new places, so the entries' dates do not
+    // rise with the places.
     if document.is_empty() || is_timeline {
         return before(document.updated);
     }
@@ -68,8 +70,8 @@ pub(super) fn end_of(document: &Document) -> Option<Position> {
         .map(|(first, _)| Position(first.0 + count(document.len())))
 }
 
-/// Returns the position of a document's newest entry and the history hash after that entry, which
-/// timelines lack; `None` for a document without positions or entries.
+/// Returns the position of a document's newest entry and, except in timelines, the history hash
+/// after that entry; `None` for a document without positions or entries.
 pub(super) fn newest_place(document: &Document) -> Option<(Position, Option<HistoryHash>)> {
     let (first, before) = document.history?;
     // An empty document has no newest entry.
@@ -78,8 +80,9 @@ pub(super) fn newest_place(document: &Document) -> Option<(Position, Option<Hist
     Some((Position(first.0 + newest), history))
 }
 
-/// Returns whether the newest of a document's `oldest` oldest entries has the id of a place. If
-/// `oldest` is 0, the place is before the document, and nothing there contradicts the place.
+/// Returns whether the last of a document's `oldest` oldest entries, counted from the oldest, has
+/// the id of a place. Returns true for 0: the place is before the document, and no entry there
+/// contradicts the place.
 pub(super) fn is_at(document: &Document, place: &Bookmark, oldest: usize) -> bool {
     let Some(index) = document.len().checked_sub(oldest) else {
         return false;

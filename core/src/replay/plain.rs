@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! recent ──prev-archive──► 3 ──prev-archive──► 2    the document that preceded the recent one
-//!   ▲                      │                        at the last look: nothing behind it is new
+//!   ▲                      │                        at the last look: nothing older is new
 //!   └────── read again ────┘
 //! ```
 
@@ -28,8 +28,8 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// How often a walk goes back again because documents were cut meanwhile, before the rest is for
-/// the next round.
+/// Maximum number of times that a walk reads older documents again because the feed grew meanwhile.
+/// After that, the rest is left to the next round.
 const LOOKS_BETWEEN_MAX: u32 = 8;
 
 /// Direction of a feed's archive links, found at the look at the recent document.
@@ -40,7 +40,8 @@ enum Direction {
     AsNamed,
     /// `prev-archive` leads to newer documents (Atom Hopper).
     Inverted {
-        /// The feed-level `updated` of the document read before this one, which is the newer one.
+        /// The feed-level `updated` of the document that the walk read last. The next document must
+        /// not be newer.
         behind: Option<Timestamp>,
     },
 }
@@ -50,9 +51,9 @@ enum Direction {
 enum PlainState {
     /// Before the look at the recent document.
     Looking,
-    /// Looking for the document to begin with, along `prev-archive`.
+    /// Searches for the document to begin with, along `prev-archive`.
     Back { url: Url },
-    /// Handing over, document by document.
+    /// Hands over entries, document by document.
     Forward { url: Url },
     /// Every document is handed over, or the rest is left to the next round.
     Done,
@@ -67,11 +68,11 @@ struct PassedDocument {
     closed: bool,
 }
 
-/// Copy of the recent document that was set aside until the archive before it was read again.
+/// Copy of the recent document that was set aside until the next older document was read again.
 #[derive(Debug)]
 struct Aside {
-    /// Whether the copy has a known or owed entry, or shares an entry with an earlier copy that had
-    /// one.
+    /// Whether the copy has a known or owed entry, or shares an entry with an earlier copy for
+    /// which this fact was true.
     is_joined: bool,
     /// Entries that earlier copies showed and this copy lacks. The archive is read again after this
     /// copy, so entries that are still missing then were deleted.
@@ -84,7 +85,7 @@ enum PlainStanding {
     Before,
     /// The document holds the place: the entry at this index and all older ones are old.
     Holds(usize),
-    /// Every unknown entry of the document is new, and everything behind the document is old.
+    /// Every unknown entry of the document is new, and everything in older documents is old.
     Begins,
     /// The place is in an older document.
     Behind,
@@ -107,26 +108,26 @@ pub(super) struct PlainWalk {
     again: bool,
     /// The documents to hand over, the oldest last.
     way: Vec<Url>,
-    /// Number of documents in `way`, from the newest on, that are not newer than one that has a
-    /// known entry.
+    /// Number of documents in `way` from the newest to the oldest one that has a known or owed
+    /// entry; `None` if no document has such an entry.
     anchored: Option<usize>,
-    /// The documents handed over.
+    /// The URLs of the documents that the walk passed.
     read: HashSet<Url>,
     passed: Option<PassedDocument>,
     /// The entries that the way back has seen.
     seen: SeenEntries,
-    /// The recent document at the moment the way back began.
+    /// The copy of the recent document from which the way back began, and the URL of that copy.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
     /// The copy of the recent document that was set aside last.
     aside: Option<Aside>,
     /// Number of times the recent document was set aside again.
     looks_aside: u32,
-    /// Whether the look at the recent document has shown entries that were handed over or are to
-    /// be.
+    /// Whether the look at the recent document showed an entry that was handed over before or is to
+    /// be handed over.
     has_shown_recent: bool,
-    /// Whether entries of that look were handed over from the copy of the look, since the recent
-    /// document lacked them at the end of the way.
+    /// Whether the walk handed over the copy of that look, because the recent document at the end
+    /// of the way lacked entries of the copy.
     has_lost_looked: bool,
     /// Whether the walk already requested the recent document past all caches because the place was
     /// missing.
@@ -153,17 +154,18 @@ pub(super) struct PlainWalk {
 
 impl PlainWalk {
     /// Begins a round of the feed whose recent document is at `recent`. `known` is the consumer's
-    /// memory there.
+    /// memory of that feed.
     pub(super) fn new(recent: Url, start: Start, known: RememberedEntries) -> Self {
         let place = match &start {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
             _ => None,
         };
-        // A bookmark without an entry was written in an empty feed, so every entry is new.
+        // A bookmark without an entry was written before any entry was handed over, so every entry
+        // is new.
         let start = match start {
             Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
-            // An old bookmark without remembered entries, or one from when the feed still had
-            // positions.
+            // An old bookmark without remembered entries, or a bookmark from when the feed still
+            // had positions.
             Start::Bookmark(Bookmark {
                 entry: Some(entry),
                 known: None,
@@ -197,8 +199,8 @@ impl PlainWalk {
             revisions: false,
             feed: None,
             direction: Direction::default(),
-            // A turned feed stays turned, even if the documents of this round do not show their
-            // order.
+            // A feed that listed the oldest entry first keeps this order, even if the documents of
+            // this round do not show their order.
             listing: turned.then_some(Listing::OldestFirst),
             visited: HashSet::new(),
             visited_bytes: 0,
@@ -242,7 +244,8 @@ impl PlainWalk {
         Self { revisions, ..self }
     }
 
-    /// Goes on from the oldest entry left if a document or the place is missing.
+    /// Sets whether the walk goes on from the oldest entry that is left if a document or the place
+    /// is missing.
     #[must_use]
     pub(super) fn lenient(mut self, lenient: bool) -> Self {
         if lenient {
@@ -282,7 +285,8 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the gap at the end of a walk: entries that a look showed and that are gone.
+    /// Returns the gap at the end of a walk, if entries that were due in this round were not handed
+    /// over.
     pub(super) fn deleted(&self) -> Option<WalkError> {
         let entries = self.known.overdue();
         (entries > 0).then_some(WalkError::Deleted { entries })
@@ -298,8 +302,8 @@ impl PlainWalk {
         self.known
     }
 
-    /// Returns the place right before the first entry handed over; `None` while there is none. A
-    /// walk that hands over nothing returns the place where the walk ended.
+    /// Returns the place right before the first entry handed over. If no entry was handed over,
+    /// returns the place where the walk ended, or `None` while the walk goes on.
     pub(super) fn begins_after(&self) -> Option<Bookmark> {
         let nowhere = || {
             let feed = self.feed.clone()?;
@@ -315,7 +319,7 @@ impl PlainWalk {
         self.begins_after.clone().or_else(ended)
     }
 
-    /// Takes a 404 or 410 for the document asked for.
+    /// Handles a 404 or 410 for the document asked for.
     ///
     /// # Errors
     ///
@@ -345,8 +349,7 @@ impl PlainWalk {
         mut document: Document,
         url: &Url,
     ) -> Result<Option<EntryRun>, WalkError> {
-        // The order matters: `check_feed` and the look need links and entries in their true
-        // direction.
+        // The order matters: all later steps need links and entries in their true direction.
         self.right_links(&mut document, url)?;
         self.right_order(&mut document);
         document.order_revisions(self.revisions);
@@ -367,8 +370,8 @@ impl PlainWalk {
         mut document: Document,
         url: &Url,
     ) -> Result<Option<EntryRun>, WalkError> {
-        // A bookmark must remember every entry of the recent document, or a restart would hand them
-        // over again.
+        // A bookmark must remember every entry of the recent document, or a restart would hand over
+        // the others again.
         if document.len() > KNOWN_WINDOW_MAX {
             return Err(WalkError::TooManyEntries {
                 url: url.clone(),
@@ -396,7 +399,8 @@ impl PlainWalk {
             return self.not_found(Some((document, asked)), url);
         }
         if !matches!(self.start, Start::Entry(_)) {
-            // With an id only, an old copy may show entries from before the place.
+            // Where only an id is known, an old copy may show entries that are older than the
+            // place.
             self.note_shown(&document, document.len());
             self.has_shown_recent = !self.is_all_new(&document);
         }
@@ -406,8 +410,8 @@ impl PlainWalk {
         }
         let begin_at = match standing {
             PlainStanding::Before => {
-                // An empty recent document has no newest entry, but the archive behind the document
-                // has one.
+                // An empty recent document has no newest entry, but the next older document has
+                // one.
                 let behind = document
                     .is_empty()
                     .then(|| lead(&document, "prev-archive", url));
@@ -448,7 +452,8 @@ impl PlainWalk {
         matches!(standing, PlainStanding::Begins)
             && document.next_page(urls) != Ok(None)
             && match &self.start {
-                // Pages go back in time.
+                // The next pages hold older entries, so an entry here before the time shows that
+                // they hold none to hand over.
                 Start::Time(time) => !has_earlier(*time),
                 Start::Oldest => true,
                 // The place is on this page, or else counts as gone.
@@ -457,8 +462,8 @@ impl PlainWalk {
     }
 
     /// Whether a round from a bookmark needs the link from the recent document to the archive. A
-    /// known entry at the bottom shows that nothing new is behind the document, unless the entry
-    /// was revised and may have moved.
+    /// known entry at the bottom shows that older documents have nothing new, unless the entry was
+    /// revised and may have moved.
     fn needs_link(&self, document: &Document) -> bool {
         matches!(self.start, Start::Bookmark(_)) && !self.is_joined(document)
     }
@@ -506,16 +511,17 @@ impl PlainWalk {
     }
 
     /// Returns the archive that the recent document led to when the last round ended. A place
-    /// within the archive names the archive behind the place, which is older.
+    /// within an archived document does not count, because the bookmark then names the next older
+    /// document.
     fn archive_at_place(&self) -> Option<&Url> {
         let place = self.place.as_ref().filter(|_| self.stood_at_end())?;
         place.archive.as_ref()
     }
 
-    /// Whether documents or entries have gone unseen. Either the recent document leads to the same
-    /// archive as at the last look, or to none, and has lost all entries of the last look. Or the
-    /// link leads past the document that the last round stopped in. The link may be the document's
-    /// own, or be kept by [`keep_link`](Self::keep_link).
+    /// Whether documents or entries may have come and gone unseen. In the first case, the recent
+    /// document leads to the same archive as at the last look, and has lost all entries of that
+    /// look. In the second case, the link leads past the document in which the last round stopped.
+    /// The link may be the document's own, or be kept by [`keep_link`](Self::keep_link).
     fn has_slid(&self, document: &Document, is_own_link: bool) -> bool {
         let archive = self.place.as_ref().and_then(|place| place.archive.as_ref());
         let is_same = archive.is_some() && document.link("prev-archive") == archive;
@@ -524,8 +530,8 @@ impl PlainWalk {
             && match self.stand {
                 Some(Stand::Archive) => true,
                 Some(Stand::Recent) => is_new(),
-                // The empty document had no entries to lose, and the document's own link to the
-                // same archive shows that nothing was cut.
+                // The recent document was empty at the last look, and had no entries to lose. The
+                // document's own link to the same archive shows that nothing was cut.
                 Some(Stand::Empty) => !is_own_link && is_new(),
                 None => false,
             }
@@ -552,7 +558,7 @@ impl PlainWalk {
             )
     }
 
-    /// Whether the place cannot be in a feed that has this one document only.
+    /// Whether the place is nowhere in the feed, given that this document is the feed's only one.
     fn is_unknown(&self, document: &Document) -> bool {
         match self.start {
             Start::Bookmark(_) if self.had_nothing() => false,
@@ -562,8 +568,9 @@ impl PlainWalk {
         }
     }
 
-    /// Whether this document, or a newer one of the way back, has an entry that was handed over. An
-    /// oldest document that has none need not be the oldest that there was.
+    /// Whether this document, or a newer one of the way back, has an entry that was handed over. If
+    /// none of them has such an entry, the feed may have had a document older than the oldest one
+    /// met.
     fn has_met_on_way(&self, document: &Document) -> bool {
         self.anchored.is_some() || self.has_met_any_of(document)
     }
@@ -575,7 +582,7 @@ impl PlainWalk {
         }
     }
 
-    /// Where a document stands to the place to begin at.
+    /// Returns where a document stands relative to the place to begin at.
     fn standing_of(&self, document: &Document, url: &Url, asked: &Url) -> PlainStanding {
         let is = |other: Option<&Url>| other.is_some_and(|other| other == url || other == asked);
         let previous = document.lead("prev-archive");
@@ -600,7 +607,7 @@ impl PlainWalk {
                 }
             }
             Start::Bookmark(place) => {
-                // The recent document compares by the archive link, because the URL of the recent
+                // For the recent document, the archive link decides, because the URL of the recent
                 // document has new contents at each look.
                 if self.state == PlainState::Looking {
                     // The last round may have left documents unread that are newer than the place's
@@ -613,7 +620,7 @@ impl PlainWalk {
                         (Ok(None) | Err(_), _) if self.is_unknown(document) || is_ahead() => {
                             PlainStanding::Behind
                         }
-                        // Nothing behind a known entry is new.
+                        // Nothing older than a known entry is new.
                         (Ok(None) | Err(_), _) => PlainStanding::Begins,
                         (Ok(Some(previous)), Some(archive)) if previous == archive => {
                             PlainStanding::Begins
@@ -629,8 +636,8 @@ impl PlainWalk {
                 } else if previous == Ok(place.archive.as_ref())
                     && (previous != Ok(None) || self.had_nothing() || self.has_met_on_way(document))
                 {
-                    // Everything behind the document is old, and the server may have removed the
-                    // documents there. So the walk makes no request for them.
+                    // Everything in older documents is old, and the server may have removed those
+                    // documents. So the walk does not request them.
                     PlainStanding::Begins
                 } else {
                     PlainStanding::Behind
@@ -664,8 +671,8 @@ impl PlainWalk {
                 if is_passed {
                     self.pass_over(&document, 0, url);
                 }
-                // The walk never reads documents behind a bookmark's place again: their entries may
-                // be forgotten.
+                // The walk never reads again the documents that are older than a bookmark's place:
+                // their entries may be forgotten.
                 let closed = !is_passed || is_closed(&document);
                 self.note_passed(asked, url, closed);
                 self.go_forward();
@@ -720,24 +727,24 @@ impl PlainWalk {
         Ok(run)
     }
 
-    /// Notes the entries of a document that another copy is to hand over on the way forward.
+    /// Notes the entries of a document that the way forward is to hand over, from another copy.
     fn note_seen(&mut self, document: &Document, asked: &Url, first: usize) {
         let is_recent = *asked == self.recent;
-        // Where old entries may be forgotten, an unknown one of an archive need not be new.
+        // Where old entries may be forgotten, an unknown entry of an archived document need not be
+        // new.
         if self.known.is_partial() && !is_recent {
             return;
         }
         let wanted = (0..document.len()).filter(|index| self.is_wanted(document, *index, first));
         let wanted: Vec<usize> = wanted.collect();
-        // In the recent document, entries may be edited at any time: only that they are there
-        // counts.
+        // In the recent document, entries may be edited at any time, so their dates do not count.
         let is_dated = self.revisions && !is_recent;
         self.seen.note(asked, document, &wanted, is_dated);
     }
 
-    /// Handles a place that is in none of the documents: they have other URLs now, or the entries
-    /// are gone. A stale copy of the recent document can hide the place, so the walk requests that
-    /// document once more past all caches.
+    /// Handles a place that is in none of the documents: the documents have other URLs now, or the
+    /// entries are gone. A stale copy of the recent document can hide the place, so the walk
+    /// requests that document once more past all caches.
     fn not_found(
         &mut self,
         at_hand: Option<(Document, Url)>,
@@ -755,8 +762,8 @@ impl PlainWalk {
         let is_entry = matches!(self.start, Start::Entry(_));
         match (self.anchored, is_entry) {
             (Some(anchored), false) => {
-                // An earlier round handed over everything behind the oldest document with a known
-                // entry.
+                // An earlier round handed over everything older than the oldest document with a
+                // known entry.
                 if let Some((_, asked)) = at_hand {
                     self.way.push(asked);
                 }
@@ -780,8 +787,8 @@ impl PlainWalk {
         Ok(None)
     }
 
-    /// Whether no entry of the recent document was handed over or is to be, nor follows one through
-    /// a copy that was set aside.
+    /// Whether every entry of the recent document is new, and none was in an earlier copy if the
+    /// copy set aside last is joined (`Aside::is_joined`).
     fn is_all_new(&self, recent: &Document) -> bool {
         let aside_is_joined = self.aside.as_ref().is_some_and(|aside| aside.is_joined);
         let is_joined = |index| aside_is_joined && self.seen.has(&self.recent, recent, index);
@@ -793,9 +800,9 @@ impl PlainWalk {
         !self.known.has(document, index) && !self.known.is_pending(document, index)
     }
 
-    /// Returns the error of a recent document at the end of the way that has no entry of the look
-    /// and leads to no newer archive: other entries may have come and gone between. `link` is the
-    /// document's own link.
+    /// Returns an error if, at the end of the way, entries may have come and gone unseen: the
+    /// recent document's link is broken, or the document has no entry of the look and leads to no
+    /// newer archive. `link` is the document's own link.
     fn is_cut_off(
         &self,
         document: &Document,
@@ -810,9 +817,10 @@ impl PlainWalk {
             Err(broken) if !self.is_joined(document) => Some(broken),
             Ok(None) if is_cut && passed.is_some() => Some(self.gap_error()),
             Ok(Some(link))
-                // After a cut, the walk goes back over the documents between, and an archive that
-                // may have grown was read again. So entries that only the copy of the look had were
-                // deleted, and unseen entries may have been deleted, too.
+                // No document was cut meanwhile, because the walk would have gone back over that
+                // document, and an archive that may have grown was read again. So the entries that
+                // only the copy of the look had were deleted, and others may have been deleted
+                // unseen.
                 if is_cut
                     && self.has_lost_looked
                     && self.looks_between == 0
@@ -824,9 +832,9 @@ impl PlainWalk {
         }
     }
 
-    /// Gives up this way, since the copies on the way may be stale. The entries of the way stay
-    /// owed: the next way may lead elsewhere. Behind the oldest document with a known entry,
-    /// unknown entries need not be new.
+    /// Gives up this way, because the copies on the way may be stale. The entries seen on the way
+    /// stay owed, because the next way may lead elsewhere. This does not hold for documents older
+    /// than the oldest one with a known entry: unknown entries there need not be new.
     fn give_up_way(&mut self, at_hand: Option<&Url>) {
         let anchored = self.anchored.unwrap_or(0);
         let way = std::mem::take(&mut self.way);
@@ -836,8 +844,8 @@ impl PlainWalk {
         }
     }
 
-    /// Owes the entries of a document that the next copy lacks, if they were not handed over.
-    /// Returns the entries owed.
+    /// Makes those entries owed that a document had and the next copy lacks, if they were not
+    /// handed over. Returns the entries owed.
     fn owe_entries(&mut self, asked: &Url, lost: Vec<EntryStamp>) -> Vec<EntryStamp> {
         if *asked == self.recent {
             // These entries came after the look, and the last copy may be from a server that lags.
@@ -878,8 +886,8 @@ impl PlainWalk {
         if is_recent {
             let looked = self.looked.take();
             if let Some(looked) = looked.filter(|_| self.known.lacks_shown(&document)) {
-                // The publisher deleted entries during the walk, so they come from the copy that
-                // showed them.
+                // The publisher deleted entries during the walk, so the walk hands over the copy
+                // that showed them.
                 let (looked, at) = *looked;
                 let run = self.hand_over_copy(looked, &at, asked)?;
                 self.has_lost_looked = true;
@@ -893,9 +901,9 @@ impl PlainWalk {
             self.known.look_at(&document);
         }
         self.seen.take(asked);
-        // The lost entries are owed before the document is handed over, so that a bookmark among
-        // its entries has them. They are owed again afterwards, because an older revision may have
-        // stood in for a lost entry.
+        // The lost entries are owed before the document is handed over, so that bookmarks of the
+        // document's entries list them. They are owed again afterwards, because an older revision
+        // may have stood in for a lost entry.
         let owed = self.owe_entries(asked, lost);
         let run = if is_recent && !owed.is_empty() {
             self.hand_over_copy(document, url, asked)?
@@ -938,7 +946,7 @@ impl PlainWalk {
             self.set_aside(document, asked.clone(), before, lost);
             return Some(Ok(None));
         }
-        // The publisher cut documents after the way back began at the recent one.
+        // The publisher cut documents after the way back began at the recent document.
         let between = previous.filter(|previous| is_recent && !self.read.contains(*previous))?;
         self.looks_between += 1;
         if self.is_outrun(self.looks_between) {
@@ -949,7 +957,7 @@ impl PlainWalk {
         Some(self.go_back(between.clone()).map(|()| None))
     }
 
-    /// Sets a document aside, and reads the preceding document again.
+    /// Sets a document aside, and requests the next older document again.
     fn set_aside(&mut self, document: &Document, asked: Url, before: Url, lost: &[EntryStamp]) {
         if asked == self.recent {
             self.aside = Some(Aside {
@@ -963,23 +971,24 @@ impl PlainWalk {
         self.again = true;
     }
 
-    /// Whether the document before the recent one may have grown since the walk read that document
-    /// after setting a copy aside. `lost` are the entries of such copies that the recent document
-    /// lacks.
+    /// Whether the document next older than the recent one may have grown again, after the walk set
+    /// a copy aside and read that document again. `lost` are the entries of copies set aside that
+    /// the recent document lacks.
     fn is_ahead(&self, recent: &Document, lost: &[EntryStamp]) -> bool {
         let Some(aside) = &self.aside else {
             return false;
         };
-        // Entries roll off at the bottom. A new one there may follow others that came and went
-        // unseen, also if the copy that was set aside was empty, or if one entry stays on top.
+        // Entries leave the recent document at the bottom. A new entry at the bottom may follow
+        // others that came and went unseen, even if the copy set aside was empty, or if one entry
+        // stays on top.
         let is_unseen =
             |bottom| self.is_new(recent, bottom) && !self.seen.has(&self.recent, recent, bottom);
         recent.len().checked_sub(1).is_some_and(is_unseen)
             || !self.known.missing(lost, recent).is_subset(&aside.missing)
     }
 
-    /// Whether the feed grows faster than the walk reads, after so many looks: the round must end
-    /// before the recent document.
+    /// Whether the feed grows faster than the walk reads, given the number of looks. If so, the
+    /// round must end before the recent document.
     fn is_outrun(&self, looks: u32) -> bool {
         let is_whole = looks > 1 && !self.known.has_shown();
         is_whole || looks > LOOKS_BETWEEN_MAX
@@ -990,8 +999,8 @@ impl PlainWalk {
     fn end_early(&mut self, recent: &Document, asked: &Url) -> Result<Option<EntryRun>, WalkError> {
         let looked = self.looked.take().filter(|_| self.known.has_shown());
         // Newer entries are owed before the copy of the look is handed over, so that the bookmarks
-        // among its entries have them. They are owed again afterwards, because an older revision
-        // may have stood in for a newer one.
+        // of the copy's entries list them. They are owed again afterwards, because an older
+        // revision may have stood in for a newer one.
         self.note_shown(recent, recent.len());
         let seen = self.seen.take(asked);
         let owed = self.known.owe(seen);
@@ -1006,8 +1015,8 @@ impl PlainWalk {
     }
 
     /// Hands over the entries of a copy of the recent document that is not the end of the way. The
-    /// walk, and each bookmark among these entries, stay at the document before: a link to the same
-    /// archive must lead through that document again.
+    /// walk, and the bookmarks of these entries, stay at the document passed before: the next look
+    /// must lead through that document again.
     fn hand_over_copy(
         &mut self,
         copy: Document,
@@ -1024,7 +1033,7 @@ impl PlainWalk {
         Ok(run)
     }
 
-    /// Notes that documents newer than that of the last place are still to be read.
+    /// Notes that documents newer than the document of the last place are still to be read.
     fn stay_before_recent(&mut self) {
         if let Some(last) = &mut self.last {
             last.stand = Some(Stand::Archive);
@@ -1061,7 +1070,8 @@ impl PlainWalk {
         });
     }
 
-    /// Hands over the unknown entries of a document.
+    /// Hands over the entries of a document that are wanted: new ones, and revised ones if the walk
+    /// hands over revisions.
     fn hand_over(
         &mut self,
         document: Document,
@@ -1082,8 +1092,8 @@ impl PlainWalk {
         let closed =
             is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
         self.note_passed(asked.clone(), url, closed);
-        // Memory as of the document's beginning: `EntryRun::bookmark` adds the entries up to each
-        // accepted one.
+        // The memory before this document: `EntryRun::bookmark` adds the document's entries up to
+        // each accepted one.
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
         self.note_shown(&document, first);
@@ -1101,8 +1111,8 @@ impl PlainWalk {
         if !document.is_empty() {
             self.last = self.bookmark_at(&document, 0, url);
         } else if let Some(last) = &mut self.last {
-            // An empty recent document has no entry to stand at, so the archive link is the place
-            // of the next look.
+            // An empty document has no entry to stand at, so the next look goes by the archive
+            // link.
             last.archive = document.link("prev-archive").cloned();
             if *asked == self.recent {
                 last.stand = Some(Stand::Empty);
@@ -1133,8 +1143,8 @@ impl PlainWalk {
         }
     }
 
-    /// Returns whether to hand over an entry of a document in which unknown entries are new below
-    /// the index `first`.
+    /// Returns whether to hand over an entry of a document in which unknown entries are new if
+    /// their index is less than `first`.
     fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
         match self.known.coming(document, index) {
             EntryNovelty::New => {
@@ -1147,15 +1157,16 @@ impl PlainWalk {
         }
     }
 
-    /// Returns the index below which an unknown entry of a document is new.
+    /// Returns the index `first`: an unknown entry of a document is new if the entry's index is
+    /// less.
     ///
     /// All unknown entries are new, unless the memory has forgotten some that were handed over.
     /// Then an archived document counts as handed over from the newest known entry down.
     fn first_new(&self, document: &Document, asked: &Url) -> usize {
         let place = self.place.as_ref();
         let is_place = place.is_some_and(|place| place.document.as_ref() == Some(asked));
-        // Entries newer than the place were in the recent document then, so they are remembered, or
-        // they are new.
+        // Entries newer than the place either were in the recent document at the last look, and are
+        // remembered, or are new.
         let is_newer = self.meets_place || is_place || *asked == self.recent;
         if is_newer || !self.known.is_partial() {
             return document.len();
@@ -1204,8 +1215,8 @@ impl PlainWalk {
     }
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
-        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX`
-        // bytes.
+        // A bound on the number of documents is not enough for memory: each URL may have
+        // `LINK_BYTES_MAX` bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
@@ -1239,13 +1250,13 @@ impl PlainWalk {
         self.visited_bytes = 0;
     }
 
-    /// Swaps reversed archive links. Some feeds (Atom Hopper) call the older document "next": their
-    /// recent document has a "next" archive and no "previous" one.
+    /// Swaps reversed archive links. In some feeds (Atom Hopper), `next-archive` leads to the older
+    /// document: their recent document has that link and no `prev-archive`.
     fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
         if self.state == PlainState::Looking {
             let leads = |rel| document.has_link(rel);
             let only_next = leads("next-archive") && !leads("prev-archive");
-            // A closed document with only a "next" archive is the oldest one of a feed whose links
+            // A closed document with only `next-archive` is the oldest one of a feed whose links
             // are right.
             if only_next && !document.archived {
                 self.direction = Direction::Inverted { behind: None };
@@ -1255,7 +1266,7 @@ impl PlainWalk {
             return Ok(());
         };
         document.swap_archive_links();
-        // The oldest document of a feed with right links also has only a "next" one. Then the
+        // The oldest document of a feed with right links also has only `next-archive`. Then the
         // swapped links lead to newer documents, which rising dates reveal.
         let back = matches!(self.state, PlainState::Looking | PlainState::Back { .. });
         let newer = behind.zip(document.updated);
@@ -1268,8 +1279,8 @@ impl PlainWalk {
     }
 
     /// Puts the entries of a document into their true order: the order that the document shows, or
-    /// else the one that the recent document showed last. The order only decides in which sequence
-    /// entries are handed over.
+    /// else the order that the recent document showed last. The order only decides in which
+    /// sequence entries are handed over.
     fn right_order(&mut self, document: &mut Document) {
         let shown = document.shown_listing();
         // Only the recent document may change the feed's order: dates can rise in one odd archive
@@ -1307,8 +1318,8 @@ impl PlainWalk {
     }
 }
 
-/// Returns where a place is. Bookmarks of older programs show the stand only by the URL of the
-/// document, unless the feed has moved.
+/// Returns where a place is. If the bookmark does not record the stand, the URL of the document
+/// shows the stand, unless the feed has moved.
 fn stand_of(place: &Bookmark, recent: &Url) -> Option<Stand> {
     let guess = || match &place.document {
         Some(document) if document == recent => Some(Stand::Recent),

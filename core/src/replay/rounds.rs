@@ -1,4 +1,4 @@
-//! Rounds of catching up, each from the end of the last one.
+//! Rounds of catching up, each from the place where the last round ended.
 //!
 //! Pure.
 
@@ -15,7 +15,8 @@ use crate::{
     index::IndexBlock, limits::WALK_DOCUMENTS_MAX, reader::Document, timestamp::Timestamp,
 };
 
-/// A feed replayed, and then followed: all that a consumer decides, without network and time.
+/// State machine that replays a feed and then follows the feed: all decisions of a consumer,
+/// without network and time.
 ///
 /// # Examples
 ///
@@ -47,7 +48,8 @@ pub struct Replay {
     start: Start,
     /// Timestamp to begin at; `None` once an entry dated at or after that time was met.
     seeking: Option<Timestamp>,
-    /// Validators of the recent document, as long as no round has seen a newer entry.
+    /// Validators of the recent document, for the first request of a round; empty unless the place
+    /// is at that document's newest entry.
     known: Validators,
     round: ReplayRound,
     /// The newest entry of the recent document at the last look, and the validators of that
@@ -56,12 +58,13 @@ pub struct Replay {
     /// Whether the replay has already followed a link to the recent document.
     led_on: bool,
     documents_max: usize,
-    /// The consumer's memory of a plain feed between rounds; `None` until a plain round ends.
+    /// The consumer's memory of a plain feed, between two rounds; during a round, the walk holds
+    /// the memory.
     plain: Option<RememberedEntries>,
     bounds: Bounds,
-    /// Whether to go on from the oldest entry left if the place or a document is missing.
+    /// Whether to go on from the oldest entry that is left if the place or a document is missing.
     lenient: bool,
-    /// Whether plain entries that were revised are handed over again.
+    /// Whether revised entries of plain feeds are handed over again.
     revisions: bool,
 }
 
@@ -74,7 +77,7 @@ enum ReplayRound {
 }
 
 impl Replay {
-    /// Begins with a feed's URL: the short one, or the URL of any document of the feed.
+    /// Begins with a feed's URL: the short URL, or the URL of any document of the feed.
     pub fn new(url: Url, start: Start) -> Self {
         Self {
             known: known_at(&start, &url),
@@ -92,7 +95,8 @@ impl Replay {
         }
     }
 
-    /// Begins at another place instead. The call has an effect before the first document only.
+    /// Begins at another place instead. The call has an effect only before the first document is
+    /// taken.
     ///
     /// # Examples
     ///
@@ -122,9 +126,9 @@ impl Replay {
     }
 
     /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again
-    /// (FH-13); off by default. An entry with an unchanged date never is. A running consumer
-    /// recognises the last 100,000 entries; a restarted one the entries of the recent document and
-    /// 1,000 others.
+    /// (FH-13); off by default. An entry with an unchanged date does not count as revised. A
+    /// running consumer recognises at least the last 100,000 entries; a restarted consumer
+    /// recognises the entries of the recent document and 1,000 others.
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
@@ -136,8 +140,9 @@ impl Replay {
     }
 
     /// Handles a 404 for the feed's URL, and returns whether to wait for the feed: not if the
-    /// consumer has a place there. `Start::Newest` then begins at `since`, so a short absence does
-    /// not hand over the whole history.
+    /// consumer has a place there. A start at the newest entry becomes a start at `since`. A start
+    /// at the oldest entry instead would hand over the whole history of a feed that was absent only
+    /// for a short time.
     ///
     /// # Examples
     ///
@@ -158,8 +163,8 @@ impl Replay {
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
 
-    /// Goes on from the oldest entry left if the place, a document or an owed entry has left the
-    /// feed. The entries between are lost. Applies until the end of this round.
+    /// Goes on from the oldest entry that is left if the place, a document or an owed entry has
+    /// left the feed. The entries between are lost. The call applies until the end of this round.
     ///
     /// # Examples
     ///
@@ -214,7 +219,7 @@ impl Replay {
         }
     }
 
-    /// Returns the next request, or `None` when caught up with the newest entry of the first look.
+    /// Returns the next request, or `None` at the end of the round.
     pub fn ask(&self) -> Option<Ask> {
         match &self.round {
             ReplayRound::Walking(walk) => walk.ask(),
@@ -233,8 +238,8 @@ impl Replay {
     pub fn is_plain(&self) -> bool {
         match (&self.round, &self.start) {
             (ReplayRound::Plain(_), _) => true,
-            // A round that only learned of a 304 walks without a document, so the bookmark shows
-            // the kind of feed.
+            // A round that a 304 ended has taken no document, so the bookmark shows the kind of
+            // feed.
             (ReplayRound::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
             (ReplayRound::Looking, _) => self.plain.is_some(),
             (ReplayRound::Walking(_), _) => false,
@@ -262,8 +267,8 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// See [`WalkError`]. After [`WalkError::Stale`] the same document is asked for again; no other
-    /// error goes away.
+    /// See [`WalkError`]. After [`WalkError::Stale`], the same document is asked for again; no
+    /// other error passes with time.
     pub fn take(
         &mut self,
         document: Document,
@@ -305,7 +310,7 @@ impl Replay {
         Ok(run)
     }
 
-    /// Starts a round in a feed with positions (`numbered`) or a plain one.
+    /// Starts a round in a feed with positions (`numbered`), or in a plain feed.
     fn begin_round(&mut self, numbered: bool) -> ReplayRound {
         let (recent, start) = (self.recent.clone(), self.start.clone());
         if numbered {
@@ -364,8 +369,8 @@ impl Replay {
         }
     }
 
-    /// Returns the place right before the first entry handed over in this round; `None` while none
-    /// was. Where a round hands over nothing, the place is the round's end.
+    /// Returns the place right before the first entry handed over in this round. If no entry was
+    /// handed over, returns the place where the round ended, or `None` while the round goes on.
     pub fn begins_after(&self) -> Option<Bookmark> {
         match &self.round {
             ReplayRound::Walking(walk) => walk.begins_after(),
@@ -374,17 +379,17 @@ impl Replay {
         }
     }
 
-    /// Starts the next round where this one ended, and returns that place: the bookmark of a
-    /// consumer that accepted everything.
+    /// Starts the next round at the place where this round ended, and returns that place: the
+    /// bookmark of a consumer that accepted everything.
     ///
-    /// Returns `None` while entries still pass before the instant to begin at, because a bookmark
-    /// cannot record that state, and where there is no entry yet.
+    /// Returns `None` while the replay still searches for the instant to begin at, because a
+    /// bookmark cannot record that search. Returns `None`, too, if the round has taken no document.
     ///
     /// # Errors
     ///
     /// [`WalkError::Deleted`] if entries of a plain feed were deleted after a look and before they
-    /// were handed over: between two documents, or between the bookmark's process and this one.
-    /// [`pass_gap`](Self::pass_gap) goes on.
+    /// were handed over: during this round, or between the process that wrote the bookmark and this
+    /// process. After [`pass_gap`](Self::pass_gap), the consumer goes on without these entries.
     pub fn next_round(&mut self) -> Result<Option<Bookmark>, WalkError> {
         // The check comes before any change, so that `pass_gap` finds the round unchanged.
         if let ReplayRound::Plain(walk) = &self.round
@@ -428,10 +433,10 @@ impl Replay {
         Ok(Some(last).filter(|_| self.seeking.is_none()))
     }
 
-    /// Returns the URL of the recent document if this is another one. Followed only once, because
-    /// two spellings of one URL may lead to each other.
+    /// Returns the URL of the recent document if this is another document that links there. A
+    /// replay follows this link only once, because two spellings of one URL may lead to each other.
     fn leads_to(&self, document: &Document, url: &Url) -> Result<Option<Url>, WalkError> {
-        // In our feeds only the recent document has `via`, so there is no other one to go on to.
+        // In our feeds only the recent document has `via`, so this document is the recent one.
         if document.link("via").is_some() || self.led_on {
             return Ok(None);
         }
@@ -445,7 +450,8 @@ fn known_at(start: &Start, url: &Url) -> Validators {
     let Start::Bookmark(bookmark) = start else {
         return Validators::default();
     };
-    // A date or a foreign tag may belong to another URL than the one given this time.
+    // The tag of a foreign feed, and the date of any feed, may belong to another URL than the one
+    // given this time.
     let is_of_url = bookmark.history.is_some() || bookmark.document.as_ref() == Some(url);
     Validators {
         etag: bookmark.etag.clone().filter(|_| is_of_url),

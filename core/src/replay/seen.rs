@@ -1,7 +1,8 @@
 //! Entries that the way back through a plain feed has seen, until the way forward hands them over.
 //!
-//! Pure. The two ways request a document each, and the copies need not be the same: servers behind
-//! a balancer may differ, and entries may be deleted between.
+//! Pure. Each of the two ways requests the documents, and the two copies of a document need not be
+//! the same: servers behind a balancer may differ, and entries may be deleted between the two
+//! requests.
 
 use std::collections::{HashMap, HashSet};
 
@@ -61,7 +62,7 @@ impl SeenEntries {
         }
     }
 
-    /// Returns whether an entry of a copy was noted for the document without a date.
+    /// Returns whether an entry of a copy was noted without a date for the document asked for.
     pub(super) fn has(&self, asked: &Url, copy: &Document, index: usize) -> bool {
         let seen = self.documents.get(asked).zip(key(copy, index));
         seen.is_some_and(|(seen, (id, _))| seen.contains(&(id, None)))

@@ -1,5 +1,5 @@
-//! Round of a feed with positions: back to the place to go on from, and forward to the newest entry
-//! at the start.
+//! Round of a feed with positions: back to the place to go on from, and forward to the entry that
+//! is newest when the round begins.
 //!
 //! Pure.
 
@@ -32,28 +32,29 @@ use feed::permanent_url;
 enum WalkState {
     /// Before the look at the recent document.
     Looking,
-    /// Searches the archive index for a document to begin at. If the index does not help, goes back
-    /// from `walk_back`.
+    /// Searches the archive index for a document to begin at. If the index does not help, the walk
+    /// goes back from the document at `back`.
     Index { url: Url, back: Url },
-    /// Tries the document that the bookmark names. If the document does not help, goes back from
-    /// `walk_back`.
+    /// Tries the document that the bookmark names. If the document does not help, the walk goes
+    /// back from the document at `back`, if there is one.
     Resuming { url: Url, back: Option<Url> },
-    /// Searches for the entry to begin after, along `prev-archive`. If `url` is missing, goes back
-    /// from `instead`.
+    /// Searches for the entry to begin after, along `prev-archive`. If the document at `url` is
+    /// missing, the walk goes back from the document at `instead`.
     Back { url: Url, instead: Option<Url> },
-    /// Handing over, along `next-archive`.
+    /// Hands over entries, along `next-archive`.
     Forward { url: Url },
-    /// Every entry up to the pin is handed over.
+    /// The walk has ended, and nothing is left to request.
     Done,
 }
 
 /// Position of a document relative to the place to go on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WalkStanding {
-    /// That many of the document's oldest entries lie before the place, which is in the document or
-    /// at an edge of the document.
+    /// The place is in the document or at one of the document's ends. This number of the document's
+    /// oldest entries lies before the place.
     Holds(usize),
-    /// The document ends before the place that the document should hold: an old copy.
+    /// The copy is too old: the copy ends before the place that the document should hold, or comes
+    /// from before a restoration.
     Stale,
     /// The place is not in the document.
     Elsewhere,
@@ -95,32 +96,32 @@ pub struct Walk {
     again: bool,
     documents_max: usize,
     pin: Option<Pin>,
-    /// The newest entry passed, handed over or not. The next document must continue from this
-    /// place.
+    /// Bookmark of the newest entry passed, handed over or not. The next document must continue
+    /// from this place.
     last: Option<Bookmark>,
     /// The place right before the first entry handed over.
     begins_after: Option<Bookmark>,
     /// Timestamp to begin at. Entries pass without being handed over until one is dated at or after
-    /// that time; then `None`.
+    /// that time; `None` from then on.
     seeking: Option<Timestamp>,
     /// The document that the way back passed last: the oldest one known.
     walked_over: Option<Url>,
-    /// Position at which the document behind (towards the newest) begins.
+    /// Position at which the next newer document begins.
     behind: Option<Position>,
     /// Number of documents handed over, bounded by `documents_max`.
     handed_over: usize,
     /// Whether the walk already requested the recent document past all caches because an entry was
     /// missing.
     looked_again: bool,
-    /// The epoch of the recent document, and the position at which the document open at that
-    /// epoch's start began.
+    /// The epoch of the recent document, and the first position of the document that was open when
+    /// that epoch began.
     epoch: (Epoch, Position),
     /// The feed's id, from the first document taken.
     feed: Option<String>,
     /// Whether to go on where a document or the place is missing.
     lenient: bool,
     visited: HashSet<Url>,
-    /// Total length of the visited URLs, bounded by [`WALK_URL_BYTES_MAX`].
+    /// Total length of the visited URLs, in bytes, bounded by [`WALK_URL_BYTES_MAX`].
     visited_bytes: usize,
 }
 
@@ -157,7 +158,7 @@ impl Walk {
         }
     }
 
-    /// Passes entries without handing them over until one at or after `time` is met.
+    /// Passes entries without handing them over until one dated at or after `time` is met.
     #[must_use]
     pub fn seek(self, time: Option<Timestamp>) -> Self {
         Self {
@@ -166,13 +167,15 @@ impl Walk {
         }
     }
 
-    /// Goes on from the oldest entry left if a document or the place is missing.
+    /// Sets whether the walk goes on from the oldest entry that is left if a document or the place
+    /// is missing.
     #[must_use]
     pub(super) fn lenient(self, lenient: bool) -> Self {
         Self { lenient, ..self }
     }
 
-    /// Returns the instant of the start while all entries met are dated before.
+    /// Returns the instant to begin at; `None` once an entry dated at or after that instant was
+    /// met.
     pub fn seeking(&self) -> Option<Timestamp> {
         self.seeking
     }
@@ -211,8 +214,8 @@ impl Walk {
         self.last.as_ref()
     }
 
-    /// Returns the place right before the first entry handed over; `None` while there is none. A
-    /// walk that hands over nothing returns the place where the walk ended.
+    /// Returns the place right before the first entry handed over. If no entry was handed over,
+    /// returns the place where the walk ended, or `None` while the walk goes on.
     pub fn begins_after(&self) -> Option<Bookmark> {
         let before_all = || {
             let feed = self.feed.clone()?;
@@ -263,8 +266,8 @@ impl Walk {
                 Ok(())
             }
             WalkState::Forward { .. } if self.lenient => {
-                // The walk hands over everything from the hole to the newest document. Resuming at
-                // the named document would lead into the hole again.
+                // The walk looks again, goes back to the hole, and hands over everything from there
+                // on. The document that the bookmark names would lead into the hole again.
                 self.last = self.last.take().map(|last| Bookmark {
                     document: None,
                     ..last
@@ -281,10 +284,10 @@ impl Walk {
         }
     }
 
-    /// Begins with the oldest document known, behind which documents are missing.
+    /// Begins with the oldest document known. The next older documents are missing.
     fn begin_behind_a_hole(&mut self, hole: &Url) {
-        // The next document cannot continue the place before the hole, so the walk compares no
-        // history there.
+        // The next document cannot continue the history of the place before the hole, so the walk
+        // compares no history there.
         self.last = None;
         self.start = Start::Oldest;
         self.forget_visited();
@@ -296,10 +299,11 @@ impl Walk {
     ///
     /// # Errors
     ///
-    /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
-    /// after which the same document may be asked for again later.
+    /// See [`WalkError`]. After [`WalkError::Stale`], the same document may be asked for again
+    /// later; after any other error, the walk is of no use.
     pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<EntryRun>, WalkError> {
-        // The feed comes first: a document of another feed must not set this walk's id or epoch.
+        // The feed is checked first: a document of another feed must not set this walk's id or
+        // epoch.
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         if self.is_lost(&document) {
@@ -340,15 +344,15 @@ impl Walk {
         let WalkState::Index { back, .. } = self.state.clone() else {
             return Ok(());
         };
-        // A block of another feed proves nothing about this one; the archive links decide.
+        // A block of another feed proves nothing about this feed, so the archive links decide.
         if self.feed.as_ref() != Some(&block.feed) {
             return self.go_back(back);
         }
         let found = match &self.start {
             Start::Time(time) => {
                 let mut listed = block.documents.iter();
-                // A block lists the oldest document first: the last one before the time is the
-                // place to begin.
+                // A block lists the oldest document first: the last document before the time is the
+                // one to begin with.
                 listed.rfind(|listed| listed.is_before(*time))
             }
             _ => None,
@@ -382,7 +386,8 @@ impl Walk {
         url: &Url,
     ) -> Result<Option<EntryRun>, WalkError> {
         if matches!(&self.start, Start::Bookmark(Bookmark { entry: None, .. })) {
-            // A bookmark without an entry comes from an empty feed: every entry is new.
+            // A bookmark without an entry was written before any entry was handed over: every entry
+            // is new.
             self.start = Start::Oldest;
             self.last = None;
         }
@@ -427,8 +432,9 @@ impl Walk {
         }
     }
 
-    /// Leaves the recent document for one far back, through the archive index if there is one. The
-    /// index needs documents with positions, because those link forward.
+    /// Leaves the recent document for an old document, through the archive index if there is an
+    /// index. The index helps only where documents have positions, because those documents link
+    /// forward.
     fn look_into_index(&mut self, document: &Document, back: Url) -> Result<(), WalkError> {
         match document
             .link("index")
@@ -444,7 +450,7 @@ impl Walk {
         }
     }
 
-    /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was
+    /// Handles a recent document without entries: the feed is empty, or is a foreign feed that was
     /// just cut.
     fn look_at_empty(
         &mut self,
@@ -474,12 +480,12 @@ impl Walk {
     }
 
     /// Leaves the recent document for older ones: first for the document that the bookmark names. A
-    /// document at another origin belongs to the feed's former location, and may have another
-    /// history.
+    /// named document at another origin belongs to the feed's former location and may have another
+    /// history, so the walk does not try that document.
     fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
         let recent = self.recent.origin();
         let at_home = |url: &Url| {
-            // Archives may live at an origin of their own, which the recent document names.
+            // Archives may be at an origin of their own, to which the recent document links.
             let archive = previous.as_ref().map(Url::origin);
             url.origin() == recent || Some(url.origin()) == archive
         };
@@ -528,7 +534,7 @@ impl Walk {
         self.again = true;
     }
 
-    /// Begins behind a document's newest entry, so nothing is handed over.
+    /// Begins after a document's newest entry, so nothing is handed over.
     fn begin_after(&mut self, document: &Document, url: &Url) -> Option<EntryRun> {
         let place = newest_place(document);
         self.last = bookmark(document, url, &RunEntry { index: 0, place });
@@ -544,8 +550,8 @@ impl Walk {
     ) -> Result<Option<EntryRun>, WalkError> {
         match (self.standing_of(&document, url)?, back) {
             (WalkStanding::Holds(after), _) => self.hand_over(document, url, after).map(Some),
-            // A cache may have the bookmark's document from before the cut, so the walk makes one
-            // request past all caches.
+            // A cache may have a copy of the bookmark's document from before the document was
+            // closed, so the walk makes one request past all caches.
             (WalkStanding::Stale, _) if !self.again => self.ask_again(url),
             (_, Some(previous)) => self.go_back(previous).map(|()| None),
             (WalkStanding::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
@@ -556,8 +562,8 @@ impl Walk {
     fn walk_back(&mut self, document: Document, url: &Url) -> Result<Option<EntryRun>, WalkError> {
         let after = match &self.start {
             Start::Newest => return Ok(self.begin_after(&document, url)),
-            // All entries here are older than the time. Handing over none of them turns the walk
-            // towards the successor.
+            // All entries here are dated before the time. Handing over none of them turns the walk
+            // towards the next newer document.
             Start::Time(time) if is_before(&document, *time) => Some(document.len()),
             Start::Oldest | Start::Time(_) => {
                 let previous = lead(&document, "prev-archive", url)?;
@@ -609,22 +615,23 @@ impl Walk {
             // relative to the place.
             WalkStanding::Elsewhere if document.history.is_none() => 0,
             WalkStanding::Elsewhere if self.lenient => {
-                // No history continues behind a hole, so the walk accepts this document as a new
+                // No history continues across a hole, so the walk accepts this document as a new
                 // beginning.
                 self.last = None;
                 0
             }
             WalkStanding::Elsewhere => return Err(self.gap_error()),
         };
-        // Progress bounds the way. Without progress, only the URLs can show a loop.
+        // Rising positions bound the way. Where a document does not raise the position, only the
+        // URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
             self.note_visit(url.clone())?;
         }
         self.hand_over(document, url, after).map(Some)
     }
 
-    /// Returns the URL of the current request, as links name it. A redirect may have led from there
-    /// to `url`.
+    /// Returns the URL of the current request, which is the URL that links have. A redirect may
+    /// have led from that URL to `url`.
     fn asked_url(&self, url: &Url) -> Url {
         self.ask().map_or_else(|| url.clone(), |ask| ask.url)
     }
@@ -664,8 +671,9 @@ impl Walk {
         }
         // The number saturates only for `next > end`, which the condition below excludes.
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
-        // The document shows nothing of the place itself. After a restoration the walk must look at
-        // the place's document, unless the walk comes from there.
+        // A document that begins right after the place (`older == 0`) shows nothing of the place
+        // itself. After a restoration, the walk must look at the document that holds the place,
+        // unless the walk comes from that document.
         let is_behind = matches!(self.state, WalkState::Forward { .. });
         let is_restored = document.epoch > wanted.epoch;
         if before.is_none() && is_restored {
@@ -727,8 +735,8 @@ impl Walk {
     }
 
     fn note_visit(&mut self, url: Url) -> Result<(), WalkError> {
-        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX`
-        // bytes.
+        // A bound on the number of documents is not enough for memory: each URL may have
+        // `LINK_BYTES_MAX` bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {

@@ -64,7 +64,8 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// RFC 4287, 3.1: `text` and `html` hold no elements, `xhtml` one `div`.
+    /// Reads a text construct: the types `text` and `html` hold no elements, `xhtml` holds one
+    /// `div` (RFC 4287, 3.1).
     pub(super) fn text_construct(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let kind = self.attribute_value(tag, "type")?;
         match kind.as_deref() {
@@ -94,7 +95,7 @@ impl<'a> Scan<'a> {
         Err(self.unacceptable(tag, detail, "RFC 4287, 3.1.1.3"))
     }
 
-    /// RFC 4287, 3.2: one name, at most one uri and one email.
+    /// Reads a person: one name, at most one uri and one email (RFC 4287, 3.2).
     pub(super) fn person(&mut self, tag: &Tag<'a>, based: bool) -> Result<Person, Refusal> {
         let rule = "RFC 4287, 3.2";
         let based = self.is_based(based, tag)?;
@@ -172,8 +173,8 @@ impl<'a> Scan<'a> {
         self.skip_element()
     }
 
-    /// RFC 4287, 4.2.11. Returns whether the source names an author, which the entry inherits
-    /// (rule A-12).
+    /// Reads a source (RFC 4287, 4.2.11). Returns whether the source names an author, whom the
+    /// entry inherits (rule A-12).
     pub(super) fn source(&mut self, tag: &Tag<'a>, based: bool) -> Result<bool, Refusal> {
         let based = self.is_based(based, tag)?;
         let mut author = false;

@@ -16,10 +16,11 @@ use crate::{
 /// Attributes that entries inherit from a feed, besides declarations and the base.
 const ATTRIBUTES: [&str; 2] = ["xml:lang", "xml:space"];
 
-/// Bytes around a value in ` xmlns:="…"` or ` xml:base="…"`.
+/// Number of bytes around a value in ` xmlns:="…"` or ` xml:base="…"`.
 const AROUND: usize = 12;
 
-/// Returns an upper bound on the bytes that the entry `tag` inherits from the feed, authors apart.
+/// Returns an upper bound on the number of bytes that the entry `tag` inherits from the feed,
+/// without authors.
 pub(super) fn size<'t>(
     feed: &Tag<'_>,
     base: Option<&str>,
@@ -67,7 +68,8 @@ pub(super) struct InheritedContext<'a> {
     scope: Vec<(&'a str, Namespace<'a>)>,
     /// Attributes of the feed, written as they stand there.
     attributes: Vec<Attribute<'a>>,
-    /// Base to write onto the entry, unless the entry's own is absolute.
+    /// Base to write onto the entry in place of the entry's own; `None` if nothing replaces the
+    /// entry's own base.
     base: Option<String>,
     /// Whether references in the entry have an absolute base, inherited or the entry's own.
     based: bool,
@@ -101,7 +103,8 @@ impl<'a> InheritedContext<'a> {
         let attributes = ATTRIBUTES.into_iter().filter(inherits);
         let own = value_of(tag, "xml:base");
         let base = match (outer, inside) {
-            // With an absolute outer base, the resolved base of the entry replaces the one as sent.
+            // With an absolute outer base, the resolved base of the entry replaces the base as
+            // sent.
             (Some(_), inside) => inside.map(str::to_owned),
             (None, _) => value_of(feed, "xml:base").and_then(|outer| {
                 let own = own.as_deref().unwrap_or_default();
@@ -190,8 +193,8 @@ impl<'a> InheritedContext<'a> {
     }
 }
 
-/// Appends a name and a value, each behind the length, so that two different lists never give the
-/// same text.
+/// Appends a name and a value, each with its length in front, so that two different lists never
+/// give the same text.
 fn push_part(name: &str, value: &str, out: &mut String) {
     for part in [name, value] {
         out.push_str(&part.len().to_string());
@@ -227,7 +230,8 @@ fn value_of<'t>(tag: &Tag<'t>, name: &str) -> Option<Cow<'t, str>> {
     tag.value(name).ok().flatten()
 }
 
-/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986,
+/// Returns the merge of the base `own` and the base `outer` around, which may both be relative.
+/// Resolved against a URL, the merge equals `own` resolved against the resolved `outer` (RFC 3986,
 /// 5.2).
 fn merge_bases(outer: &str, own: &str) -> String {
     // An empty reference or a fragment leaves the base unchanged (RFC 3986, 5.2.2).

@@ -1,8 +1,8 @@
 //! Stored form of JSON content.
 //!
-//! Pure. RFC 4287 (4.1.3.3) wants verbatim text under `text/*` and Base64 under anything else.
-//! Widespread feed readers garble verbatim JSON under `application/json`, so new entries carry JSON
-//! as `text/json`.
+//! Pure. RFC 4287 (4.1.3.3) wants verbatim text under `text/*`, and Base64 under all other types
+//! but XML. Widespread feed readers garble verbatim JSON under `application/json`, so new entries
+//! carry JSON as `text/json`.
 
 use std::ops::Range;
 
@@ -79,11 +79,11 @@ fn is_raw(entry: &str) -> Result<bool, XmlError> {
     Ok(false)
 }
 
-/// Content element with a stored form that differs from the sent one.
+/// Content element with a stored form that differs from the sent form.
 #[derive(Debug)]
 pub(super) struct Rewrite {
     pub(super) form: JsonForm,
-    /// The element's bytes up to the end tag, which both forms share.
+    /// The element's bytes up to the end tag. Both forms share the end tag.
     replaced: Range<usize>,
     replacement: String,
 }

@@ -1,6 +1,6 @@
 //! Settings that only timelines have: kind, owner, and the size of embedded entries.
 //!
-//! Pure. The chain hash covers the JSON of these types, so that form never changes.
+//! Pure. The chain hash covers the JSON of these types, so the form of the JSON never changes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -18,12 +18,12 @@ pub enum OwnEntries {
     /// The timeline has none of these entries, whatever feeds are followed.
     #[default]
     Exclude,
-    /// The timeline has these entries, as if that feed were followed from the timeline's creation
-    /// on.
+    /// The timeline has these entries, as if the owner's feed were followed from the timeline's
+    /// creation on.
     Include,
 }
 
-/// Choices at the creation of a timeline, which never change.
+/// Choices that are made at the creation of a timeline, and never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineKind {
     /// Version of the rule by which the timeline's documents are cut.
@@ -47,13 +47,13 @@ impl TimelineKind {
     }
 }
 
-/// How much of an entry a timeline has.
+/// How much of each entry the documents of a timeline contain.
 ///
-/// The JSON form is a number of bytes, or `all`.
+/// The JSON form is a number of bytes, or `"all"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Embed {
-    /// Entries of at most this number of bytes as a whole, others with a link instead of their
-    /// content.
+    /// Entries of at most this number of bytes as a whole, and larger entries with a link instead
+    /// of the content.
     Bytes(u32),
     /// Every entry as a whole.
     All,
@@ -66,7 +66,7 @@ impl Default for Embed {
 }
 
 impl Embed {
-    /// Returns whether a timeline has an entry with a fragment of `bytes` bytes as a whole.
+    /// Returns whether a timeline contains an entry as a whole if the fragment has `bytes` bytes.
     pub fn takes(self, bytes: usize) -> bool {
         match self {
             Self::Bytes(max) => u32::try_from(bytes).is_ok_and(|bytes| bytes <= max),
@@ -103,8 +103,8 @@ impl<'de> Deserialize<'de> for Embed {
     }
 }
 
-/// Returns the bounds of a timeline's document, in entries and in bytes of fragments, from the
-/// bounds that were chosen.
+/// Returns the bounds of a timeline's document in entries and in bytes of fragments; `entries` and
+/// `bytes` are the chosen or proposed bounds.
 pub(super) fn bounds(embed: Embed, entries: u32, bytes: u64) -> (u32, u64) {
     match embed {
         Embed::All => (entries, bytes),

@@ -28,14 +28,14 @@ pub struct Heading<'a> {
     pub period: i64,
     /// The windows that the server offers: period in seconds, and URL.
     pub periods: &'a [(u32, String)],
-    /// The archived document that ends where this one begins, relative to this one; `None` for the
-    /// first.
+    /// URL of the archived document that ends where this document begins, relative to this
+    /// document; `None` for the first document.
     pub prev_archive: Option<&'a str>,
 }
 
 impl Heading<'_> {
-    /// Returns a document with these updates, in the order given: each a feed, and the second of
-    /// the feed's last update.
+    /// Returns a document with these updates, in the order given. Each update is a feed's id, and
+    /// the second of the feed's last update.
     ///
     /// # Examples
     ///
@@ -58,7 +58,7 @@ impl Heading<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn document(&self, updates: &[(SupId, i64)]) -> Vec<u8> {
-        // An update has 21 bytes (SUP-P6), all else fits into 512.
+        // An update has 21 bytes (SUP-P6), and all else usually fits into 512.
         let mut out = Vec::with_capacity(512 + updates.len() * 21);
         let (updated, since) = (second_text(self.updated), second_text(self.since));
         let times = format!(r#"{{"updated_time":"{updated}","since_time":"{since}","#);
@@ -108,8 +108,8 @@ pub struct SupDocument {
     pub periods: BTreeMap<u64, String>,
     /// Whether the publisher archives SUP documents, so that consumers can close every gap.
     pub is_archived: bool,
-    /// The archived document that ends where this one begins, relative to this one as `periods`
-    /// are; `None` for the first, or without archives.
+    /// URL of the archived document that ends where this document begins, relative as in `periods`;
+    /// `None` for the first document, or without archives.
     pub prev_archive: Option<String>,
     /// Pairs of a feed's id and an update's id, in document order.
     pub updates: Vec<(Box<str>, Box<str>)>,
@@ -127,7 +127,7 @@ impl SupDocument {
     ///
     /// # Errors
     ///
-    /// Names the member that is missing or wrong.
+    /// Returns the fault of an unusable document, such as a member that is missing or wrong.
     pub fn read(body: &[u8]) -> Result<Self, InvalidSup> {
         let raw: Raw =
             serde_json::from_slice(body).map_err(|error| InvalidSup(error.to_string()))?;
@@ -141,7 +141,7 @@ impl SupDocument {
         if since > updated {
             return Err(InvalidSup("it ends before it begins".into()));
         }
-        // A broken offer is dropped: the document itself is still of use.
+        // A window with a wrong period is ignored, because the document itself is still of use.
         let offered = raw
             .available_periods
             .0
@@ -301,8 +301,8 @@ impl<'de> Deserialize<'de> for UpdatePairs {
                     if updates.len() == SUP_UPDATES_MAX {
                         return Err(de::Error::custom("there are too many updates"));
                     }
-                    // An illegal id belongs to no feed that could announce it; an update's id is
-                    // any text (rule SUP-F7).
+                    // No feed can announce an illegal id, so a pair with such an id is ignored. An
+                    // update's id is any text of bounded length (rule SUP-F7).
                     let is_update = (1..=SUP_UPDATE_BYTES_MAX).contains(&update.0.len());
                     if is_token(&feed.0) && is_update {
                         updates.push((feed.0, update.0));
@@ -323,7 +323,7 @@ mod tests {
         SupDocument::read(text.as_bytes())
     }
 
-    /// SUP-F5, SUP-F8, SUP-F10, and numbers as some wrote them.
+    /// SUP-F5, SUP-F8, SUP-F10, and numbers as some publishers wrote them.
     #[test]
     fn what_publishers_wrote_is_read() {
         let text = r#"{"update_time":"2009-01-06T02:16:45+01:00","since_time":"2009-01-06T01:14:35Z",
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// SUP-P6: 21 bytes an update, and what is written is read.
+    /// SUP-P6: an update has 21 bytes, and a written document can be read.
     #[test]
     fn an_update_is_21_bytes() {
         let heading = Heading {

@@ -1,8 +1,8 @@
 //! Findings of the reference validator about a SUP document.
 //!
 //! Pure. The rules and their order are those of SUP's own validator, and only the first finding
-//! counts (SPECS 1.7). Defects of that validator are mended: an offset from UTC counts, so does a
-//! whole day, and a URL may have a port.
+//! counts (SPECS 1.7). Three defects of that validator are mended: offsets from UTC and whole days
+//! of a window count, and a URL may have a port.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -43,7 +43,8 @@ fn suggestion(message: impl Into<String>) -> Finding {
     }
 }
 
-/// Returns the first finding about a SUP document; `None` if there is no fault.
+/// Returns the first finding about a SUP document; `None` if there is neither a fault nor a
+/// suggestion.
 ///
 /// # Examples
 ///
@@ -59,7 +60,7 @@ pub fn check(body: &[u8]) -> Option<Finding> {
     }
 }
 
-/// Values that the rules about improvements judge.
+/// Values on which the suggestions depend.
 struct Facts {
     /// Time from `since_time` to `updated_time`, in seconds.
     window: i64,
@@ -135,7 +136,8 @@ fn parse_time(name: &str, value: &Value) -> Result<Timestamp, Finding> {
 fn parse_integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => {
-            // Python's `int()` cuts the fraction of a number, and refuses one in a text.
+            // Python's `int()`, which the reference uses, cuts the fraction of a number, and
+            // refuses a text with a fraction.
             let text = number.to_string();
             let whole = text.split_once('.').map_or(&*text, |(whole, _)| whole);
             whole.parse().ok()
@@ -204,7 +206,7 @@ fn is_url(text: &str) -> bool {
     let Some((place, path)) = rest.and_then(|rest| rest.split_once('/')) else {
         return false;
     };
-    // Any port does for a URL without one; the check below only needs a number.
+    // A URL without a port gets 80 here, because the check below needs a number.
     let (host, port) = place.split_once(':').unwrap_or((place, "80"));
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     !host.is_empty()
@@ -217,7 +219,7 @@ fn is_url(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A document of 2008-11-12, as the reference's tests have them.
+    /// A document of 2008-11-12, as in the reference's tests.
     fn document(since: &str, updated: &str, period: &str, more: &str) -> String {
         format!(
             r#"{{"since_time":"2008-11-12T{since}Z","updated_time":"2008-11-12T{updated}Z","period":{period},{more}}}"#
@@ -231,7 +233,7 @@ mod tests {
         assert!(found.message.contains(part), "{found:?} in {text}");
     }
 
-    /// SPECS 1.7: the vectors of the reference validator, in its order.
+    /// SPECS 1.7: the vectors of the reference validator, in the same order.
     #[test]
     fn sup_1_7_the_vectors_of_the_reference() {
         use Severity::{Error, Suggestion};
@@ -281,7 +283,7 @@ mod tests {
         assert!(at("2008-11-12T01:55:05.5Z").is_err());
     }
 
-    /// The two defects of the reference are not ours: it drops offsets, and whole days.
+    /// Two defects of the reference are mended: the reference ignores offsets and whole days.
     #[test]
     fn offsets_and_whole_days_count() {
         let offset = r#"{"since_time":"2008-11-12T10:00:00+01:00","updated_time":"2008-11-12T10:01:10Z","period":60,"updates":[]}"#;
@@ -292,8 +294,7 @@ mod tests {
         finds(day, Severity::Suggestion, "available_periods");
     }
 
-    /// SPECS 1.4: ids as publishers made them are legal, and 21 bytes an update are possible
-    /// (SUP-P6).
+    /// SPECS 1.4: ids as publishers made them are legal, and an update can have 21 bytes (SUP-P6).
     #[test]
     fn sup_1_4_the_ids_of_the_reference_are_legal() {
         for id in [

@@ -1,13 +1,13 @@
 //! Documents of a timeline: the entries of each, and the instant at which each was opened.
 //!
-//! Pure. A timeline's documents are not recorded: they follow from the timeline's sequence of
+//! Pure. A timeline's documents are not recorded: they are computed from the timeline's sequence of
 //! entries, the settings in force at the place of each entry, and the epochs. Closed documents
-//! never change, since a timeline only grows.
+//! never change, because a timeline only grows.
 //!
 //! A document ends before an entry in two cases (version 1 of the rule): other settings are in
-//! force at the entry, or the cut policy in force does not let the entry in. Where only the number
-//! of entries counts, documents follow by arithmetic. In all other cases, the entries are looked
-//! through once.
+//! force at the place of the entry than in the document, or the cut policy in force does not let
+//! the entry in. If the policy bounds only the number of entries, arithmetic finds the documents.
+//! In all other cases, the entries are read once.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -22,10 +22,10 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// Entries that are looked through at a time.
+/// Number of entries that are read at a time.
 const STEP: usize = 1_000;
 
-/// Settings in force from an instant of the log on, up to those of the next spell.
+/// Settings in force from an instant of the log on, up to the instant of the next spell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spell {
     /// Instant from which on the settings are in force.
@@ -37,14 +37,15 @@ pub struct Spell {
 /// Facts about a timeline that shape the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutCourse {
-    /// Settings that have been in force, one spell or more, oldest first. The first one begins with
-    /// the timeline.
+    /// Settings that have been in force, one spell or more, oldest first. The first spell begins
+    /// with the timeline.
     pub spells: Vec<Spell>,
     /// Epochs that have begun, each with the instant of the beginning, oldest first. The first
     /// epoch is not among them.
     pub epochs: Vec<(Timestamp, Epoch)>,
     /// Instant at which the timeline began anew: entries or follows were lost, so the positions
-    /// have changed. No document has a name that a document may have had before.
+    /// have changed. All documents have names of a later epoch then, so that no name stands for two
+    /// documents.
     pub restarted: Option<Timestamp>,
 }
 
@@ -56,23 +57,23 @@ pub trait Sequence {
     /// Returns the number of entries that came before an instant.
     fn rank(&self, instant: Timestamp) -> u64;
 
-    /// Returns the place of an entry that is there.
+    /// Returns the place of the entry at a position; `None` if there is no entry.
     fn place(&self, at: Position) -> Option<Place>;
 
-    /// Returns at most `limit` entries behind a place, oldest first, each with the number of bytes;
-    /// without a place, the oldest.
+    /// Returns at most `limit` entries behind a place, oldest first, each with the size in bytes;
+    /// without a place, the oldest entries.
     fn behind(&self, place: Option<Place>, limit: usize) -> Vec<(Place, u64)>;
 }
 
-/// Documents of a timeline, as far as they were asked for. Kept for the next question, and made
-/// again at any time.
+/// Documents of a timeline, as far as they were asked for. The value is a cache, which can be
+/// computed again at any time.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
     /// One stretch for each spell with entries.
     stretches: Vec<CutStretch>,
-    /// Spells that `stretches` covers to their ends.
+    /// Number of spells that `stretches` covers to their ends.
     spells: usize,
-    /// Places of the entries that open documents, by their positions.
+    /// Places of the entries that open documents, by the positions of these entries.
     places: HashMap<u64, Place>,
 }
 
@@ -91,7 +92,8 @@ struct CutStretch {
 enum CutKind {
     /// Each document but the last one has this number of entries.
     Even(u64),
-    /// First position of each document, and the newest entry looked at.
+    /// First position of each document; then the place of the newest entry that was read, and the
+    /// fill of the document up to this entry.
     Listed(Vec<u64>, Option<(Place, Fill)>),
 }
 
@@ -156,19 +158,19 @@ impl CutStretch {
     }
 }
 
-/// A document with the range of entries.
+/// A document, and the range of the document's entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Names, first position and date of the document. The revision is that of the document's
-    /// [spell](spell_of).
+    /// Names, first position and date of the document. The revision stands for the document's spell
+    /// (see [`spell_of`]).
     pub opening: Opening,
     /// Position behind the last entry.
     pub end: Position,
 }
 
 impl Cuts {
-    /// Returns document `number`, or the newest one without a number; `None` if there is no such
-    /// document.
+    /// Returns document `number`, or the newest document without a number; `None` if there is no
+    /// such document.
     pub fn cut(
         &mut self,
         number: Option<DocumentNumber>,
@@ -208,7 +210,7 @@ impl Cuts {
         })
     }
 
-    /// Returns roughly the bytes of memory that the cuts take.
+    /// Returns the approximate size of the cuts in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let stretches = self.stretches.iter().map(|stretch| match &stretch.kind {
             CutKind::Even(_) => size_of::<CutStretch>(),
@@ -217,8 +219,8 @@ impl Cuts {
         stretches.sum::<usize>() + self.places.len() * 2 * size_of::<(u64, Place)>()
     }
 
-    /// Returns the number of the document that has a position, if [`cut`](Self::cut) has come that
-    /// far.
+    /// Returns the number of the document that has a position. Earlier calls of [`cut`](Self::cut)
+    /// or [`end_of`](Self::end_of) must have covered this position.
     pub fn document_of(&self, at: Position) -> Option<DocumentNumber> {
         let behind = self
             .stretches
@@ -234,8 +236,8 @@ impl Cuts {
         DocumentNumber::new(stretch.document + index)
     }
 
-    /// Returns the end of the document that has a position, and the place of the entry there;
-    /// without an entry there, no place.
+    /// Returns the end of the document that has a position, and the place of the entry at that end;
+    /// no place if the document is the newest, because there is no entry at that end yet.
     pub fn end_of(
         &mut self,
         at: Position,
@@ -254,7 +256,7 @@ impl Cuts {
 
     fn extend_stretches(&mut self, course: &CutCourse, sequence: &impl Sequence) {
         let last = course.spells.len().saturating_sub(1);
-        // A timeline only grows, so spells that are covered to their ends need no second look.
+        // A timeline only grows, so spells that are covered to their ends are skipped.
         for (index, spell) in course.spells.iter().enumerate().skip(self.spells) {
             let end = match course.spells.get(index + 1) {
                 Some(next) => sequence.rank(next.since),
@@ -279,8 +281,8 @@ impl Cuts {
         if first == end {
             return;
         }
-        // Documents that only the number of entries cuts follow by arithmetic, without a look at
-        // entries.
+        // If the policy bounds only the number of entries, arithmetic finds the documents, and no
+        // entry is read.
         let is_even = policy.period == Period::None && policy.bytes == u64::MAX;
         let kind = if is_even {
             CutKind::Even(policy.entries.max(1).into())
@@ -303,10 +305,11 @@ impl Cuts {
         last.map_or(1, |last| last.document + last.document_count() - 1)
     }
 
-    /// Returns the positions and the spell of a document.
+    /// Returns the first position, the end and the spell of a document.
     fn document_bounds(&self, number: u64, course: &CutCourse) -> Option<(u64, u64, usize)> {
         if self.stretches.is_empty() && number == 1 {
-            // An empty document has the newest settings, since nobody has been promised others.
+            // An empty document has the newest settings, because no reader has been promised
+            // others.
             return Some((0, 0, course.spells.len() - 1));
         }
         let behind = self
@@ -362,7 +365,8 @@ impl CutCourse {
         Some(&spell.settings)
     }
 
-    /// Returns the epoch at an instant.
+    /// Returns the epoch at an instant; in a timeline that began anew, at least the epoch of that
+    /// restart.
     pub fn epoch_at(&self, instant: Timestamp) -> Epoch {
         let behind = self.epochs.partition_point(|(began, _)| *began <= instant);
         let epoch = behind.checked_sub(1).and_then(|at| self.epochs.get(at));
@@ -370,7 +374,8 @@ impl CutCourse {
         epoch.max(self.restart_epoch())
     }
 
-    /// Returns the epoch that began after the timeline's restart.
+    /// Returns the first epoch that began no earlier than the timeline's restart; the first epoch
+    /// of the log if there is none.
     fn restart_epoch(&self) -> Epoch {
         let Some(restarted) = self.restarted else {
             return Epoch::FIRST;
@@ -390,7 +395,8 @@ impl CutCourse {
     }
 }
 
-/// Revisions of spells begin here. Revisions of settings, which are in the log, never come so far.
+/// First revision that stands for a spell. Revisions of settings in the log never reach this
+/// number.
 const SPELLS: u32 = 1 << 31;
 
 /// Returns the revision under which the settings of a spell are known.
@@ -405,8 +411,8 @@ pub fn spell_of(revision: Revision) -> Option<usize> {
 }
 
 /// Returns a stand-in for the history hash of a timeline's first `entries` entries: a hash of the
-/// timeline's id and of their number. The hash distinguishes states for entity tags. No document
-/// shows such a hash, which proves no content.
+/// timeline's id and of `entries`. Entity tags use the stand-in to tell states of a timeline apart.
+/// No document shows the stand-in, because it proves no content.
 pub fn no_history(course: &CutCourse, entries: u64) -> HistoryHash {
     let id = course
         .spells

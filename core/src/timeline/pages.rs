@@ -1,19 +1,19 @@
-//! Runs of a timeline's entries, merged from the followed feeds.
+//! Pages of a timeline, merged from runs of entries of the followed feeds.
 //!
 //! Pure. A timeline is the merge of its *runs*: ranges of a feed's positions, and entries that
 //! follows brought along. Each run is in the order of places, so a page costs a search in each run,
 //! and a step for each entry of the page. A list of entries that were gathered beforehand is one
-//! run in place of many.
+//! run instead of many.
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
 use super::{BroughtEntries, Entries, FollowState, GatheredEntries, Place, TimelineEntry};
 use crate::{feed::Position, timestamp::Timestamp};
 
-/// Entries of a timeline that came in one way, in the order of their places.
+/// Entries of a timeline from one source, in the order of their places.
 struct PlaceRun<'f, S> {
     source: RunSource<'f, S>,
-    /// Positions in the feed, or indexes in the batch.
+    /// Positions in the feed, or indexes in the batch or the list.
     range: Range<u64>,
 }
 
@@ -47,7 +47,8 @@ impl<S: Copy + Ord> PlaceRun<'_, S> {
     /// Returns the first index whose place `is_before` does not accept.
     fn split_at(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Entries<S>) -> u64 {
         let Range { mut start, mut end } = self.range;
-        // Most searched places are near the end, so the search begins there, in steps that double.
+        // Most searches are for places near the end, so the search begins there, in steps that
+        // double.
         let mut step = 1;
         while start < end {
             let probe = end.saturating_sub(step).max(start);
@@ -105,7 +106,7 @@ impl<S: Copy + Ord> FollowState<S> {
             // All runs lie between these instants.
             (one.0.min(other.0), one.1.max(other.1))
         })?;
-        // The entry's instant is the last one that at most `at` entries precede.
+        // The entry's instant is the last instant that at most `at` entries precede.
         while low < high {
             // The half is rounded up: else `low` would not move where `high` is the next
             // microsecond.
@@ -124,14 +125,15 @@ impl<S: Copy + Ord> FollowState<S> {
             let places = (first..run.range.end).map(|index| run.delivery_at(index, feeds).place);
             at_once.extend(places.take_while(|place| place.instant() == low));
         }
-        // Several runs may have entries of that instant, whose order is that of their places.
+        // Several runs may have entries of that instant. These entries stand in the order of their
+        // places.
         at_once.sort();
         at_once.get(usize::try_from(skipped).ok()?).copied()
     }
 
-    /// Returns at most `limit` entries strictly older than `anchor`, newest first; the newest of
-    /// all without an anchor. The anchor need not be the place of an entry. `feeds` have the state
-    /// at the end of the commits that the reader sees.
+    /// Returns at most `limit` entries strictly older than `anchor`, newest first; without an
+    /// anchor, the newest entries of the timeline. The anchor need not be the place of an entry.
+    /// `feeds` show the feeds after the last commit that the reader sees.
     pub fn older(
         &self,
         anchor: Option<Place>,
@@ -163,7 +165,7 @@ impl<S: Copy + Ord> FollowState<S> {
     }
 
     /// Returns at most `limit` entries strictly newer than `anchor` and closest to the anchor,
-    /// newest first; the oldest of all without an anchor.
+    /// newest first; without an anchor, the oldest entries of the timeline.
     pub fn newer(
         &self,
         anchor: Option<Place>,

@@ -1,9 +1,11 @@
-//! Form of an entry in a timeline: the entry of the feed, and the origin.
+//! Form of an entry in a timeline: the entry as the feed has it, and the origin.
 //!
 //! Pure. These bytes stand in frozen documents, so the form is for ever. Two elements are added
-//! before the end tag, each in a default namespace of its own, since an entry may use any prefixes:
-//! a link to the entry's own document, and the feed as the source, unless the entry names a source.
-//! An entry that is too large is *linked*: a link to the entry's own document replaces the content.
+//! before the end tag: a link to the entry's own document, and the feed as the `source`, unless the
+//! entry has a `source`. Each added element declares Atom's namespace as the default, because an
+//! entry may use any prefixes. An entry that is too large is *linked*: a link to the entry's own
+//! document replaces the content. An entry that is too large even so is reduced to the id, the
+//! dates and an author.
 
 use bytes::Bytes;
 
@@ -17,7 +19,8 @@ use crate::{
 
 /// Media type of an entry document in links.
 const ENTRY_TYPE: &str = "application/atom+xml;type=entry";
-/// Longest author that a linked entry keeps, in bytes.
+/// Maximum length of an author and the entry's `xml:base` together, in bytes, with which a reduced
+/// entry keeps the author.
 const AUTHOR_BYTES_MAX: usize = 2_048;
 
 /// Where an entry comes from. All URLs are absolute.
@@ -44,7 +47,7 @@ pub fn shown(fragment: &Bytes, origin: &EntryOrigin<'_>, embed: Embed) -> Result
     let text = std::str::from_utf8(fragment)
         .map_err(|error| XmlError::new("an entry is not UTF-8", error.valid_up_to()))?;
     let is_whole = embed.takes(text.len());
-    // Without the word `source`, an entry has no such element, so the tokens need no look.
+    // Without the word `source`, an entry has no such element, so the entry need not be parsed.
     if is_whole && !text.contains("source") {
         return Ok(with_origin(text, origin, true));
     }
@@ -55,14 +58,15 @@ pub fn shown(fragment: &Bytes, origin: &EntryOrigin<'_>, embed: Embed) -> Result
     let linked = parts.with_link(text, origin);
     Ok(match linked.filter(|linked| embed.takes(linked.len())) {
         Some(linked) => with_origin(&linked, origin, !parts.has_source),
-        // An entry that is too large even without content keeps only the parts that every entry
-        // has, so no source of its own is left.
+        // The entry has no content, or is too large even with a link instead. The reduced form has
+        // lost a source of the entry's own, so the feed is the source.
         None => with_origin(&parts.reduce_to(origin), origin, true),
     })
 }
 
-/// Returns an entry with the `via` link, and with a `source` where `has_source` is set.
-fn with_origin(entry: &str, origin: &EntryOrigin<'_>, has_source: bool) -> Bytes {
+/// Returns an entry with the `via` link added, and with the feed added as the `source` if
+/// `adds_source` is set.
+fn with_origin(entry: &str, origin: &EntryOrigin<'_>, adds_source: bool) -> Bytes {
     // The last `</` of an entry begins the end tag of the entry.
     let (before, end) = entry.split_at(entry.rfind("</").unwrap_or(entry.len()));
     let mut out = String::with_capacity(entry.len() + 640);
@@ -73,7 +77,7 @@ fn with_origin(entry: &str, origin: &EntryOrigin<'_>, has_source: bool) -> Bytes
     push_attribute("href", origin.entry_url, &mut out);
     push_attribute("type", ENTRY_TYPE, &mut out);
     out.push_str("/>");
-    if has_source {
+    if adds_source {
         out.push_str("<source");
         push_attribute("xmlns", ATOM, &mut out);
         out.push('>');
@@ -96,7 +100,7 @@ fn push_linked_content(origin: &EntryOrigin<'_>, has_summary: bool, out: &mut St
     push_attribute("type", ENTRY_TYPE, out);
     push_attribute("src", origin.entry_url, out);
     out.push_str("/>");
-    // RFC 4287, 4.1.1: content with `src` needs a summary.
+    // RFC 4287, 4.1.2: content with `src` needs a summary.
     if !has_summary {
         out.push_str("<summary");
         push_attribute("xmlns", ATOM, out);
@@ -109,14 +113,15 @@ fn push_linked_content(origin: &EntryOrigin<'_>, has_summary: bool, out: &mut St
 struct EntryParts {
     has_source: bool,
     has_summary: bool,
-    /// Bytes of the content element.
+    /// Range of the content element in the text of the entry.
     content: Option<std::ops::Range<usize>>,
     id: String,
     updated: String,
     published: Option<String>,
-    /// The `xml:base` of the entry, against which a reference of the author is resolved.
+    /// The `xml:base` of the entry, against which a relative reference in the author is resolved.
     base: Option<String>,
-    /// First author, standing alone, unless author and base together are too long.
+    /// First author that is not too long together with the base, as an element that can stand
+    /// alone.
     author: Option<String>,
 }
 
@@ -177,7 +182,8 @@ impl EntryParts {
         Some(out)
     }
 
-    /// Returns the entry with the parts that every entry has, and with a link as the content.
+    /// Returns the reduced entry: the id, the id as the title, the dates, the author if there is
+    /// room, and a link as the content.
     fn reduce_to(&self, origin: &EntryOrigin<'_>) -> String {
         let mut out = String::from("<entry");
         push_attribute("xmlns", ATOM, &mut out);
@@ -205,7 +211,7 @@ fn text_of(tokens: &mut Tokens<'_>) -> Result<String, XmlError> {
     loop {
         match tokens.read()? {
             Some(Token::Text(piece)) => text.push_str(&piece),
-            // The gate lets no element into an id or a date.
+            // The gate accepts no element in an id or a date.
             Some(Token::Start(_)) => tokens.skip()?,
             Some(Token::End(_)) | None => return Ok(text.trim().into()),
         }

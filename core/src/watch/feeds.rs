@@ -12,15 +12,15 @@ use crate::{
 
 /// Factor on the interval for feeds that SUP covers (rule SUP-C7).
 const SAFETY_NET: u32 = 10;
-/// Pauses before further looks at a feed that shows nothing new after a ping; the last look follows
-/// after the usual interval (rule SUP-C9). A replica may lag.
+/// Pauses before further looks at a feed that shows nothing new after a ping, because a replica may
+/// lag. One more look follows after the usual interval (rule SUP-C9).
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 /// Longest lag expected of a replica.
 pub(super) const LAG: Duration = Duration::from_secs(12);
 /// Pause after a failed look at a feed, doubled each time up to the usual interval.
 const BACK_OFF: Duration = Duration::from_secs(5);
-/// Longest lag of a cache behind our own server: a cache may keep a response for a second, and
-/// serve that response for another second while revalidating.
+/// Longest time for which a cache before a Simplefeed server serves an old response: a cache may
+/// keep a response for a second, and serve that response for another second while revalidating.
 pub(super) const CACHED: Duration = Duration::from_secs(2);
 
 /// Reason for a feed's turn.
@@ -35,20 +35,21 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct FeedSchedule {
     pub(super) source: Option<SourceNumber>,
-    /// The feed's SUP-ID in the SUP document; empty without one.
+    /// The feed's SUP-ID in the SUP document; empty if the feed announces no SUP document.
     pub(super) id: Box<str>,
-    /// The update listed last.
+    /// Id of the feed's update that a SUP document listed last.
     pub(super) update: Option<Box<str>>,
-    /// Whether an update is known to wait, or may have been missed, and no look has handled that
-    /// update.
+    /// Whether an update is known to wait, or may have been missed, and no look has handled the
+    /// update yet.
     pub(super) owed: bool,
-    /// Looks in a row that showed nothing new after a ping.
+    /// Number of successive looks that showed nothing new after a ping, or got a stale copy.
     pub(super) vain: usize,
-    /// Time up to which the feed was read: the start of the last look that bypassed caches.
+    /// Time up to which the feed was read: the start of the last look that bypassed caches, less
+    /// [`CACHED`].
     pub(super) seen_until: Option<Duration>,
     turn: FeedTurn,
     why: Why,
-    /// Failed looks in a row.
+    /// Number of successive failed looks.
     failures: u32,
     /// Earliest time of the next look, after a failure.
     not_before: Duration,
@@ -59,12 +60,12 @@ pub(super) struct FeedSchedule {
 /// Turn of a feed: resting, due at a time, or being looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FeedTurn {
-    /// No time is set: a ping brings the turn.
+    /// No time is set: only a ping makes the feed due.
     Rests,
-    /// At this time, or sooner by a ping.
+    /// The feed is due at this time, or sooner after a ping.
     Due(Duration),
-    /// A look is under way since `since`. `fresh` if the look bypasses caches, and `called` if a
-    /// ping came too late for the look.
+    /// A look has been under way since `since`. `fresh` means that the look bypasses caches.
+    /// `called` means that the look may miss the update of a ping.
     Looking {
         since: Duration,
         fresh: bool,
@@ -120,7 +121,7 @@ impl Watch {
     /// Handles the result of a look at a feed.
     pub fn looked(&mut self, number: FeedNumber, now: Duration, looked: LookResult) {
         let feed = self.feed_mut(number);
-        // Only a look under way has a result.
+        // A result without a look under way is ignored.
         let FeedTurn::Looking {
             since,
             fresh,
@@ -161,7 +162,8 @@ impl Watch {
                     self.owe(number);
                 }
                 if called {
-                    // A ping during the look means a change that the look may have missed.
+                    // A ping during the look, or just before, means a change that the look may have
+                    // missed.
                     self.feed_mut(number).vain = 0;
                     self.call(number, now + CACHED, Why::Ping);
                 } else if came_late {
@@ -179,8 +181,8 @@ impl Watch {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
         let in_vain = feed.owed && (stale || (feed.why == Why::Ping && !news));
-        // The pauses for a lagging replica come first, then one usual interval; a stale copy
-        // repeats that interval.
+        // The pauses for a lagging replica come first, then one usual interval. After that, a stale
+        // copy causes a look after each usual interval.
         let mut pauses = LOOKS_AGAIN.into_iter().chain([interval]);
         let pause = pauses.nth(feed.vain).or(stale.then_some(interval));
         if let Some(pause) = pause.filter(|_| in_vain) {
@@ -188,8 +190,8 @@ impl Watch {
             let why = feed.why;
             self.call(number, now + pause, why);
         } else {
-            // The look was one of many: after a gap, or before the first document. Their next looks
-            // must not coincide.
+            // The look was one of many looks after a gap or before the first document. The next
+            // looks at these feeds must not coincide.
             let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
             self.pay_look(number);
@@ -240,7 +242,7 @@ impl Watch {
         self.due_at(number, Some(at));
     }
 
-    /// Sets a feed's turn to `at`, unless the feed has an earlier one.
+    /// Sets a feed's turn to `at`, unless the feed has an earlier turn.
     pub(super) fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
         let feed = self.feed_mut(number);
         // A ping does not override a failure's pause.
@@ -254,7 +256,7 @@ impl Watch {
             FeedTurn::Due(due) => at < *due,
             FeedTurn::Rests => true,
         };
-        // A ping stays a ping even where another turn is sooner.
+        // A ping stays a ping even if another turn is sooner.
         if why == Why::Ping || (is_sooner && feed.why != Why::Ping) {
             feed.why = why;
         }
@@ -275,7 +277,7 @@ impl Watch {
         self.due_at(number, pause.map(|pause| now + pause));
     }
 
-    /// As [`rest`](Self::rest), but spreads the turns of feeds that share a document.
+    /// Does the same as [`rest`](Self::rest), but spreads the turns of feeds that share a document.
     pub(super) fn rest_apart(&mut self, number: FeedNumber, now: Duration) {
         // `First` makes `rest` draw a random pause; `rest` then sets the reason to `Background`.
         self.feed_mut(number).why = Why::First;
@@ -309,13 +311,14 @@ impl Watch {
         }
     }
 
-    /// Whether the look must request a whole document: only that can hold the announcement.
+    /// Whether the look must request a whole document, because only a whole document can hold the
+    /// announcement.
     pub fn wants_announcement(&self, number: FeedNumber) -> bool {
         self.feed_numbered(number).why == Why::First
     }
 
     /// Applies the announcement of a feed that was read (rule SUP-C1). Returns whether the SUP
-    /// document may have listed the feed before the feed joined.
+    /// document may have listed an unread update of the feed before the feed joined.
     fn join_source(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
         let feed = self.feed_numbered(number);
         if let Some(source) = feed.source
@@ -343,8 +346,8 @@ impl Watch {
         if self.source_mut(found).add(id.clone(), number) {
             self.ask_at(found, now);
         }
-        // Leaving comes last, so that a document announced under another id keeps at least one
-        // feed.
+        // The feed joins before leaving the old source. If only the id changes, both are the same
+        // source, and that source always has a feed.
         self.leave_source(number);
         let feed = self.feed_mut(number);
         feed.source = Some(found);

@@ -1,4 +1,4 @@
-//! The pairs of SUP documents: new ones, and the feeds they list.
+//! The pairs of SUP documents: which pairs are new, and which feeds the pairs list.
 //!
 //! Pure.
 
@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{limits::SUP_PERIOD_SECONDS_MAX, sup::SupDocument, timestamp::Timestamp};
 
-/// Time to remember a pair beside the longest window, in microseconds.
+/// Time for which a pair is remembered in addition to the longest window, in microseconds.
 const SEEN_SLACK: i64 = 60_000_000;
-/// Pairs to remember per watched feed, beside [`SEEN_BESIDES`].
+/// Number of pairs to remember for each SUP-ID of watched feeds, in addition to [`SEEN_BESIDES`].
 const SEEN_PER_FEED: usize = 16;
 const SEEN_BESIDES: usize = 10_000;
 
@@ -21,24 +21,26 @@ const SEEN_BESIDES: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct PairHashes {
     ours: Vec<u64>,
-    /// Pairs of feeds that are not watched, up to a bound.
+    /// Pairs of feeds that are not watched, up to a bound, with the time at which each was first
+    /// listed.
     others: HashMap<u64, Duration>,
 }
 
 impl SupSource {
-    /// Drops the pairs that no later document will list.
+    /// Forgets the pairs that no later document will list.
     fn forget_pairs(&mut self, document: &SupDocument) {
-        // A cache may serve an old copy of the longest window for that long.
+        // A cache may serve an old copy of the longest window for the length of that window.
         let longest = document.periods.keys().next_back().copied().unwrap_or(0);
         let longest = i64::try_from(longest.max(document.period)).unwrap_or(i64::MAX);
         let window = document.updated.micros() - document.since.micros();
-        // A publisher can announce any period; the bound also keeps the product in range.
+        // A publisher can announce any period. The bound also keeps the sum below in range.
         let most = i64::from(SUP_PERIOD_SECONDS_MAX) * 1_000_000;
         let known = window.max(longest.saturating_mul(1_000_000)).min(most);
         let oldest = document.updated.micros().saturating_sub(known + SEEN_SLACK);
         self.seen.retain(|_, last| last.micros() >= oldest);
         if self.seen.len() > self.pairs_max() {
-            // Memory is bounded: a publisher with too many updates causes superfluous looks.
+            // To bound memory, only the pairs of the newest document are kept. If a publisher has
+            // too many updates, this causes superfluous looks.
             self.seen.retain(|_, last| *last == document.updated);
         }
     }
@@ -55,14 +57,14 @@ impl SupSource {
 }
 
 impl Watch {
-    /// Calls the feeds that documents have listed since the last ping, each once.
+    /// Makes the feeds due that documents have listed since the last ping, each once.
     pub(super) fn ping(&mut self, number: SourceNumber, now: Duration) {
         for (feed, update) in std::mem::take(&mut self.source_mut(number).told) {
             let state = self.feed_mut(feed);
             state.vain = 0;
             state.told_at = Some(now);
-            // The feed may have joined another document meanwhile, and the stored update belongs to
-            // that document.
+            // If the feed has joined another document meanwhile, the stored update belongs to that
+            // document.
             if state.source == Some(number) {
                 state.update = Some(update);
             }
@@ -83,7 +85,7 @@ impl Watch {
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
         source.heard_at = Some(now);
-        // An id gets one look, whatever the number of pairs.
+        // Each id gets one look, whatever the number of pairs with this id.
         let mut news: HashMap<&str, &str> = HashMap::new();
         let mut before: HashMap<&str, (&str, Duration)> = HashMap::new();
         let mut pairs = PairHashes::default();
@@ -98,7 +100,8 @@ impl Watch {
             }
             pairs.ours.push(pair);
             match told_before {
-                // The first time counts: a feed read later than that has shown the update.
+                // The time of the first listing counts: a feed that was read later has shown the
+                // update.
                 Some(told_at) => {
                     let newest = before.entry(id).or_insert((update, told_at));
                     // The newest of several pairs of one id is the pair whose first listing is the
@@ -141,7 +144,7 @@ impl Watch {
         pairs
     }
 
-    /// Takes the pairs of a window that ends now, and remembers them for the next one.
+    /// Handles the pairs of a window that ends now, and remembers these pairs for the next window.
     pub(super) fn take_window(
         &mut self,
         number: SourceNumber,
@@ -166,7 +169,8 @@ impl Watch {
         let feed = self.feed_numbered(number);
         if let (Some(source), Some(update)) = (feed.source, &feed.update) {
             let pair = self.hashing.hash_one((&*feed.id, &**update));
-            // `Timestamp::MIN` lets the next document without this pair drop the pair.
+            // With `Timestamp::MIN`, the next document without this pair makes the watch forget the
+            // pair.
             self.source_mut(source).seen.insert(pair, Timestamp::MIN);
         }
     }

@@ -16,22 +16,25 @@ use crate::{
     timestamp::Timestamp,
 };
 
-/// Requests for an archived document before the walk tries another way.
+/// Number of requests for an archived document that may fail before the watch closes the gap in
+/// another way.
 const ARCHIVE_TRIES: u32 = 3;
-/// Shortest time between two looks at a SUP document; `EVERY_MAX` is the longest.
+/// Shortest time between two looks at a SUP document. `EVERY_MAX` is the longest time that a
+/// document's period gives.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_hours(1);
-/// Time, beside two periods, that a document may stand still before counting as broken.
+/// Time, in addition to two periods, for which a document may stand still before the document
+/// counts as broken.
 const STILL_SLACK: Duration = Duration::from_secs(10);
-/// Time over which to spread the looks at feeds that were read before the first document was.
+/// Time over which to spread the looks at feeds that were read before the first document was heard.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct SupSource {
     /// URL of the document in the announcements of feeds.
     pub(super) announced: Url,
-    /// URL of the window in use: the announced one, or a longer one that suits the pace.
+    /// URL of the window in use: the announced window, or a longer window that suits the pace.
     url: Url,
-    /// Whether a request for another window failed, so that the announced one must do.
+    /// Whether requests for another window failed, so that the watch uses the announced window.
     has_no_other: bool,
     pub(super) feeds: HashMap<Box<str>, Vec<FeedNumber>>,
     pub(super) condition: Condition,
@@ -43,19 +46,20 @@ pub(super) struct SupSource {
     asked_at: Duration,
     /// End of the known updates; `None` until the first document.
     pub(super) updated: Option<Timestamp>,
-    /// Time at which `updated` moved last.
+    /// Time at which `updated` was set last.
     moved_at: Duration,
-    /// Time at which the watch last took pairs.
+    /// Time at which the watch last handled the pairs of a document.
     pub(super) heard_at: Option<Duration>,
-    /// End of the document heard last, even of an old copy.
+    /// End of the current document that was heard last, even if the document was an old copy.
     glimpsed: Option<Timestamp>,
-    /// The feeds that documents listed, with the newest update of each, until no other document
-    /// must be heard first.
+    /// The feeds that documents have listed since the last pings, with the newest update of each.
+    /// The pings wait until no other document must be heard first.
     pub(super) told: HashMap<FeedNumber, Box<str>>,
     /// Known pairs, with the end of the last document that listed each.
     pub(super) seen: HashMap<u64, Timestamp>,
     /// The pairs of the last window that belong to no watched feed, with the time at which each was
-    /// first listed. A feed that joins later was read after that time.
+    /// first listed. For a feed that joins later, this time shows whether the feed was read after
+    /// the update was listed.
     pub(super) others: HashMap<u64, Duration>,
     failures: u32,
 }
@@ -65,8 +69,8 @@ pub(super) struct SupSource {
 enum SourceRequest {
     Current,
     Archived(Chase),
-    /// A longer window, which must reach from the known updates to `since`; then everything up to
-    /// `until` is known.
+    /// A longer window, which must reach from the known updates to `since`; after that, all updates
+    /// up to `until` are known.
     Longer {
         url: Url,
         since: Timestamp,
@@ -81,14 +85,15 @@ struct Chase {
     url: Url,
     /// End of the known updates once the walk ends.
     until: Timestamp,
-    /// Beginning of the document before: the next one must end no earlier.
+    /// Beginning of the document that the walk heard last: the next document must end no earlier.
     since: Timestamp,
     /// Beginning of the newest document.
     newest: Timestamp,
     walked: usize,
     /// Number of failed requests for this document.
     tries: u32,
-    /// URL of a window that reaches back as far; `None` if the publisher offers none.
+    /// URL of a window that reaches back to the known updates; `None` if the publisher offers no
+    /// such window.
     longer: Option<Url>,
 }
 
@@ -173,7 +178,7 @@ impl Watch {
         number
     }
 
-    /// Drops a SUP document that no feed announces any more.
+    /// Removes a SUP document that no feed announces any more.
     pub(super) fn forget(&mut self, number: SourceNumber) {
         if let Some(source) = self.sources.remove(&number) {
             self.by_url.remove(&source.announced);
@@ -186,7 +191,7 @@ impl Watch {
     pub(super) fn hear(&mut self, number: SourceNumber, now: Duration) -> NextAction {
         self.tally.documents += 1;
         let source = self.source_mut(number);
-        // A request in flight has no turn: `heard` sets the next one.
+        // A request in flight has no turn: `heard` sets the next turn.
         source.due = None;
         source.is_asked = true;
         source.asked_at = now;
@@ -215,8 +220,8 @@ impl Watch {
     }
 
     /// Handles the newest document of a source that came without a request of the watch. The
-    /// document counts for nothing while a request is under way or the watch walks over archived
-    /// documents, because the request or the walk tells as much.
+    /// document is ignored while a request is under way or the watch closes a gap, because the
+    /// answers bring the same updates.
     ///
     /// # Examples
     ///
@@ -244,7 +249,8 @@ impl Watch {
 
     fn take_answer(&mut self, number: SourceNumber, now: Duration, heard: SupResult) {
         let source = self.source_mut(number);
-        // Each arm sets the next request; `Current` is the state after a walk.
+        // The next request is for the current document, unless an arm begins or continues to close
+        // a gap.
         let asked = std::mem::replace(&mut source.asking, SourceRequest::Current);
         match (asked, heard) {
             (SourceRequest::Current, SupResult::Document(document)) => {
@@ -302,12 +308,12 @@ impl Watch {
         );
         let had = std::mem::replace(&mut source.is_archived, document.is_archived);
         let relies_otherwise = had != document.is_archived;
-        // `updated` waits until a gap is closed; `glimpsed` moves with each document.
+        // `updated` keeps its value until a gap is closed; each document sets `glimpsed`.
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
         if relies_otherwise && source.condition == Condition::Working {
             self.relax_feeds(number, now);
         }
-        // The pairs count in any case, even where a gap hides others.
+        // The pairs count in any case, even if a gap hides other pairs.
         self.take_window(number, now, document);
         match last {
             Some(last) if document.updated <= last => {
@@ -345,7 +351,7 @@ impl Watch {
         let wanted = self.pace.sup_interval;
         let suits = |seconds: u64| look_interval(Duration::from_secs(seconds)) >= wanted;
         let source = self.source_mut(number);
-        // Another window than the announced one is in use already, or has failed.
+        // The announced window suits, or another window is in use already or has failed.
         if suits(document.period) || source.url != source.announced || source.has_no_other {
             return false;
         }
@@ -386,7 +392,7 @@ impl Watch {
         let mut periods = document.periods.iter();
         let longer = periods.find(|(seconds, _)| reaches(**seconds));
         let longer = longer.and_then(|(_, url)| Url::parse(url).ok());
-        // The window in use has just left the gap.
+        // The gap lies before the window in use, so that window cannot close the gap.
         let longer = longer.filter(|url| *url != source.url);
         let previous = document.prev_archive.as_deref();
         match previous.and_then(|previous| Url::parse(previous).ok()) {
@@ -407,7 +413,7 @@ impl Watch {
         }
     }
 
-    /// Handles an archived document, and walks on to the one before if need be.
+    /// Handles an archived document, and walks on to the document before if need be.
     fn take_archived(
         &mut self,
         number: SourceNumber,
@@ -415,11 +421,12 @@ impl Watch {
         document: &SupDocument,
         chase: Chase,
     ) {
-        // A current window never lists archived pairs again, so the walk need not remember them.
+        // A current window never lists archived pairs again, so the walk need not remember these
+        // pairs.
         self.take_pairs(number, now, document);
         let (newest, until) = (chase.newest, chase.until);
         if document.updated < chase.since {
-            // A document between the two is missing.
+            // A document between this document and the last one of the walk is missing.
             return self.another_way(number, now, newest, until, chase.longer);
         }
         let last = self.source_numbered(number).updated;
@@ -501,12 +508,12 @@ impl Watch {
         }
     }
 
-    /// Handles a document that ends no later than the known updates. For a while such a document
-    /// counts as an old copy from a cache. `revived` is set if the document has nevertheless moved
-    /// since the copy heard before.
+    /// Handles a document that has not changed, or that ends no later than the known updates. For a
+    /// while, such a document counts as an old copy from a cache. `revived` is `Some` if the
+    /// document nevertheless ends later than the copy that was heard before.
     fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Timestamp>) {
         let source = self.source_mut(number);
-        // The slower of publisher and watch sets the measure.
+        // The time to wait depends on the slower of the publisher and the watch.
         if now < source.moved_at + 2 * source.period.max(self.pace.sup_interval) + STILL_SLACK {
             return;
         }
@@ -562,7 +569,7 @@ impl Watch {
         }
     }
 
-    /// Rests all feeds that are not owed a look.
+    /// Plans anew the next look at each feed whose next look is for safety only.
     fn relax_feeds(&mut self, number: SourceNumber, now: Duration) {
         for feed in self.source_numbered(number).all_feeds() {
             if self.feed_numbered(feed).is_in_background() {
@@ -587,12 +594,12 @@ impl Watch {
         document: &SupDocument,
     ) {
         let source = self.source_numbered(number);
-        // The window begins before the request, unless the request took longer than the window
-        // lasts.
+        // The window has ended by now, so this is the latest time at which the window can have
+        // begun. A look before the request for the document does not count, either.
         let window = document.updated.micros().abs_diff(document.since.micros());
         let begins = now.saturating_sub(Duration::from_micros(window));
         let begins = begins.max(source.asked_at);
-        // A new document has few such feeds; after a long failure they are many.
+        // A new document has few feeds to look at; after a long failure, there are many.
         let over = match source.condition {
             Condition::New => FIRST_WITHIN,
             Condition::Working | Condition::Broken => self.pace.interval,
@@ -624,7 +631,7 @@ impl Watch {
         let source = self.source_numbered(number);
         let wanted = self.pace.sup_interval;
         let every = look_interval(source.period);
-        // A pace beyond the overlap of two windows would cause a gap at each look.
+        // Without archives, a pace slower than the period allows would cause a gap at each look.
         let overlaps = source.is_archived || wanted <= source.period * 4 / 5;
         let pause = if wanted > Duration::ZERO && overlaps {
             // The pace includes the pause for caches before each ping.

@@ -25,7 +25,7 @@ pub enum Namespace<'a> {
 }
 
 impl<'a> Namespace<'a> {
-    /// The namespace of names that are in none.
+    /// Stands for the namespace of names that are in no namespace.
     pub const NONE: Self = Self::Written("");
 
     pub(super) fn new(name: Cow<'a, str>) -> Self {
@@ -98,7 +98,7 @@ pub(super) struct NamespaceScope<'a> {
 }
 
 impl<'a> NamespaceScope<'a> {
-    /// Number of the names that are in no namespace.
+    /// Number that stands for no namespace.
     pub(super) const NO_NAMESPACE: u32 = 0;
     /// Number of the namespace that the prefix `xml` is bound to.
     const XML_NAMESPACE: u32 = 1;
@@ -121,7 +121,7 @@ impl<'a> NamespaceScope<'a> {
             *self.numbers.entry(namespace.clone()).or_insert(next)
         };
         let index = self.bindings.len();
-        // The replaced index returns when the inner element closes.
+        // `close` puts the hidden declaration back into effect when the element ends.
         let hides = if prefix.is_empty() {
             self.default.replace(index)
         } else {
@@ -147,7 +147,8 @@ impl<'a> NamespaceScope<'a> {
         }
     }
 
-    /// Returns the namespace bound to a prefix, with the namespace's number.
+    /// Returns the namespace bound to a prefix, with the namespace's number; `None` for an
+    /// undeclared prefix.
     pub(super) fn lookup(&self, prefix: &str) -> Option<(Namespace<'a>, u32)> {
         let bound = match prefix {
             "" => self.default,
@@ -163,7 +164,7 @@ impl<'a> NamespaceScope<'a> {
     }
 
     /// Returns the declarations in scope that no inner one hides, in order of declaration.
-    /// Declarations made below `depth` are left out.
+    /// Declarations on elements deeper than `depth` are left out.
     pub(super) fn down_to(&self, depth: usize) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
         let visible = |index: usize, prefix: &str| match prefix {
             "" => self.default == Some(index),

@@ -94,7 +94,8 @@ impl<'a> Tag<'a> {
         })
     }
 
-    /// Finds the namespaces of the element and of all attributes, and attributes given twice.
+    /// Finds the element's namespace. Refuses prefixes without a declaration, references that are
+    /// not accepted, and attributes given twice.
     pub(super) fn resolve(&mut self, scope: &NamespaceScope<'a>) -> Result<(), XmlError> {
         let unbound = |prefix: &str, offset| {
             XmlError::new(format!("prefix {prefix} is not declared"), offset)
@@ -151,7 +152,8 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// Number of an attribute's namespace, and the local name; no number for a declaration.
+/// Number of an attribute's namespace, and the local name; for a namespace declaration, no number
+/// and the name as written.
 type ExpandedName<'a> = (Option<u32>, &'a str);
 
 /// The attributes already met in one tag.

@@ -27,7 +27,7 @@ pub(crate) fn find_forbidden(text: &str) -> Option<(usize, char)> {
     text.char_indices().find(|(_, c)| !is_char(*c))
 }
 
-/// Returns whether a text has such a byte.
+/// Returns whether `is_such` holds for any byte of a text.
 pub(crate) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
     text.bytes()
         // All bytes are looked at, several at a time, which is quicker than to stop at the first

@@ -10,7 +10,8 @@ use super::{
 use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 impl Walk {
-    /// Hands over all but the `after` oldest entries, and decides the next step of the walk.
+    /// Hands over the entries newer than the `after` oldest, up to the pin, and decides the next
+    /// step of the walk.
     pub(super) fn hand_over(
         &mut self,
         document: Document,
@@ -25,13 +26,13 @@ impl Walk {
         }
         let next = lead(&document, "next-archive", url);
         let looking = self.state == WalkState::Looking;
-        // The recent document is the end by definition; any other document is the end if nothing
-        // follows.
+        // The recent document is the end of the feed by definition; any other document is the end
+        // if no link leads to a newer one.
         let at_the_end = looking || next == Ok(None);
         let pinned = self.pin_index(&document, at_the_end);
         let complete = looking || next != Ok(None) || pinned.is_some();
         if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
-            // Newer entries exist behind this document, and no copy leads to them.
+            // The pin shows that newer entries exist, and no copy of this document leads to them.
             return Err(WalkError::Stale { url: url.clone() });
         }
         let turned = matches!(
@@ -39,7 +40,8 @@ impl Walk {
             WalkState::Resuming { .. } | WalkState::Back { .. }
         );
         if turned {
-            // The way leads forward from here on, so meeting a document twice is a loop again.
+            // From here on the way leads forward, over documents that the way back has visited.
+            // Only a document that is met twice from here on shows a loop.
             self.forget_visited();
             self.visited.insert(url.clone());
         }
@@ -67,7 +69,8 @@ impl Walk {
         })
     }
 
-    /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
+    /// Passes the entries newer than the `after` oldest, up to the pin. Returns the entries to hand
+    /// over.
     fn pass_entries(
         &mut self,
         document: &Document,
@@ -77,7 +80,8 @@ impl Walk {
     ) -> Vec<RunEntry> {
         let pinned = pinned.unwrap_or(0);
         let newer = document.len().saturating_sub(after);
-        // `next` is the position after the passed entries, so `next - 1` is that of the last one.
+        // `next` is the position after the passed entries, so `next - 1` is the position of the
+        // last passed entry.
         let mut place = document.history.map(|(first, before)| {
             (
                 first.0 + count(after),
@@ -123,8 +127,8 @@ impl Walk {
         entries
     }
 
-    /// Returns the place after the entry just passed, or after everything passed before where
-    /// `passed` is `None`.
+    /// Returns the place after the entry `passed`; for `None`, the place after everything that the
+    /// walk has passed in earlier documents.
     fn place_after(&self, document: &Document, url: &Url, passed: Option<&RunEntry>) -> Bookmark {
         passed
             .and_then(|passed| bookmark(document, url, passed))
@@ -135,8 +139,8 @@ impl Walk {
             })
     }
 
-    /// Compares the history at the pin with the one that the recent document promised; in a
-    /// timeline, the entry.
+    /// Compares the history hash at the pin with the hash that the recent document promised; in a
+    /// timeline, compares the ids of the two entries.
     fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
         let (Some(pin), Some(last)) = (&self.pin, &self.last) else {
             return Ok(());
@@ -183,7 +187,8 @@ impl Walk {
         let pin = self.pin.as_ref()?;
         match (pin.place, document.history) {
             (Some((position, _)), Some((first, _))) => {
-                // Checked arithmetic: the pin can be before or behind this document.
+                // Checked arithmetic: the pin can be older or newer than all entries of this
+                // document.
                 let offset = usize::try_from(position.0.checked_sub(first.0)?).ok()?;
                 document.len().checked_sub(offset + 1)
             }
