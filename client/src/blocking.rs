@@ -41,20 +41,20 @@ pub struct Blocking {
 }
 
 impl Consumer {
-    /// Returns the consumer for a program without a runtime, whose calls block.
+    /// Returns a consumer whose calls block, for a program without a runtime.
     ///
     /// # Errors
     ///
     /// Returns why the system refuses a runtime, or that this thread belongs to a runtime, as a
     /// thread of `spawn_blocking` does. A thread of `std::thread` may block.
     pub fn blocking(self) -> io::Result<Blocking> {
-        // Where the thread runs tasks, tokio would panic at the first call.
+        // On a thread that runs tasks, tokio would panic at the first call.
         if Handle::try_current().is_ok() {
             return Err(io::Error::other(
                 "this thread belongs to a tokio runtime; await the consumer, or block on a thread of std::thread",
             ));
         }
-        // Requests need the I/O of the runtime, and pauses the timer.
+        // Requests need the I/O of the runtime, and pauses need the timer.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Blocking {
             consumer: self,
@@ -64,8 +64,8 @@ impl Consumer {
 }
 
 impl Drop for Blocking {
-    /// Drops the requests that are on their way. On a thread of a runtime, a plain drop would
-    /// panic.
+    /// Drops the requests that are on their way. On a thread that runs tasks, a plain drop of the
+    /// runtime would panic.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -74,7 +74,7 @@ impl Drop for Blocking {
 }
 
 impl Blocking {
-    /// Accepts an entry and all entries before. The bookmark is durable when this returns.
+    /// Accepts an entry and all earlier entries. The bookmark is durable when this returns.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! Bookmarks, and the file that keeps one.
 //!
-//! Shell: the bookmark file. A bookmark is replaced as a whole: a temporary file, synced, renamed
-//! over the old one, the folder synced. So after any crash there is the old one or the new one.
+//! Shell: the bookmark file. A bookmark is replaced as a whole: a temporary file is written, synced
+//! and renamed over the old file, and the folder is synced. So after any crash there is the old
+//! bookmark or the new one.
 
 use std::{
     ffi::OsString,
@@ -22,8 +23,9 @@ const VERSION: u32 = 1;
 
 /// Keeps one bookmark. Implementations may keep bookmarks elsewhere, in a database for instance.
 ///
-/// A consumer calls one method at a time and waits for the end of the call. A future that is
-/// dropped, because the consumer's own future was, must leave the old bookmark or the new one.
+/// A consumer calls one method at a time and waits for the end of the call. If the consumer's own
+/// future is dropped, the future of the call is dropped, too. The store must then have the old
+/// bookmark or the new one.
 ///
 /// # Examples
 ///
@@ -55,8 +57,8 @@ pub trait BookmarkStore: Send {
     ///
     /// # Errors
     ///
-    /// Returns why the bookmark cannot be read. A bookmark that cannot be read is never taken for
-    /// none.
+    /// Returns why the bookmark cannot be read. A bookmark that cannot be read must not count as no
+    /// bookmark.
     fn load(&mut self) -> impl Future<Output = io::Result<Option<Bookmark>>> + Send;
 
     /// Keeps a bookmark. The bookmark is durable when this returns.
@@ -76,7 +78,7 @@ pub trait BookmarkStore: Send {
         self.save(bookmark)
     }
 
-    /// Receives the news that the last look found nothing newer. The store need not keep the news.
+    /// Tells the store that the last look found nothing newer. The store need not keep this fact.
     fn caught_up(&mut self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -91,7 +93,7 @@ pub(crate) trait AnyStore: Send {
     fn caught_up(&mut self) -> Storing<'_, ()>;
 }
 
-/// A call of a store, under way.
+/// Future of a call of a store.
 pub(crate) type Storing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl<S: BookmarkStore> AnyStore for S {
@@ -117,9 +119,10 @@ impl<S: BookmarkStore> AnyStore for S {
 /// Each call waits for the disk on the thread that polls the call; a save takes as long as two
 /// `fsync`. So a dropped future never leaves a write under way.
 ///
-/// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load) and
-/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` in the same folder for the lifetime of
-/// the value. Clones share the lock.
+/// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load),
+/// [`save`](BookmarkStore::save) and [`clear`](Self::clear) lock a file in the same folder for the
+/// lifetime of the value. The name of this file is `.NAME.lock` if that of the bookmark is `NAME`.
+/// Clones share the lock.
 ///
 /// # Examples
 ///
@@ -158,7 +161,7 @@ struct BookmarkFile {
     place: BookmarkFacts,
 }
 
-/// A bookmark, and the attempts at the entries behind it.
+/// A bookmark, and the attempts at the entries behind the bookmark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BookmarkFacts {
     #[serde(flatten)]
@@ -176,7 +179,7 @@ pub(crate) struct BookmarkFacts {
 pub(crate) struct AttemptedEntry {
     #[serde(flatten)]
     pub(crate) attempt: Attempt,
-    /// Whether the entry is done with, while one before is not.
+    /// Whether the entry is done with, while an earlier entry is not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) finished: bool,
     /// Whether the entry was running beside others when a process ended, so that the next attempt
@@ -191,7 +194,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl AttemptedEntry {
-    /// Returns whether the process ended during the attempt.
+    /// Returns whether the process ended during the last attempt.
     pub(crate) fn is_cut_short(&self) -> bool {
         !self.finished && self.attempt.count > 0 && self.attempt.error.is_none()
     }
@@ -206,8 +209,8 @@ impl AttemptedEntry {
     }
 }
 
-/// Number of attempts at an entry. An attempt is counted on the disk before the handler runs, so
-/// that an attempt that ends the whole process counts, too.
+/// Attempts at an entry: their number and the last error. An attempt is counted on the disk before
+/// the handler runs, so that an attempt that ends the whole process counts, too.
 ///
 /// # Examples
 ///
@@ -219,7 +222,7 @@ impl AttemptedEntry {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Id of the entry, or its stand-in.
+    /// Id of the entry, or the stand-in for a missing id.
     pub entry: String,
     /// Position of the entry, if the feed has positions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -265,28 +268,28 @@ impl FileBookmark {
     }
 
     /// Returns the attempt of a [`Worker`](crate::Worker) at the first entry behind the bookmark,
-    /// if the worker began one.
+    /// if the worker began an attempt.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be read.
     pub fn attempt(&self) -> io::Result<Option<Attempt>> {
         let begun = self.load_place()?.and_then(|place| place.attempt);
-        // An entry that is in hand may still wait for a handler.
+        // A count of 0 is that of an entry in hand that still waits for a handler.
         Ok(begun
             .map(|begun| begun.attempt)
             .filter(|attempt| attempt.count > 0))
     }
 
-    /// Removes the file, durably. Returns whether there was one.
+    /// Removes the file, durably. Returns whether there was a file.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be removed. A file that is no bookmark is left as it is.
     pub fn clear(&mut self) -> io::Result<bool> {
-        // First: another process may be using the bookmark.
+        // The lock comes first, because another process may be using the bookmark.
         self.hold_lock()?;
-        // A file that is no bookmark belongs to something else.
+        // Read only as a check: a file that is no bookmark must not be removed.
         self.peek()?;
         files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
     }
@@ -299,14 +302,15 @@ impl FileBookmark {
     #[expect(clippy::disallowed_methods, reason = "the lock file holds nothing")]
     fn hold_lock(&self) -> io::Result<()> {
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // A second handle would be refused by our own lock, so clones share one.
+        // Our own lock would refuse a second handle of the lock file, so clones share one handle.
         if held.is_some() {
             return Ok(());
         }
-        // Before the first entry, and not behind the work: no file can take the place of a mount.
+        // This check comes before the first entry, and not at the first save: no file can take the
+        // place of a mount.
         files::check_replaceable(&self.path)?;
-        // A file of its own: each save replaces the bookmark, and would leave a lock on the old
-        // file.
+        // The lock is on a file of its own: each save replaces the bookmark, and would leave the
+        // lock on the old file.
         let mut name = OsString::from(".");
         name.push(self.path.file_name().unwrap_or_default());
         name.push(".lock");
@@ -328,7 +332,7 @@ impl FileBookmark {
         }
     }
 
-    /// Returns the bookmark without a claim to go on from there: another process may.
+    /// Returns the bookmark without the lock, so another process may go on from this bookmark.
     ///
     /// # Errors
     ///
@@ -343,7 +347,7 @@ impl FileBookmark {
         self.peek()
     }
 
-    /// Keeps a bookmark, with no attempt behind it, and holds the lock from here on.
+    /// Keeps a bookmark without attempts at later entries, and holds the lock from here on.
     pub(crate) fn save_held(&self, bookmark: &Bookmark) -> io::Result<()> {
         self.hold_lock()?;
         self.save_place(BookmarkFacts {
@@ -363,7 +367,7 @@ impl FileBookmark {
             let detail = format!("this is not a bookmark ({error})");
             io::Error::new(io::ErrorKind::InvalidData, detail)
         };
-        // The version alone first: a newer form need not parse as this one.
+        // The version is read first and alone, because a newer form need not parse as this one.
         let Version { version } = serde_json::from_slice(&text).map_err(not_ours)?;
         if version != VERSION {
             let detail = format!("bookmark version {version} is not known");
@@ -380,13 +384,13 @@ impl FileBookmark {
         files::replace(&self.path, &text)
     }
 
-    /// Returns the bookmark, and the attempt behind it.
+    /// Returns the bookmark, and the attempts at the entries behind the bookmark.
     pub(crate) fn load_place(&self) -> io::Result<Option<BookmarkFacts>> {
         self.read_place()
             .map_err(|error| files::about(&self.path, &error))
     }
 
-    /// Keeps a bookmark, and the attempt behind it.
+    /// Keeps a bookmark, and the attempts at the entries behind the bookmark.
     pub(crate) fn save_place(&self, place: BookmarkFacts) -> io::Result<()> {
         let kept = self.replace_place(place);
         kept.map_err(|error| files::about(&self.path, &error))
@@ -409,7 +413,7 @@ mod tests {
 
     const GOLDEN: &str = include_str!("../../fixtures/bookmark.json");
 
-    /// Goal: two names of one bookmark are one bookmark, also before there is a file.
+    /// Goal: a path and a symbolic link to that path are one bookmark, also before there is a file.
     #[tokio::test]
     async fn a_link_leads_to_the_bookmark() {
         let folder = tempfile::tempdir().unwrap();
@@ -452,8 +456,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), GOLDEN);
     }
 
-    /// A bookmark is replaced as a whole: what a crash left half-written beside it is of no
-    /// account, and a folder that cannot be written leaves the old one.
+    /// A bookmark is replaced as a whole: a half-written file that a crash left beside the bookmark
+    /// does not matter, and if the folder cannot be written, the old bookmark stays.
     #[test]
     fn a_bookmark_is_replaced_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
@@ -474,14 +478,14 @@ mod tests {
             2,
             "nothing is left over but the lock"
         );
-        // Where the temporary file cannot be, nothing is touched.
+        // If the temporary file cannot be made, the bookmark stays as it is.
         fs::create_dir(folder.path().join("bookmark.new")).unwrap();
         let error = file.save_held(&bookmark("urn:3")).unwrap_err();
         assert!(error.to_string().contains("bookmark: "), "{error}");
         assert_eq!(file.load_held().unwrap(), Some(bookmark("urn:2")));
     }
 
-    /// A file that is no bookmark is somebody else's.
+    /// A file that is no bookmark is not removed, because something else needs that file.
     #[test]
     fn another_file_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();

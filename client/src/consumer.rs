@@ -9,12 +9,12 @@
 //! | --- | --- |
 //! | behind | [`Consumer::next`] returns the next entry |
 //! | caught up | [`Consumer::next`] returns `None`; a consumer that follows waits |
-//! | gap: entries are in the feed no more | [`WalkError::is_gap`] |
+//! | gap: entries have left the feed | [`WalkError::is_gap`] |
 //! | another feed | [`WalkError::AnotherFeed`] |
 //! | history changed: server rolled back, or frozen bytes differ | [`WalkError::HistoryChanged`] |
 //!
-//! The last three are final. [`ConsumerError::is_transient`] marks the other errors that may go
-//! away by themselves.
+//! The last three are final. Of all other errors, [`ConsumerError::is_transient`] marks those that
+//! may go away by themselves.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -59,8 +59,8 @@ use looks::{Look, fetch_waiting};
 use stream::Ledger;
 pub use stream::StreamItem;
 
-/// Time between two saves of the bookmark in [`Consumer::into_stream`], while more entries are
-/// ready.
+/// Time between two saves of the bookmark in [`Consumer::into_stream`], while some entries are not
+/// accepted yet.
 const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// Where to begin if there is no bookmark.
@@ -75,7 +75,7 @@ const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// With the first entry there ever was.
+    /// With the oldest entry of the feed.
     Oldest,
     /// With the next entry to come.
     Newest,
@@ -91,7 +91,8 @@ pub enum OnGap {
     /// Stop, and leave the bookmark where it is: a person decides.
     #[default]
     Stop,
-    /// Notify the [`Observer`], and go on from the oldest entry left. The entries between are lost.
+    /// Notify the [`Observer`], and go on from the oldest entry left. Entries between the bookmark
+    /// and that entry are lost.
     GoOn,
 }
 
@@ -99,7 +100,7 @@ pub enum OnGap {
 ///
 /// # Examples
 ///
-/// The first example of the [crate] shows how entries are taken one by one. As a stream:
+/// The first example of the [crate] shows how entries are read one by one. As a stream:
 ///
 /// ```no_run
 /// use std::pin::pin;
@@ -117,7 +118,7 @@ pub enum OnGap {
 /// # Ok(()) }
 /// ```
 ///
-/// In batches, as long as no request is needed for the next entry:
+/// In batches, each of which ends where the next entry needs a request:
 ///
 /// ```no_run
 /// use simplefeed_client::Consumer;
@@ -183,9 +184,9 @@ pub struct Consumer {
     on_gap: OnGap,
     /// Time between looks at a plain feed without freshness information.
     interval: Duration,
-    /// Last gap passed, until `take_gap`.
+    /// Gap that was passed last, until `take_gap` returns the gap.
     gap: Option<WalkError>,
-    /// Gap that this round goes on behind.
+    /// Gap that was passed in this round.
     passed: Option<WalkError>,
     faults: Faults,
     /// Earliest time of a look after a wake.
@@ -202,7 +203,7 @@ pub struct Consumer {
 /// Source of the place to begin at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceSource {
-    /// The caller. The store is opened, and its bookmark does not count.
+    /// The caller. The store is opened, but the store's bookmark does not count.
     Given,
     /// The store, if it has a bookmark.
     Stored,
@@ -265,7 +266,8 @@ impl std::fmt::Debug for Consumer {
 }
 
 impl Consumer {
-    /// Begins with a feed's URL: the short one, or that of any of its documents.
+    /// Returns a builder for the feed at this URL: the URL of the feed itself, or of any of the
+    /// feed's documents.
     pub fn builder(url: impl Into<String>) -> Builder {
         Builder::new(url.into())
     }
@@ -319,7 +321,7 @@ impl Consumer {
     }
 
     fn wake_by(self, best: WakeBy) -> Self {
-        // A consumer that does not follow never rests.
+        // A consumer that does not follow never rests, so nothing needs to wake the consumer.
         let best = if self.follow { best } else { WakeBy::Poll };
         let waker = Waker::new(best);
         Self { waker, ..self }
@@ -331,8 +333,8 @@ impl Consumer {
 
     /// Returns the pause before the next look at the recent document.
     fn poll_after(&self) -> Duration {
-        // `max-age=0` counts as no freshness information: a plain feed would be polled every
-        // second.
+        // `max-age=0` counts as no freshness information: otherwise a plain feed would be polled
+        // every second.
         let told = self.freshness.told().filter(|told| !told.is_zero());
         match told {
             None if self.replay.is_plain() => self.interval,
@@ -340,7 +342,7 @@ impl Consumer {
         }
     }
 
-    /// Returns the gap that was passed since the last call.
+    /// Returns the gap that was passed since the last call, if there is one.
     pub(crate) fn take_gap(&mut self) -> Option<WalkError> {
         self.gap.take()
     }
@@ -372,12 +374,12 @@ impl Consumer {
         self.ahead.recall();
     }
 
-    /// Returns the number of answers so far.
+    /// Returns the number of successful answers so far.
     pub(crate) fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// Returns the error of a request that takes too long, if there is one to send.
+    /// Returns the error that the next request takes too long; `None` if no request comes next.
     pub(crate) fn overdue(&self) -> Option<ConsumerError> {
         let url = self.replay.ask()?.url;
         let source = TransportError {
@@ -405,7 +407,7 @@ impl Consumer {
     }
 
     /// Returns the next entry, or `None` when everything that was there at the first look has been
-    /// delivered (never, if following). After `None`, the next call looks again.
+    /// delivered (never, if the consumer follows). After `None`, the next call looks again.
     ///
     /// Cancel safe: no entry is lost if the future is dropped.
     ///
@@ -418,8 +420,8 @@ impl Consumer {
         self.open_bookmark().await?;
         loop {
             if !self.queue.is_empty() {
-                // Before the hand-over: after a crash in the first entry's handler, `Since::Newest`
-                // would begin behind that entry.
+                // The beginning is noted before the hand-over: otherwise, after a crash in the
+                // first entry's handler, `Since::Newest` would begin behind that entry.
                 self.note_beginning().await?;
                 return Ok(self.queue.pop_front());
             }
@@ -454,19 +456,19 @@ impl Consumer {
         if self.beginning == PlaceSource::Settled {
             return Ok(());
         }
-        // An unreadable bookmark stops the consumer: to begin anew would repeat or skip entries.
+        // An unreadable bookmark stops the consumer: a new beginning would repeat or skip entries.
         let stored = self.ledger.load().await?;
         if let Some(bookmark) = stored.filter(|_| self.beginning == PlaceSource::Stored) {
             self.replay.start_at(Start::Bookmark(bookmark.clone()));
             self.kept = Some(bookmark);
         }
-        // Last: the next call repeats a load that failed, or whose future was dropped.
+        // Set last, so that the next call repeats a load that failed, or whose future was dropped.
         self.beginning = PlaceSource::Settled;
         Ok(())
     }
 
-    /// Keeps the place before the first entry. A consumer that ends during the first entry begins
-    /// there again.
+    /// Keeps the place before the first entry. A consumer that ends while the first entry is
+    /// handled begins again at this place.
     async fn note_beginning(&mut self) -> Result<(), ConsumerError> {
         if self.kept.is_none()
             && self.accepted.is_none()
@@ -500,16 +502,16 @@ impl Consumer {
         self.freshness.is_past()
     }
 
-    /// Remembers that an entry of this consumer, and all entries before, need not be delivered
+    /// Remembers that an entry of this consumer, and all earlier entries, need not be delivered
     /// again. The place is durable when the call returns.
     ///
-    /// Cancel safe if the store is: a dropped future may have kept the place, and the next call
-    /// keeps the place.
+    /// Cancel safe if the store is: a dropped future may have kept the place or not, and a repeat
+    /// of the call keeps the place.
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NotDelivered`] for an entry of another
-    /// consumer.
+    /// [`ConsumerError::Bookmark`] if the place cannot be kept. [`ConsumerError::NotDelivered`] for
+    /// an entry of another consumer.
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if self.ledger.accept_up_to(delivery).await? {
             self.accepted = Some(delivery.clone());
@@ -534,8 +536,8 @@ impl Consumer {
     }
 
     /// Returns the place to begin at, and delivers nothing. Another consumer that resumes from this
-    /// bookmark begins where this one would have. (A bookmark cannot record that entries before a
-    /// future time are still to be passed over.)
+    /// bookmark begins where this one would have. (There is one exception: if [`Since::Time`] is in
+    /// the future, a bookmark cannot record that entries before that time are to be passed over.)
     ///
     /// A dropped future has changed nothing.
     ///
@@ -569,15 +571,17 @@ impl Consumer {
 
     /// Fetches one document or index block, once the request is due.
     ///
-    /// Cancel safe: a dropped future leaves the request pending, and the next call waits for it.
+    /// Cancel safe: a dropped future leaves the request pending, and the next call waits for that
+    /// request.
     async fn fetch_next(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
             self.pause_until(due).await;
-            // Only now: a dropped future leaves the rest of the pause to the next call.
+            // Cleared only now, because a dropped future leaves the rest of the pause to the next
+            // call.
             self.not_before = None;
         }
-        // A pending request has taken the flight of this document already. Then there is none left
-        // to take.
+        // If a request is pending, that request has taken the flight of this document already, and
+        // no flight is left to take.
         let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
             let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
@@ -600,8 +604,8 @@ impl Consumer {
                 match flight {
                     Some(flight) => match flight.await {
                         Ok(Ok(fetched)) => Ok(AskAnswer::Document(fetched)),
-                        // `Retry-After` holds for the early request, too: a second one at once
-                        // would ignore it.
+                        // `Retry-After` of the early request holds here, too: a second request at
+                        // once would ignore that pause.
                         Ok(Err(error)) if error.retry_after().is_some() => Err(error),
                         // Any other failure of the early request counts for nothing: the walk
                         // fetches the document itself.
@@ -615,7 +619,7 @@ impl Consumer {
         self.on_the_way = None;
         if let Look::Waiting(since) = self.look {
             if let Err(error) = &answer {
-                // Not an error: the poll that follows reports a lasting fault.
+                // A failed wait is no error: the poll that follows reports a lasting fault.
                 let ended = if error.is_transient() {
                     WaitOutcome::Failed
                 } else {
@@ -710,8 +714,8 @@ impl Consumer {
                 }
                 let taken = self.replay.take(document, &url, validators);
                 let run = taken.map_err(|error| StepFailure {
-                    // A stale copy: the cache may keep giving this copy until the end of the copy's
-                    // lifetime.
+                    // If the copy is stale, the cache may keep giving this copy until the end of
+                    // the copy's lifetime.
                     asked: Some(freshness.let_go_after()),
                     error: error.into(),
                 })?;
@@ -728,7 +732,7 @@ impl Consumer {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);
         }
         self.observer.behind(behind(&run, self.replay.remaining()));
-        // Shared: each delivery refers to the document's bytes and copies none.
+        // The run is shared: each delivery refers to the document's bytes and copies none.
         let run = Arc::new(run);
         for entry in &run.entries {
             let (consumer, number) = self.ledger.deliver();
@@ -742,7 +746,7 @@ impl Consumer {
         let StepFailure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
-        // A feed that does not exist yet: a follower waits for the first entry.
+        // If the feed does not exist yet, a consumer that follows waits for the first entry.
         let is_awaited = self.follow
             && is_missing
             && ask.kind == AskKind::Recent
@@ -779,7 +783,8 @@ impl Consumer {
             return self.meet_gap(gap.clone());
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
-            // A follower that calls again keeps the count, so that the pauses go on growing.
+            // A consumer that follows keeps the count for the next call, so that the pauses go on
+            // growing.
             if !(passes && self.follow) {
                 self.failures = 0;
             }
@@ -789,8 +794,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the time that is left until the next request may be sent. After a failure the server
-    /// gets a pause, as long as `Retry-After` asks for.
+    /// Returns the time that is left until the next request may be sent. After a failure there is a
+    /// pause, at least as long as `Retry-After` asks for, up to a day.
     ///
     /// # Examples
     ///
@@ -818,7 +823,7 @@ impl Consumer {
 
     /// Passes a gap, or returns the gap as an error.
     fn meet_gap(&mut self, gap: WalkError) -> Result<(), ConsumerError> {
-        // The same gap twice in one round would loop for ever.
+        // To pass the same gap twice in one round would loop for ever.
         if self.on_gap == OnGap::Stop || self.passed.as_ref() == Some(&gap) {
             return Err(gap.into());
         }
@@ -831,13 +836,13 @@ impl Consumer {
         Ok(())
     }
 
-    /// Ends a round; the next round begins where this one ends. Returns `false` if a gap was
-    /// passed: then the round begins again.
+    /// Ends a round. The next round begins where this one ends. Returns `false` if a gap was passed
+    /// and the round begins again.
     ///
-    /// The place is kept, so that the next start goes on from here, but never past an entry that
-    /// was delivered and not accepted.
+    /// The place is kept, so that the next start goes on from here, unless an entry was delivered
+    /// and not accepted.
     ///
-    /// Cancel safe: a dropped future leaves the end to the next call.
+    /// Cancel safe: a dropped future leaves the rest of the work to the next call.
     async fn end_round(&mut self) -> Result<bool, ConsumerError> {
         if self.ended.is_none() {
             self.ahead.clear();
@@ -863,8 +868,8 @@ impl Consumer {
         let Some(RoundEnd { place, past }) = self.ended.clone() else {
             return Ok(());
         };
-        // Behind entries that are not accepted, this place would make the next start skip those
-        // entries.
+        // If some entries are not accepted, a save of this place would make the next start skip
+        // those entries.
         let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
             self.ledger.keep(&place).await?;
@@ -895,8 +900,8 @@ fn a_minute_ago() -> Timestamp {
     Timestamp::from_micros(crate::files::now().micros() - 60_000_000)
 }
 
-/// Returns whether a follower retries for ever. A server may be down for long; a document that
-/// stays broken or stale is a fault to report.
+/// Returns whether a consumer that follows retries for ever after this error. A server may be down
+/// for long; a document that stays broken or stale is a fault to report.
 fn waits_for(error: &ConsumerError) -> bool {
     match error {
         ConsumerError::Fetch(error) => !matches!(error, FetchError::Malformed { .. }),
@@ -923,7 +928,7 @@ async fn fetch_answer(fetcher: &Fetcher, ask: &Ask) -> Result<AskAnswer, FetchEr
     Ok(AskAnswer::Document(fetched))
 }
 
-/// A step that failed, and how long the server or its copy asks to wait.
+/// Error of a step, and the pause that the server or a stale copy asks for.
 struct StepFailure {
     error: ConsumerError,
     asked: Option<Duration>,

@@ -58,7 +58,7 @@ pub struct Delivery {
 enum DeliveryOrigin {
     /// A document, shared by all deliveries from there, and the entry's place in the document.
     Read(Arc<EntryRun>, RunEntry),
-    /// A parked entry, and the place after it.
+    /// The place after a parked entry. The bytes of the entry are in `fragment`.
     Kept(Arc<Bookmark>),
 }
 
@@ -108,7 +108,7 @@ pub enum EntryError {
     /// The entry is not well-formed.
     #[error("the entry is not well-formed")]
     Xml(#[from] XmlError),
-    /// The content is not the JSON expected.
+    /// The content is not the expected JSON.
     #[error("the entry's content is not the JSON expected")]
     Json(#[from] serde_json::Error),
     /// `atom_syndication` cannot read the entry.
@@ -173,8 +173,8 @@ impl Delivery {
         }
     }
 
-    /// Returns the permanent URL of the document the entry was read in; of a parked entry, if the
-    /// URL is known.
+    /// Returns the permanent URL of the document that the entry was read in. The URL of a parked
+    /// entry's document may be unknown.
     pub fn document(&self) -> Option<&Url> {
         match &self.origin {
             DeliveryOrigin::Read(run, _) => Some(&run.url),
@@ -242,8 +242,8 @@ impl Delivery {
     }
 
     /// Returns the entry as one line of JSON, without the line's end: the [event](Self::event) with
-    /// the URL of the document, the feed if one is given, and the position. Cheaper than making the
-    /// event.
+    /// the URL of the document, the feed if one is given, and the position. For most entries this
+    /// is cheaper than to make the event.
     ///
     /// # Errors
     ///
@@ -276,7 +276,7 @@ impl Delivery {
     ///
     /// # Errors
     ///
-    /// [`EntryError::Json`] if the entry has no JSON content, or another than `T`.
+    /// [`EntryError::Json`] if the entry has no JSON content, or content that is no `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, EntryError> {
         let content = self.event()?.content;
         // An empty text is no JSON, so an entry without content is an error here, too.
@@ -295,7 +295,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the entry in the form of `atom_syndication`, which is less than the bytes hold.
+    /// Returns the entry in the form of `atom_syndication`, which holds less than the bytes.
     ///
     /// # Errors
     ///

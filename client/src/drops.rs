@@ -1,8 +1,8 @@
 //! Futures that are dropped at any of their awaits.
 //!
-//! Pure. For tests. A future that is polled n times and dropped, for every n up to the end of the
-//! future, is dropped at each await. The same work begins again, is dropped once more, and then
-//! runs to the end.
+//! Pure. For tests. A test polls a future n times and drops the future, for every n up to the end
+//! of the future, so that a drop happens at each await. For each n the same work begins again, is
+//! dropped once more, and then runs to the end.
 
 use std::{fmt, future::poll_fn, pin::pin, task::Poll};
 
@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 
 use crate::transport::{Answer, Answering, Request, Transport};
 
-/// Polls a future so many times at most. `None` if the future was dropped before the end.
+/// Polls a future at most `times` times. Returns `None` if the future was dropped before the end.
 pub(crate) async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut left) = (pin!(future), times);
     poll_fn(|context| {
@@ -23,7 +23,8 @@ pub(crate) async fn polled<T>(times: usize, future: impl Future<Output = T>) -> 
     .await
 }
 
-/// Awaits a future that is made again after each of two drops. Sets the flag if there was a drop.
+/// Awaits a future that is made again after each of two drops. Sets `$was_dropped` if there was a
+/// drop.
 macro_rules! dropped {
     ($times:expr, $was_dropped:expr, $future:expr) => {{
         let mut drops = 0;
@@ -52,8 +53,8 @@ impl<F> fmt::Debug for Hesitant<F> {
 impl<F: Fn(&Request) -> Answer + Send + Sync> Transport for Hesitant<F> {
     fn send(&self, request: Request) -> Answering<'_> {
         Box::pin(async move {
-            // A drop here comes before the server has the request; a drop at the next wait comes
-            // after.
+            // A drop here comes before the server has the request. A drop at the next wait comes
+            // after the server has the request.
             yield_now().await;
             let answer = (self.0)(&request);
             yield_now().await;

@@ -11,7 +11,8 @@ use crate::{fetch::FetchError, transport::TransportError};
 
 /// Why a consumer stopped.
 ///
-/// Entries delivered before the error stay delivered. Only a transient error may go away by itself.
+/// An error does not take back entries that were delivered before. Only a transient error may go
+/// away by itself.
 ///
 /// # Examples
 ///
@@ -43,7 +44,7 @@ pub enum ConsumerError {
         /// Fault found by the URL parser.
         source: url::ParseError,
     },
-    /// The feed's URL is not one of HTTP.
+    /// The feed's URL is no HTTP URL.
     #[error("{url} begins with neither http nor https")]
     Scheme {
         /// URL that was given, without a password.
@@ -66,10 +67,11 @@ pub enum ConsumerError {
         /// Id of the entry.
         entry: String,
     },
-    /// Too many entries were accepted behind one that was not: the bookmark stays before that one.
+    /// Too many entries were accepted behind an entry that was not accepted. The bookmark stays
+    /// before that entry.
     #[error("{max} entries were accepted behind one that was not; the bookmark waits for it")]
     NeverAccepted {
-        /// Most entries between the two, from
+        /// Number of entries that may be accepted behind an unaccepted one, from
         /// [`UNACCEPTED_MAX`](simplefeed_core::limits::UNACCEPTED_MAX).
         max: u64,
     },
@@ -82,12 +84,12 @@ pub enum ConsumerError {
 }
 
 impl ConsumerError {
-    /// Returns whether the same call may succeed later with nothing changed.
+    /// Returns whether the same call, repeated without a change, may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Fetch(error) => error.is_transient(),
-            // A stale copy goes away at the end of the copy's lifetime. Nothing else about the
-            // history mends itself.
+            // A stale copy goes away at the end of the copy's lifetime. No other fault of the
+            // history goes away by itself.
             Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
             Self::Url { .. }
             | Self::Scheme { .. }
@@ -99,9 +101,10 @@ impl ConsumerError {
     }
 }
 
-/// Returns an error and the causes behind it, on one line.
+/// Returns the messages of an error and of all its causes, on one line.
 ///
-/// Each error of this crate prints only its own level. The causes say what to mend.
+/// An error of this crate prints its own message alone. The reason is often in the messages of the
+/// causes.
 ///
 /// # Examples
 ///

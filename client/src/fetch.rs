@@ -56,7 +56,7 @@ const SERVER_RELS: &str = "urn:simplefeed:1#";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No answer, or none that is complete.
+    /// No answer came, or only a part of one.
     #[error("cannot fetch {url}")]
     Transport {
         /// URL of the last request, after redirects.
@@ -113,7 +113,7 @@ pub enum FetchError {
     Redirects {
         /// Target of the last redirect, to which no request was sent.
         url: Url,
-        /// Most redirects for one request, from [`Fetcher::redirects_max`].
+        /// Number of redirects that one request may follow, from [`Fetcher::redirects_max`].
         max: usize,
     },
     /// The answer is no SUP document.
@@ -136,7 +136,7 @@ pub enum FetchError {
         /// URL of the answer, after redirects.
         url: Url,
     },
-    /// The answer is of another kind: an HTML page, for instance.
+    /// The answer has another media type: that of an HTML page, for instance.
     #[error("{url} is {found}, not a feed document")]
     OtherType {
         /// URL of the answer, after redirects.
@@ -147,12 +147,13 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Returns whether the same request may succeed later with nothing changed.
+    /// Returns whether the same request, repeated without a change, may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Transport { source, .. } => source.transient,
             Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
-            // A body cut short looks like this, too; a page for people does not.
+            // A body that was cut short is malformed, too, so a repeat may help. A page for people
+            // stays a page.
             Self::Malformed { source, .. } => !matches!(source, ReadError::NotAFeed { .. }),
             Self::NotSup { .. } => true,
             Self::Missing { .. }
@@ -235,7 +236,8 @@ pub(crate) struct FetchedSup {
     pub(crate) document: SupDocument,
     /// Entity tag of the answer, for the next conditional request.
     pub(crate) tag: Option<String>,
-    /// Read that is answered once there is an update later than those in the document.
+    /// URL of a request that the server answers once there is an update later than those in the
+    /// document.
     pub(crate) wait: Option<Url>,
     /// Whether no cache may keep the answer, as with the answer to a wait.
     pub(crate) is_for_once: bool,
@@ -253,19 +255,19 @@ pub(crate) struct FetchedSup {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerLinks {
-    /// Stream of events about the newest place.
+    /// URL of a stream of events that tell the newest place.
     pub events: Option<Url>,
-    /// Read that is answered once the document is another one.
+    /// URL of a request that the server answers once the document has changed.
     pub wait: Option<Url>,
-    /// How many entries came when.
+    /// URL of the counts of entries over time.
     pub rates: Option<Url>,
 }
 
 /// Fetches documents from a home origin and from other allowed origins, and from nowhere else,
 /// wherever links and redirects lead. The token goes to the home alone.
 ///
-/// A fetcher at home at `http://h` may go to `https://h`, too: the same host, and safer. A dropped
-/// future gives the request up, and changes nothing.
+/// A fetcher at home at `http://h` may go to `https://h`, too: this is the same host, and safer. A
+/// dropped future gives the request up, and changes nothing.
 ///
 /// # Examples
 ///
@@ -303,7 +305,7 @@ impl fmt::Debug for Authorization {
 }
 
 impl Fetcher {
-    /// Returns a fetcher over a transport, at home at the origin of `home`.
+    /// Returns a fetcher over a transport. The fetcher's home is the origin of `home`.
     pub fn new(transport: Arc<dyn Transport>, home: &Url) -> Self {
         Self {
             transport,
@@ -378,7 +380,7 @@ impl Fetcher {
         let origin = url.origin();
         let is_allowed = |allowed: &Origin| {
             let safer = match (allowed, &origin) {
-                // The same host, safer, and between the default ports only.
+                // HTTPS instead of HTTP at the same host, between the default ports only.
                 (Origin::Tuple(http, host, 80), Origin::Tuple(https, same, 443)) => {
                     http == "http" && https == "https" && host == same
                 }
@@ -486,8 +488,8 @@ impl Fetcher {
     }
 
     /// Returns the SUP document and id of a feed's updates: from the header fields, else from the
-    /// document (rules SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not go there
-    /// (rule SUP-C10).
+    /// document (rules SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not fetch that
+    /// SUP document (rule SUP-C10).
     fn sup_announcement(
         &self,
         url: &Url,
@@ -514,7 +516,7 @@ impl Fetcher {
 
     /// Fetches a SUP document, unless its entity tag is still `known`.
     ///
-    /// If `again` is true, no cache may answer from stock (rule SUP-C12).
+    /// If `again` is true, no cache may answer without asking the server (rule SUP-C12).
     ///
     /// # Errors
     ///
@@ -598,7 +600,7 @@ impl Fetcher {
         let mut url = url.clone();
         // The first request is no redirect, so there is one request more than redirects.
         for _ in 0..=self.redirects_max {
-            // Before each request: a redirect must not lead to another origin.
+            // Checked before each request: a redirect must not lead to a forbidden origin.
             if !self.may_ask(&url) {
                 return Err(FetchError::Elsewhere { url });
             }
@@ -683,14 +685,15 @@ pub(crate) fn userinfo_of(url: &Url) -> (String, String) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
-    // The charset of the media type goes before the declaration in the document. The clone shares
-    // the bytes, and copies none.
+    // The charset of the media type takes precedence over the declaration in the document. The
+    // clone shares the bytes, and copies none.
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        // Sound links of the server are no links of the document.
+        // Sound links of the server are no links of the document. Broken ones are added, so that
+        // they show as faults.
         if !rel.starts_with(SERVER_RELS) || url.join(&target).is_err() {
-            // Behind the links of the document itself, which go first.
+            // The links of the document itself stay first.
             document.add_link(&rel, url, &target);
         }
     }

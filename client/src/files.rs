@@ -38,21 +38,23 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn replace_by(temporary: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(temporary)?;
     file.write_all(bytes)?;
-    // Before the rename: otherwise a crash could leave the name with an incomplete file.
+    // The file is synced before the rename: otherwise a crash could leave the name with an
+    // incomplete file.
     #[cfg(planted)]
     if is_planted(path) {
         return rename(temporary, path);
     }
     file.sync_all()?;
-    // Only then does the new name survive a crash.
+    // `rename` syncs the folder, too: only then does the new name survive a crash.
     rename(temporary, path)
 }
 
-/// Checks that another file can take the place of the one at `path`, which need not be there.
+/// Checks that another file can replace the file at `path`, which need not exist.
 ///
 /// # Errors
 ///
-/// Returns that the file is a mount of its own, as in a container, which no other file can replace.
+/// Returns that the file is a mount of its own, as in a container: no other file can replace a
+/// mount.
 pub(crate) fn check_replaceable(path: &Path) -> io::Result<()> {
     if is_mount(path) {
         return Err(io::Error::other(format!(
@@ -94,7 +96,7 @@ fn is_planted(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// Returns why the file cannot be opened, or that there is no regular file.
+/// Returns why the file cannot be opened, or that the path is that of no regular file.
 pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -138,11 +140,11 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     }
     file.write_all(line)?;
     file.sync_all()?;
-    // Only then does the name of a new file survive a crash.
+    // Only once the folder is synced does the name of a new file survive a crash.
     if is_new { sync_folder_of(path) } else { Ok(()) }
 }
 
-/// Creates a folder and those around it, durably.
+/// Creates a folder, and the folders around this folder, durably.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub(crate) fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
@@ -151,7 +153,7 @@ pub(crate) fn create_folder(folder: &Path) -> io::Result<()> {
     let parent = folder_of(folder);
     create_folder(parent)?;
     match fs::create_dir(folder) {
-        // Somebody has made it meanwhile, and may not have synced its name.
+        // Another process has made the folder meanwhile, and may not have synced the folder's name.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
         created => created?,
     }
@@ -184,8 +186,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    // Also of a file that is gone: the process that removed it may have been killed before it
-    // synced the folder.
+    // The folder is synced even if the file was gone: the process that removed the file may have
+    // been killed before that process synced the folder.
     sync_folder_of(path)?;
     Ok(was_there)
 }
@@ -208,8 +210,8 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns the name of one thing in a folder, or `None` if the folder is empty, is not there, or
-/// has the file `mark`.
+/// Returns the name of one file or folder in a folder, or `None` if the folder is empty, does not
+/// exist, or has an item of the name `mark`.
 pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>> {
     let items = match fs::read_dir(folder) {
         Ok(items) => items,
@@ -230,8 +232,8 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
     Ok(found)
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a save
-/// replaces the file, not the link.
+/// Returns the path of the file to which symbolic links lead, because a save replaces the file and
+/// not the link. The file need not exist yet.
 pub(crate) fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {
@@ -258,7 +260,7 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
-/// A disk that takes no more writes, as it is for a process that has ended.
+/// A disk that accepts no more writes, as if the process had ended.
 #[cfg(test)]
 pub(crate) mod end {
     use std::{cell::Cell, io};
@@ -267,7 +269,7 @@ pub(crate) mod end {
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Allows this thread so many more writes; `None` is no bound.
+    /// Allows this thread `writes` more writes; `None` means no bound.
     pub(crate) fn after(writes: Option<u32>) {
         LEFT.set(writes);
     }

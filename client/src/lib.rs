@@ -37,16 +37,16 @@
 //! }
 //! ```
 //!
-//! `delivery.bookmark()` is a plain serde value. A caller that saves this value in the transaction
-//! of the effect gets each effect exactly once.
+//! `delivery.bookmark()` is a plain serde value. A caller that saves this value in one transaction
+//! with the effect of the entry gets each effect exactly once.
 //!
-//! A consumer needs a tokio runtime with time and I/O enabled. Outside of a runtime the first
-//! request panics, as tokio does. A program without a runtime uses [`Consumer::blocking`]. The
-//! crate re-exports every type that the signatures name. Requests, looks and handlers run in
-//! [`tracing`](https://docs.rs/tracing) spans.
+//! A consumer needs a tokio runtime with time and I/O enabled. Outside of a runtime, tokio panics
+//! at the first request. A program without a runtime uses [`Consumer::blocking`]. The crate
+//! re-exports every type that the signatures name. Requests, handlers and the batches of a
+//! refresher run in [`tracing`](https://docs.rs/tracing) spans.
 //!
-//! Publishing gives every entry an id before the first attempt, so that a retry after a lost answer
-//! stores nothing twice:
+//! The publisher gives every event an id before the first attempt, so that a retry after a lost
+//! answer stores nothing twice:
 //!
 //! ```no_run
 //! use simplefeed_client::{Event, Publisher};
@@ -62,17 +62,18 @@
 //! - [`consumer`]: [`Consumer`], with states and errors; the walk itself is
 //!   [`simplefeed_core::replay`].
 //! - [`delivery`]: the entries that a consumer delivers.
-//! - [`blocking`]: the same for programs without a runtime.
+//! - [`blocking`]: a consumer for programs without a runtime.
 //! - [`bookmark`]: where bookmarks are kept.
 //! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] decides about
 //!   failures, and [`state`] is the worker's memory.
 //! - [`watcher`]: many feeds at once, [`FeedWatcher`].
 //! - [`observer`]: the seam to metrics and logs.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
-//! - [`refresher`]: things that are looked up again and again, by their age,
+//! - [`timeline`]: timelines and their follows, [`Timeline`].
+//! - [`refresher`]: items that are looked up again and again, at intervals by their age,
 //!   [`Refresher`](refresher::Refresher).
-//! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
-//! - [`transport`]: the seam below; `reqwest` behind it by default.
+//! - [`fetch`]: HTTP requests and answers, over any [`Transport`].
+//! - [`transport`]: the seam to an HTTP library; `reqwest` by default.
 #![cfg_attr(
     test,
     expect(

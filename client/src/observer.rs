@@ -48,25 +48,26 @@ pub trait Observer: Send {
     fn retrying(&mut self, _error: &ConsumerError, _pause: Duration) {}
 
     /// The recent document came from a cache with a stale copy, as may happen while the server is
-    /// down: newer entries may exist. Called once, at the first stale copy.
+    /// down: newer entries may exist. Called once for stale copies in a row, at the first one.
     fn is_stale(&mut self) {}
 
     /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a
     /// document on the way, has left the feed. Entries may be lost.
     fn gap(&mut self, _gap: &WalkError) {}
 
-    /// A document has a fault in spite of which the consumer can read it. Called once for each kind
-    /// of fault.
+    /// A document has a fault, but the consumer can read the document all the same. Called once for
+    /// each kind of fault.
     fn fault(&mut self, _fault: &FeedFault) {}
 
-    /// A document was read. The count is of entries that wait to be delivered, or to be fetched up
-    /// to the newest one at the last look; in a foreign feed, only of those that were read.
+    /// A document was read. The number is that of the entries that wait to be delivered or are
+    /// still to be fetched, up to the newest one at the last look. In a foreign feed, only entries
+    /// that were read are counted.
     fn behind(&mut self, _entries: u64) {}
 
     /// There was nothing newer at the last look.
     fn caught_up(&mut self) {}
 
-    /// A [`Worker`](crate::Worker)'s handler took an entry.
+    /// A [`Worker`](crate::Worker)'s handler handled an entry.
     fn handled(&mut self, _delivery: &Delivery) {}
 
     /// A worker's handler failed. Unless the worker retries, [`skipped`](Self::skipped) or
@@ -76,8 +77,8 @@ pub trait Observer: Send {
     /// A worker passed over an entry, for good.
     fn skipped(&mut self, _delivery: &Delivery) {}
 
-    /// A worker set an entry aside, because it failed or (`waits`) because one with the same key
-    /// did.
+    /// A worker set an entry aside, because the entry failed or (`waits`) because an entry with the
+    /// same key is set aside.
     fn parked(&mut self, _delivery: &Delivery, _waits: bool) {}
 }
 

@@ -12,11 +12,12 @@ use simplefeed_core::limits::{BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS_MIN, PAUSE_
 /// Attempts at one request before a consumer that does not follow gives up.
 pub(crate) const ATTEMPTS: u32 = 4;
 
-/// Returns the pause after failed attempt `attempt` (from 0): doubling, within bounds, and not
-/// shorter than the server asks (RFC 9110, 10.2.3).
+/// Returns the pause after failed attempt `attempt`, counted from 0. The pause doubles each time,
+/// within bounds, and is no shorter than the server asks, up to a day (RFC 9110, 10.2.3).
 pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     let seconds = BACK_OFF_SECONDS_MIN
-        // The bound keeps the shift from overflowing; the pause has reached its maximum before.
+        // The bound of 16 keeps the shift from overflowing. The pause reaches the maximum long
+        // before.
         .saturating_mul(1 << attempt.min(16))
         .min(BACK_OFF_SECONDS_MAX);
     let asked = asked
@@ -25,16 +26,16 @@ pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     Duration::from_secs(seconds).max(asked)
 }
 
-/// Returns whether the server asks for a pause longer than any back-off. A caller with an end in
-/// view gives up.
+/// Returns whether the server asks for a pause longer than any back-off. A caller that must come to
+/// an end gives up then.
 pub(crate) fn asks_too_much(asked: Option<Duration>) -> bool {
     asked.is_some_and(|asked| asked > Duration::from_secs(BACK_OFF_SECONDS_MAX))
 }
 
-/// Returns a pause that is up to a quarter longer, so that a thousand consumers that were
-/// interrupted together do not come back together.
+/// Returns the pause, longer by up to a quarter, so that a thousand consumers that were interrupted
+/// at the same time do not come back at the same time.
 pub(crate) fn jittered(pause: Duration) -> Duration {
-    // A hasher's random keys are chance enough to spread requests.
+    // A hasher's random keys are random enough to spread requests.
     let chance = RandomState::new().hash_one(()) % 1_024;
     let chance = u32::try_from(chance).unwrap_or(0);
     pause + pause / 4 * chance / 1_024

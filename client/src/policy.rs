@@ -23,15 +23,15 @@ use crate::patience::back_off;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Tries again, with growing pauses, until the handler succeeds. Until then no later entry is
-    /// handled; with several handlers, no later entry with the same key.
+    /// handled or, with several handlers, no later entry with the same key.
     #[default]
     Block,
-    /// Tries some times, records the failure, and goes on with the next one.
+    /// Tries a limited number of times, records the failure, and goes on with the next entry.
     Skip,
-    /// Tries some times, sets the entry aside, and goes on with the next one.
+    /// Tries a limited number of times, sets the entry aside, and goes on with the next entry.
     Park,
     /// As [`Park`](Self::Park); later entries with the same key are set aside, too, so that the
-    /// order within each key stays.
+    /// entries of each key stay in order.
     ParkByKey,
 }
 
@@ -44,7 +44,7 @@ impl Policy {
     ];
 
     /// Decides about an entry after `tried` failed attempts, `here` of them by this process. A new
-    /// process begins with short pauses again: the cause may be mended.
+    /// process begins with short pauses again, because the cause may be mended.
     pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> PolicyDecision {
         let pause = match (tried, here) {
             (0, _) => Duration::ZERO,
@@ -52,7 +52,7 @@ impl Policy {
         };
         match self {
             _ if tried < attempts.get() => PolicyDecision::Try(pause),
-            // The first arm bounds the attempts of the others only: `Block` never gives up.
+            // `attempts` is no bound for `Block`, which never gives up.
             Self::Block => PolicyDecision::Try(pause),
             Self::Skip => PolicyDecision::Skip,
             Self::Park | Self::ParkByKey => PolicyDecision::Park,

@@ -1,6 +1,6 @@
 //! The publisher: entries into a feed, safely repeated until they are there.
 //!
-//! Shell: the network. Every event has an id before the first attempt, and every request has an
+//! Shell: the network. Events get their ids before the first attempt, and every request has an
 //! idempotency key for entries without an id. So a repeat of a request whose answer was lost stores
 //! nothing twice.
 
@@ -31,7 +31,7 @@ use crate::{
 pub const BATCH_ENTRIES: usize = 1_000;
 /// The most bytes of one request, unless a single entry is larger. (No example: a number.)
 pub const BATCH_BYTES: usize = 1024 * 1024;
-/// Attempts at one request before giving up; about two minutes.
+/// Number of attempts at one request. The pauses between them add up to about two minutes.
 const ATTEMPTS: u32 = 8;
 
 /// Entry to publish, in one of its forms.
@@ -59,7 +59,7 @@ impl From<atom_syndication::Entry> for Publication {
     }
 }
 
-/// Result of the server for one entry.
+/// The server's result for one entry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Id of the entry, as sent or as given by the server.
@@ -68,7 +68,7 @@ pub struct Acknowledgement {
     pub position: u64,
     /// Permanent URL of the entry's document.
     pub document: Url,
-    /// Whether the entry is stored now, or was before.
+    /// Whether the entry was stored by this request or earlier.
     pub status: Status,
 }
 
@@ -109,7 +109,8 @@ pub enum PublishError {
         /// Error of the last attempt.
         source: TransportError,
     },
-    /// The server refused the batch, and stored none of the entries.
+    /// The answer is a refusal. A server that refuses a batch stores none of the entries. If a
+    /// proxy gave the answer, the entries may be stored, as after the statuses 502 and 504.
     #[error("{url} answered with status {status}: {detail}")]
     Refused {
         /// URL of the feed, without a password.
@@ -122,7 +123,7 @@ pub enum PublishError {
         /// single entry is at fault.
         entry: Option<usize>,
     },
-    /// The answer is not one of a Simplefeed server.
+    /// The answer is not that of a Simplefeed server.
     #[error("{url} did not answer like a Simplefeed server")]
     Answer {
         /// URL of the feed, without a password.
@@ -142,7 +143,8 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Returns an error about a batch as one about all entries: `before` of them precede the batch.
+    /// Returns an error about a batch as an error about all entries, of which `before` precede the
+    /// batch.
     fn behind_entries(self, before: usize) -> Self {
         match self {
             Self::Refused {
@@ -160,7 +162,7 @@ impl PublishError {
         }
     }
 
-    /// Returns whether the same entries may be taken later with nothing changed.
+    /// Returns whether the server may accept the same entries later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Transport { source, .. } => source.transient,
@@ -171,7 +173,7 @@ impl PublishError {
 }
 
 fn is_transient(status: u16) -> bool {
-    // 507 is a full disk: other requests wait for room on the disk, too.
+    // 507 means a full disk: once there is room again, the request may succeed.
     matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504 | 507)
 }
 
@@ -179,7 +181,7 @@ fn is_transient(status: u16) -> bool {
 ///
 /// # Examples
 ///
-/// Anything that can be published, in one order, with an account of each batch as soon as it is
+/// Entries of several forms, in one order, with a report about each batch as soon as the batch is
 /// durable:
 ///
 /// ```no_run
@@ -214,8 +216,8 @@ pub struct Publisher {
     /// Value of the `authorization` header field.
     authorization: Option<String>,
     retrying: Option<Retrying>,
-    /// Tag that the feed's head must have: the one that the caller gave, then that of the last
-    /// answer.
+    /// Tag that the feed's head must have: first the one that the caller gave, then that of the
+    /// last answer.
     head: Option<Arc<Mutex<String>>>,
 }
 
@@ -285,8 +287,8 @@ impl Publisher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so no other
-    /// server sees the token.
+    /// Sends a bearer token (RFC 6750) with every request. No request follows a redirect to another
+    /// origin, so no other server sees the token.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         Self {
@@ -295,7 +297,7 @@ impl Publisher {
         }
     }
 
-    /// Appends only as long as nobody else does. The head of the feed must have this tag (the
+    /// Appends only as long as nobody else appends. The head of the feed must have this tag (the
     /// `ETag` of `recent.atom`, or of the answer to an append), and after each batch the tag of the
     /// batch's answer. Otherwise the server refuses a batch with status 412, unless the whole batch
     /// is stored already. Clones share the tag.
@@ -339,7 +341,8 @@ impl Publisher {
     ///
     /// # Examples
     ///
-    /// A change that rests on the settings of now, tried again if somebody else was quicker:
+    /// A change that depends on the present settings, and is tried again if somebody else was
+    /// quicker:
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), simplefeed_client::PublishError> {
@@ -361,8 +364,8 @@ impl Publisher {
         self.ask_settings(Method::Get, Bytes::new(), None).await
     }
 
-    /// Changes the settings that `changes` names, if the settings of the feed have this tag;
-    /// without a tag in any case. Returns all settings, and their tag.
+    /// Changes the settings that `changes` names, if the settings of the feed have this tag.
+    /// Without a tag, changes them in any case. Returns all settings, and their tag.
     ///
     /// If the future is dropped, the settings may be changed.
     ///
@@ -387,7 +390,7 @@ impl Publisher {
     ) -> Result<(serde_json::Value, String), PublishError> {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            // A slash at the end of the URL is an empty segment, in whose place the new one comes.
+            // A slash at the end of the URL is an empty segment, which the new segment replaces.
             segments.pop_if_empty().push("settings.json");
         }
         let mut headers = vec![("content-type", "application/json".to_owned())];
@@ -550,7 +553,7 @@ impl Publisher {
             source,
         };
         let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
-        // A machine between may have answered, or have sent on other entries.
+        // A machine between here and the server may have answered, or have passed on other entries.
         match difference_from(&ids, &appended.results) {
             None => {
                 if let (Some(head), Some(tag)) = (&self.head, answer.header("etag")) {

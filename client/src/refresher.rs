@@ -2,8 +2,8 @@
 //! published.
 //!
 //! Shell: a queue, a provider and a feed. [`simplefeed_core::refresh`] decides the steps of a
-//! batch. So a [`Refresher`] may be killed at any instruction, and any number of them may share a
-//! queue.
+//! batch. The state of the work is in the queue, so a [`Refresher`] may be killed at any
+//! instruction, and any number of refreshers may share a queue.
 
 mod answers;
 mod batch;
@@ -37,23 +37,24 @@ pub use self::lookup::{Credential, Lookup, LookupAnswer, LookupError};
 pub use simplefeed_core::refresh::{IntervalLine, Intervals, TimeSpan};
 pub use simplefeed_queue as queue;
 
-/// Items of a request, if the provider takes no fewer.
+/// Default number of items in a request.
 const BATCH: usize = 100;
-/// Time that an item waits for a full request.
+/// Default time that an item waits for a full request.
 const BUFFER: Duration = Duration::from_secs(2);
 /// Pause after an error of the queue or of the feed.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A lease that ends later was set by a wrong clock. Items that are put off for a credential are
-/// leased, too, for longer than a batch.
+/// Time from now after which the end of a lease counts as set by a wrong clock. The time is longer
+/// than the lease of a batch, because items that are put off for a credential are leased for
+/// longer.
 const LEASE_AHEAD: Duration = Duration::from_mins(2);
 /// Time between two looks at the queue's clock.
 const CLOCK_LOOK: Duration = Duration::from_secs(10);
 /// Time by which the queue's clock may go back unnoticed.
 const CLOCK_BACK: Duration = Duration::from_mins(1);
-/// Jobs that are scheduled in one call.
+/// Number of jobs that are scheduled in one call.
 const START: usize = 1_000;
-/// Bytes of the URL of a related resource, at most.
+/// Greatest length of the URL of a related resource, in bytes.
 const RELATED_BYTES_MAX: usize = 8_000;
 
 /// A thing to be refreshed.
@@ -72,8 +73,8 @@ pub struct ItemError(String);
 
 impl RefreshItem {
     /// Returns an item with the provider's id, and the instant at which the item came into being.
-    /// The age decides how often the item is refreshed. The id is text, since numbers beyond 2^53
-    /// lose digits elsewhere.
+    /// The age decides how often the item is refreshed. The id is text, because many programs lose
+    /// digits of numbers beyond 2^53.
     ///
     /// # Errors
     ///
@@ -91,13 +92,13 @@ impl RefreshItem {
         })
     }
 
-    /// Sets the item's own least interval.
+    /// Sets the item's own least interval between two refreshes.
     #[must_use]
     pub fn floor(self, floor: Duration) -> Self {
         Self { floor, ..self }
     }
 
-    /// Sets the URL of a related resource, for the link `related` of its events. One of more than
+    /// Sets the URL of a related resource, for the link `related` of its events. A URL of more than
     /// 8,000 bytes is left out.
     #[must_use]
     pub fn related(self, url: impl Into<String>) -> Self {
@@ -128,10 +129,10 @@ pub struct RefreshTally {
     pub items: u64,
     /// Events that were published.
     pub events: u64,
-    /// Items that failed alone.
+    /// Failures of single items, apart from failures of whole requests.
     pub failures: u64,
-    /// Time from now on in which no credential may make a request, if workers wait for one: each
-    /// credential pauses, or has used the quota.
+    /// Time until a credential may make a request, if workers wait because each credential pauses
+    /// or has used its quota; otherwise zero.
     pub pause: Duration,
 }
 
@@ -143,9 +144,9 @@ struct Counters {
     events: AtomicU64,
     failures: AtomicU64,
     began: Instant,
-    /// Microseconds after `began` at which a credential may make a request.
+    /// Time at which a credential may make a request, in microseconds after `began`.
     pause_ends: AtomicU64,
-    /// Microseconds after 1970 of the queue's clock at the latest lease or start of items.
+    /// Time of the queue's clock at the latest lease or start of items, in microseconds after 1970.
     latest: AtomicI64,
 }
 
@@ -162,7 +163,7 @@ impl Counters {
         }
     }
 
-    /// Notes that a worker waits for a credential; for no time if the worker has one.
+    /// Notes for how long a worker waits for a credential; zero if the worker has one.
     fn note_wait(&self, time: Duration) {
         let end = self.began.elapsed().saturating_add(time).as_micros();
         let end = u64::try_from(end).unwrap_or(u64::MAX);
@@ -350,8 +351,8 @@ impl<Q: Queue> Refresher<Q> {
     /// Begins to refresh items. Returns the number of those that are new.
     ///
     /// An item that is refreshed already stays as it is, so a call may be repeated. An item that is
-    /// too old is left out. An item whose creation lies in the future counts as just created, now
-    /// and when that time has come.
+    /// too old is left out. An item whose creation lies in the future counts as just created now,
+    /// and once more when that time has come.
     ///
     /// If the future is dropped, some items may have begun. A repeated call begins the others.
     ///
@@ -362,7 +363,7 @@ impl<Q: Queue> Refresher<Q> {
         &self,
         items: impl IntoIterator<Item = RefreshItem, IntoIter: Send>,
     ) -> Result<usize, RefreshError> {
-        // By the queue's clock, since the queue decides when a job is due.
+        // By the queue's clock, because the queue decides when a job is due.
         let now = core_instant(self.queue.now().await?);
         self.counters
             .latest
@@ -388,12 +389,12 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Works until `stop` is ready. Then a request under way has 3 seconds, and jobs that wait for
-    /// a quota, for the provider or for the feed are given back at once. Errors of the provider, of
-    /// the feed, and of a queue that may come back are logged, and the work is tried again.
+    /// a quota, or for the end of a pause, are given back at once. Errors of the provider, of the
+    /// feed, and of a queue that may come back are logged, and the work is tried again.
     ///
     /// If the future is dropped, no item and no change is lost: jobs under way are due again once
     /// their lease of nine seconds is over, and a change that was just published may be published
-    /// again. `stop` leaves nothing behind.
+    /// again. An end by `stop` needs no such wait.
     ///
     /// # Errors
     ///
@@ -436,7 +437,7 @@ impl<Q: Queue> Refresher<Q> {
             if is_due {
                 match self.bring_forward().await {
                     Ok(()) => is_due = false,
-                    // Workers report errors of the queue.
+                    // A log line is enough here, because workers report errors of the queue.
                     Err(error) => debug!("what is far ahead stays: {}", error_text(&error)),
                 }
             }
@@ -444,12 +445,13 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Makes items due that are further ahead than their intervals, unless a floor put them there
-    /// ([`LeaseBatch::put_back`]).
+    /// Makes items due that are further ahead than the longest interval. An item that a floor put
+    /// there is put back by a worker ([`LeaseBatch::put_back`]).
     async fn bring_forward(&self) -> Result<(), QueueError> {
         let (due, lease) = (self.intervals.longest(), LEASE_AHEAD);
         let stats = self.queue.stats(&self.name).await?;
-        // Workers put items back meanwhile, which are not to be brought forward again.
+        // The number of calls is bounded: workers put items back meanwhile, and further calls would
+        // bring these forward again.
         let jobs = stats.waiting.saturating_add(stats.leased);
         let calls = jobs / u64::try_from(CALL_JOBS_MAX).unwrap_or(1) + 2;
         let mut all = 0;
@@ -467,7 +469,7 @@ impl<Q: Queue> Refresher<Q> {
         Ok(())
     }
 
-    /// Works until it is asked to stop.
+    /// Works until the worker is asked to stop.
     async fn work_on<L: Lookup>(
         &self,
         lookup: &L,
@@ -517,11 +519,11 @@ impl<Q: Queue> Refresher<Q> {
 
 /// Waits until a worker is asked to stop.
 async fn stop_requested(stop: &mut watch::Receiver<bool>) {
-    // Without a sender the worker's future is gone, too.
+    // An error means that the sender is gone, and then the worker's future is gone, too.
     let _ended = stop.wait_for(|is_requested| *is_requested).await;
 }
 
-/// Waits for a time. Returns whether the worker is asked to stop meanwhile.
+/// Waits for a time. Returns whether the worker was asked to stop meanwhile.
 async fn pause_for(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
     tokio::time::timeout(time, stop_requested(stop))
         .await

@@ -5,11 +5,11 @@
 //! | file | content |
 //! | --- | --- |
 //! | `lock` | held while the folder is used; names the process |
-//! | `bookmark` | the place, as in a [`FileBookmark`], and the attempts at entries behind |
+//! | `bookmark` | the place, as in a [`FileBookmark`], and the attempts at later entries |
 //! | `parked/` | entries set aside, one a file |
 //! | `record.ndjson` | entries skipped, parked, retried, dropped; renamed at 16 MiB |
 //! | `record.old.ndjson` | the record that was renamed last |
-//! | `succeeded` | empty; the time of the file is that of the last success |
+//! | `succeeded` | empty; the time of the file is about that of the last success |
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -36,7 +36,7 @@ pub mod parked;
 
 use parked::{NewParkedEntry, ParkedEntries, ParkedEntry};
 
-/// Folder within every state folder, from its first use. It marks the state folder as one.
+/// Folder within every state folder, from the first use on. This folder marks a state folder.
 const MARK: &str = "parked";
 
 /// Why a state folder cannot be used.
@@ -51,7 +51,7 @@ pub enum StateError {
         /// Text of the lock file: the other process and its id.
         holder: String,
     },
-    /// The folder holds something else than state: a mistyped path is no place for state.
+    /// The folder is no state folder and is not empty, so the path may be mistyped.
     #[error(
         "{} holds no state, but {found:?}: give a folder that is empty or does not exist yet",
         folder.display()
@@ -59,7 +59,7 @@ pub enum StateError {
     Foreign {
         /// Path of the state folder.
         folder: PathBuf,
-        /// Name of one file or folder in it.
+        /// Name of one file or folder in this folder.
         found: String,
     },
     /// The folder cannot be read or written.
@@ -128,7 +128,8 @@ impl StateFolder {
                 shared: Arc::new(Mutex::new(shared)),
             }),
             Ok(None) => {
-                // Only for the message: the other process may not have written the text yet.
+                // The text is only for the message, because the other process may not have written
+                // the text yet.
                 let holder = fs::read_to_string(folder.join("lock")).unwrap_or_default();
                 let holder = holder.trim().into();
                 Err(StateError::Locked { folder, holder })
@@ -248,8 +249,8 @@ impl StateFolder {
         } else {
             EntryOutcome::Parked
         };
-        // The record first: a crash may leave an entry in the record twice, but never without a
-        // line there.
+        // The record is written first: a crash may leave an entry in the record twice, but never
+        // without a line there.
         self.record(what, parked.delivery, parked.attempts, parked.error)?;
         self.with_files(|shared| shared.parking.add(parked))
     }
@@ -259,7 +260,7 @@ impl StateFolder {
         self.lock_shared().parking.numbers()
     }
 
-    /// Returns an entry set aside, if the entry still is.
+    /// Returns an entry set aside, if the entry is still set aside.
     pub(crate) fn read_parked(&self, number: u64) -> Result<Option<ParkedEntry>, StateError> {
         self.with_files(|shared| shared.parking.read(number))
     }
@@ -295,7 +296,7 @@ impl StateFolder {
 }
 
 impl StateFiles {
-    /// Opens the files of a folder; `None` if another process has locked it.
+    /// Opens the files of a folder; `None` if another process has locked the folder.
     #[expect(
         clippy::disallowed_methods,
         reason = "the lock file holds nothing that is needed"
@@ -303,14 +304,15 @@ impl StateFiles {
     fn open_files(folder: &Path) -> io::Result<Option<Self>> {
         let mark = folder.join(MARK);
         files::create_folder(&mark)?;
-        // Names that a killed process has made: of the folder, of the mark within it, and of parked
-        // entries, which the bookmark passes next.
+        // A killed process may have left names without a sync: of the folder, of the mark within
+        // the folder, and of parked entries. These names must be durable before the bookmark passes
+        // the parked entries.
         files::sync_folder_of(folder)?;
         files::sync_folder(folder)?;
         files::sync_folder(&mark)?;
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
-        // Not truncated: the text is another process's until the lock is held.
+        // The file is not truncated: until the lock is held, the text may be another process's.
         let options = options.create(true).truncate(false).write(true);
         let mut lock = files::open_regular(&path, options)?;
         match lock.try_lock() {
@@ -330,8 +332,9 @@ impl StateFiles {
         Ok(Some(shared))
     }
 
-    /// Finishes the work of a process that ended after it parked an entry and before the entry was
-    /// noted as done: else the entry would come again after it was retried or dropped.
+    /// Finishes the work of a process that ended between two steps: an entry was parked, and not
+    /// yet noted as done. Otherwise the entry would come again after a retry or a removal of the
+    /// parked entry.
     fn settle_parked(&mut self) -> io::Result<()> {
         let (Some(mut place), Some(last)) = (self.bookmark.load_place()?, self.parking.last()?)
         else {
@@ -343,7 +346,8 @@ impl StateFiles {
                 .and_then(|begun| last.place_if_given_up(&begun.attempt).cloned());
             return behind.map_or(Ok(()), |behind| self.bookmark.save_held(&behind));
         }
-        // With entries ahead, the place behind the given-up entry is not known yet.
+        // With more entries in hand, the bookmark may not be able to pass the given-up entry yet.
+        // So this entry is noted as finished.
         let mut begun = place.attempt.iter_mut().chain(&mut place.ahead);
         let given_up = begun.find(|begun| last.place_if_given_up(&begun.attempt).is_some());
         match given_up.filter(|begun| !begun.finished) {
@@ -356,7 +360,7 @@ impl StateFiles {
     }
 }
 
-/// As [`FileBookmark`], on the thread that polls.
+/// Each call waits for the disk on the thread that polls the call, as with [`FileBookmark`].
 impl BookmarkStore for StateFolder {
     async fn load(&mut self) -> io::Result<Option<Bookmark>> {
         self.lock_shared().bookmark.load_held()
@@ -385,9 +389,9 @@ impl BookmarkStore for StateFolder {
 pub(crate) enum EntryOutcome {
     Skipped,
     Parked,
-    /// Set aside behind another of the same key.
+    /// Set aside behind an entry with the same key.
     Waits,
-    /// Handled by a retry, after it was parked.
+    /// Parked at first, and handled by a retry.
     Retried,
     Dropped,
 }
@@ -405,14 +409,16 @@ struct OutcomeLine<'a> {
     why: Option<&'a str>,
 }
 
-/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the
-/// record that was put aside before.
+/// Adds a line to the record, durably. A record that has grown long is renamed first. The renamed
+/// record replaces the one that was renamed before.
 fn append_line(folder: &Path, line: &OutcomeLine<'_>) -> io::Result<()> {
     let path = folder.join("record.ndjson");
     let length = fs::metadata(&path).map_or(0, |found| found.len());
-    // Renamed, and not cut: at any moment the newest lines are whole under one of the names.
+    // The record is renamed, and not cut: at any moment the newest lines are whole under one of the
+    // names.
     if length > RECORD_BYTES_MAX {
-        // Before the new file: a power cut that kept only its name would take these lines away.
+        // The rename is durable before the new file is made: a power cut that kept only the name of
+        // the new file would lose the lines of the old one.
         files::rename(&path, &folder.join("record.old.ndjson"))?;
     }
     let mut text = serde_json::to_vec(line)?;

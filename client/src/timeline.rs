@@ -1,6 +1,8 @@
-//! Management of timelines and their follows. To read one, use a [`Consumer`](crate::Consumer).
+//! Management of timelines and their follows. To read a timeline, use a
+//! [`Consumer`](crate::Consumer).
 //!
-//! Shell: the network. Every request may be repeated: a follow of a followed item has no effect.
+//! Shell: the network. A repeat of any request is safe: to follow an item that is followed already
+//! has no effect.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,14 +18,14 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NewTimeline {
-    /// Title of the timeline; the timeline's name if there is none.
+    /// Title of the timeline. Without a title, the timeline's name stands for the title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Name of the owner's feed, whose entries the timeline leaves out.
+    /// Name of the owner's feed. The timeline leaves out the entries of this feed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Whether reading takes a right to the timeline, and to the closed feeds that the timeline
-    /// follows.
+    /// Whether the timeline is closed: a reader needs a right to the timeline, and to every closed
+    /// feed that the timeline follows or ever followed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
     /// Names of feeds, and patterns, that the timeline follows from the start. If one of them is
@@ -32,22 +34,22 @@ pub struct NewTimeline {
     pub following: Vec<String>,
 }
 
-/// Outcome of a change.
+/// Outcome of a change of the followed items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct ChangeOutcome {
-    /// Items that are followed since the request.
+    /// Number of items that were not followed before the request, and are now.
     pub followed: usize,
-    /// Items that are followed no longer.
+    /// Number of items that were followed before the request, and are no longer.
     pub unfollowed: usize,
 }
 
-/// Manages one timeline. If a future of these methods is dropped, the change may have been made; a
+/// Manages one timeline. If the future of a method is dropped, the change may have been made; a
 /// repeat is safe.
 ///
 /// # Examples
 ///
-/// A planet: everything that was imported, with the newest ten entries of each feed.
+/// A timeline of all blogs that the server has, beginning with the newest ten entries of each blog:
 ///
 /// ```no_run
 /// use simplefeed_client::{Timeline, timeline::{ChangeOutcome, NewTimeline}};
@@ -100,14 +102,15 @@ impl Timeline {
         }
     }
 
-    /// Creates the timeline, unless there is one. Returns whether a timeline was created. An
-    /// existing timeline keeps the present follows: `following` has no effect then.
+    /// Creates the timeline, unless the timeline exists. Returns whether a timeline was created. An
+    /// existing timeline keeps the present follows: `following` has no effect then. If `following`
+    /// is empty, an existing timeline gets the `title` of `new`, if there is one.
     ///
     /// # Errors
     ///
     /// See [`PublishError`]; status 422 if the name is that of a feed that is no timeline, or of
-    /// another owner's timeline. With a non-empty `following`, an existing feed or timeline is not
-    /// checked.
+    /// another owner's timeline. If `following` is not empty, the call returns `false` in these
+    /// cases, too.
     pub async fn create(&self, new: &NewTimeline) -> Result<bool, PublishError> {
         let mut settings = serde_json::to_value(new)?;
         if let Some(members) = settings.as_object_mut() {
@@ -116,14 +119,14 @@ impl Timeline {
         let body = Bytes::from(serde_json::to_vec(&settings)?);
         let mut request = request_for(&self.settings, Method::Put, "application/json", body);
         if !new.following.is_empty() {
-            // The server refuses `following` for an existing timeline. After a lost response, the
-            // retry must succeed.
+            // The server refuses `following` for an existing timeline. Under this condition the
+            // server answers 412 instead, so that a retry after a lost response does not fail.
             request.headers.push(("if-none-match", "*".into()));
         }
         match self.settings.send_until_answered(request).await {
             // 201 alone means that a timeline was created (RFC 9110, 15.3.2).
             Ok(answer) => Ok(answer.status == 201),
-            // The condition above fails where the timeline exists (RFC 9110, 13.1.2).
+            // The condition above has failed, because the timeline exists (RFC 9110, 13.1.2).
             Err(PublishError::Refused { status: 412, .. }) => Ok(false),
             Err(error) => Err(error),
         }
@@ -138,8 +141,8 @@ impl Timeline {
         self.settings.settings().await
     }
 
-    /// Changes settings of the timeline, under their tag if one is given. Returns all of them, and
-    /// their tag.
+    /// Changes settings of the timeline; with a tag, only if the settings have this tag. Returns
+    /// all settings, and their tag.
     ///
     /// # Errors
     ///
@@ -152,12 +155,13 @@ impl Timeline {
         self.settings.change_settings(changes, tag).await
     }
 
-    /// Follows feeds and patterns, by their names. Each feed that was not followed brings the
-    /// newest `backfill` entries along.
+    /// Follows feeds, given by their names, and patterns. Of each feed that was not followed
+    /// before, the timeline gets the newest `backfill` entries.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]. Nothing is changed then.
+    /// See [`PublishError`]. After [`PublishError::Refused`] nothing is changed, unless a proxy
+    /// gave the answer. After any other error, the change may have been made.
     pub async fn follow(
         &self,
         items: &[&str],
@@ -166,20 +170,22 @@ impl Timeline {
         self.change_items(items, &[], backfill).await
     }
 
-    /// Follows feeds and patterns no longer. Entries that came before stay.
+    /// Follows feeds and patterns no longer. Entries that the timeline has already stay there.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]. Nothing is changed then.
+    /// See [`PublishError`]. After [`PublishError::Refused`] nothing is changed, unless a proxy
+    /// gave the answer. After any other error, the change may have been made.
     pub async fn unfollow(&self, items: &[&str]) -> Result<ChangeOutcome, PublishError> {
         self.change_items(&[], items, 0).await
     }
 
-    /// Follows the feeds of a list (OPML), all of which must be of this server.
+    /// Follows the feeds of a list (OPML). All of these feeds must be on the timeline's server.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]. Nothing is changed then.
+    /// See [`PublishError`]. After [`PublishError::Refused`] nothing is changed, unless a proxy
+    /// gave the answer. After any other error, the change may have been made.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! The seam to HTTP: one request, one answer, whole or as it comes.
+//! The seam to HTTP: one request, and one answer, whole or in pieces.
 //!
 //! Pure: the trait and its types. An embedder or a test can bring another transport; proxies,
 //! connection pools, TLS and content codings are the job of the transport. Redirects are not: the
@@ -18,7 +18,7 @@ pub mod with_reqwest;
 /// A request, with its whole body.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Method of the request: read, publish or create.
+    /// HTTP method of the request.
     pub method: Method,
     /// URL that the request goes to.
     pub url: Url,
@@ -26,18 +26,18 @@ pub struct Request {
     pub headers: Vec<(&'static str, String)>,
     /// The body, empty for a GET.
     pub body: Bytes,
-    /// The most decoded bytes of the answer's body to accept.
+    /// Greatest length of the answer's body to accept, in decoded bytes.
     pub answer_bytes_max: usize,
 }
 
 /// Methods that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Reads a document, an index block or a list.
+    /// Reads a document, an index block, settings or a stream.
     Get,
-    /// Publishes a batch of entries.
+    /// Publishes a batch of entries, or changes the follows of a timeline.
     Post,
-    /// Creates a feed with an id.
+    /// Creates a feed or a timeline, or changes settings.
     Put,
 }
 
@@ -162,8 +162,8 @@ impl From<Answer> for StreamedAnswer {
 /// # Ok(()) }
 /// ```
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Sends one request and returns the answer, be it a redirect. A drop of the future gives the
-    /// request up.
+    /// Sends one request and returns the answer, even if that is a redirect. A drop of the future
+    /// gives the request up.
     fn send(&self, request: Request) -> Answering<'_>;
 
     /// Sends one request and returns the answer as soon as the head has come. A drop of the body

@@ -60,9 +60,9 @@ pub(crate) enum WakeReason {
 pub(crate) enum WaitOutcome {
     /// With an answer of the server.
     Answered,
-    /// Without one, as may happen at any time.
+    /// Without an answer, as may happen at any time.
     Failed,
-    /// In a way that shows that there are no waits.
+    /// In a way that shows that the server offers no waits.
     Absent,
 }
 
@@ -71,7 +71,7 @@ enum OpenOutcome {
     Stream(PlaceStream),
     /// The opening failed, as may happen at any time.
     Failed,
-    /// There are no streams.
+    /// The server offers no streams.
     Absent,
 }
 
@@ -83,13 +83,13 @@ pub(crate) struct Waker {
     best: WakeBy,
     links: ServerLinks,
     state: WakerState,
-    /// Streams in a row that did not open, or ended soon.
+    /// Number of streams in a row that did not open, or ended soon.
     failures: u32,
     /// Before this time, no stream is tried.
     streams_from: Option<Instant>,
     /// Before this time, no wait is tried.
     waits_from: Option<Instant>,
-    /// Waits in a row that failed.
+    /// Number of waits in a row that failed.
     failed_waits: u32,
 }
 
@@ -121,7 +121,7 @@ impl Waker {
         }
     }
 
-    /// Takes the links of an answer about the recent document.
+    /// Takes over the links of an answer about the recent document.
     pub(crate) fn learn(&mut self, links: ServerLinks) {
         if links.events != self.links.events {
             // The open stream is at a URL that the server offers no longer.
@@ -130,7 +130,7 @@ impl Waker {
         self.links = links;
     }
 
-    /// Returns the URL of a wait, if the next look may be one.
+    /// Returns the URL of a wait, if the next look may be a wait.
     pub(crate) fn wait_url(&self) -> Option<Url> {
         let may_wait = self.best != WakeBy::Poll && !self.has_stream() && is_over(self.waits_from);
         self.links.wait.clone().filter(|_| may_wait)
@@ -162,7 +162,7 @@ impl Waker {
         may && is_over(self.streams_from)
     }
 
-    /// Rests until `due`, or longer while a stream is open, unless something wakes.
+    /// Rests until `due`, or longer while a stream is open. An event of the stream ends the rest.
     ///
     /// Cancel safe: the stream stays open, and nothing that it tells is lost.
     pub(crate) async fn rest(&mut self, due: Instant, fetcher: &Fetcher) -> WakeReason {
@@ -174,7 +174,7 @@ impl Waker {
                         self.state = WakerState::Opening(Box::pin(open_stream(fetcher, url)));
                         continue;
                     }
-                    // A stream that has ended opens again before the next poll.
+                    // If a stream has ended, the next one may open before the next poll.
                     let may = self.best == WakeBy::Events && self.links.events.is_some();
                     let next = self.streams_from.filter(|next| may && *next < due);
                     time::sleep_until(next.unwrap_or(due)).await;
@@ -217,7 +217,8 @@ impl Waker {
         }
     }
 
-    /// Handles the end of a stream, which is nothing special after some minutes.
+    /// Handles the end of a stream. A stream that ends soon after the opening counts as failed; a
+    /// later end is usual.
     fn has_ended(&mut self, since: Instant) {
         self.state = WakerState::Closed;
         let is_short = since.elapsed() < Duration::from_secs(PUSH_OPEN_SECONDS);
@@ -262,7 +263,7 @@ fn told_places(body: Pieces) -> PlaceStream {
         },
     );
     Box::pin(messages.flatten().map(|message: Message| {
-        // The walk finds the state by itself.
+        // A message about the state of the feed has no place: the walk finds the state by itself.
         let is_place = message.kind != STATE;
         message.id.parse().ok().filter(|_| is_place)
     }))

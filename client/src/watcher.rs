@@ -1,7 +1,8 @@
 //! Many feeds followed at once, at the price of a few requests.
 //!
-//! Shell: tasks, timers, the state folder. [`simplefeed_core::watch`] decides which feed is due:
-//! one with a SUP document when that document lists an update, any other at an interval.
+//! Shell: tasks, timers, the state folder. [`simplefeed_core::watch`] decides which feed is due: a
+//! feed with a SUP document mainly when that document lists an update, any other feed at an
+//! interval.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -47,13 +48,14 @@ use builder::Options;
 pub use builder::WatchBuilder;
 use journal::{JournalNote, NoteJournal};
 
-/// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
+/// Capacity of the channel from looks to the caller, in events. This bounds the entries read ahead.
 const AHEAD: usize = 256;
-/// Most looks at quick feeds that wait for their turn at the same time.
+/// If this number of looks at quick feeds wait for a turn, no new look is queued.
 const WAITING_MAX: usize = 4_096;
-/// Updates in a document for which the next wait begins a second later.
+/// Number of updates in a document that delay the next wait by one more second.
 const UPDATES_A_SECOND: u32 = 10_000;
-/// Time of a turn until a feed without an answer counts as slow.
+/// Longest turn of a look at a quick feed. A feed whose requests take this time in one turn counts
+/// as slow.
 const QUICK_TURN: Duration = Duration::from_secs(10);
 const IN_ORDER: &str = "numbers are in the order of the feeds";
 /// Longest time between two saves of the state of feeds without news.
@@ -64,15 +66,16 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub enum WatchEvent {
     /// New entry of one of the feeds.
     Entry(WatchedEntry),
-    /// Gap in a feed: the remembered entries have left the feed, and entries between may be lost.
-    /// The watcher goes on from the oldest entry left.
+    /// Gap in a feed: the remembered entries have left the feed, and entries behind them may be
+    /// lost. The watcher goes on from the oldest entry left.
     Gap {
         /// URL of the feed, without name and password.
         url: Arc<str>,
         /// The missing entry or document.
         error: Arc<ConsumerError>,
     },
-    /// Fault of a feed in spite of which it can be read; once for each kind of fault.
+    /// Fault of a feed that can be read all the same. Each kind of fault is reported once for a
+    /// feed.
     Fault {
         /// URL of the feed, without name and password.
         url: Arc<str>,
@@ -185,24 +188,24 @@ pub struct FeedWatcher {
     /// Looks at quick feeds that wait for a turn, in order: new looks, and looks that a turn left
     /// unfinished.
     waiting: VecDeque<QueuedLook>,
-    /// Looks at slow feeds that wait for a turn, in order. Their number never holds new looks back.
+    /// Looks at slow feeds that wait for a turn. However many they are, new looks may join them.
     waiting_slow: VecDeque<QueuedLook>,
-    /// Looks in progress at each origin; an origin without any has no key.
+    /// Places in use at each origin; an origin without a place in use has no key.
     busy: HashMap<Origin, OriginPlaces>,
     /// Looks in progress at slow feeds.
     slow_looks: usize,
-    /// Whether a search found no quick feed at an origin with a free place. A turn that ends or is
-    /// queued clears the flag.
+    /// Whether a search found no quick feed at an origin with a free place. The end of a turn and a
+    /// new waiting look clear the flag.
     is_quick_blocked: bool,
-    /// The same flag of slow feeds.
+    /// The same flag for slow feeds.
     is_slow_blocked: bool,
-    /// Whether the last turn was one of a slow feed.
+    /// Whether the last turn was given to a slow feed.
     was_slow_turn: bool,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     waiting_for_updates: JoinSet<()>,
-    /// Sources with a wait: `None` while the wait is on the way, else the time before which no wait
-    /// begins.
+    /// Waits of sources: `None` while a wait is on the way, else the time before which no other
+    /// wait begins.
     waits: HashMap<SourceNumber, Option<time::Instant>>,
     events: mpsc::Receiver<TaskEvent>,
     tell: mpsc::Sender<TaskEvent>,
@@ -233,16 +236,17 @@ impl std::fmt::Debug for FeedWatcher {
 struct WatchedFeed {
     /// URL without name and password, as messages and the journal show it.
     url: Arc<str>,
-    /// Full URL, if it holds a name or a password.
+    /// Full URL, if the URL holds a name or a password.
     given: Option<String>,
     origin: Origin,
     /// Bookmark after the last accepted entry.
     place: Option<Bookmark>,
     /// Number of the latest look, from 1.
     look: u64,
-    /// Whether the latest look is still in progress.
+    /// Whether the latest look has not ended: entries of this look may be unread or not accepted.
     is_looked_at: bool,
-    /// Number of the last entry that this look handed over; `accepted` counts the same way.
+    /// Number of the last entry of this look that was handed over. `accepted` is the number of the
+    /// last one that was accepted.
     delivered: u64,
     accepted: u64,
     /// Result of a finished look, held back until all entries of the look are accepted.
@@ -256,11 +260,11 @@ struct WatchedFeed {
     faults: u16,
 }
 
-/// Places at an origin that looks have.
+/// Number of places at an origin that are in use by looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OriginPlaces {
     all: usize,
-    /// Those of slow feeds.
+    /// Number of the places that slow feeds use.
     slow: usize,
 }
 
@@ -299,13 +303,14 @@ enum TaskEvent {
 }
 
 impl FeedWatcher {
-    /// Begins with the feeds' URLs: of each the short one, or that of any of its documents.
+    /// Returns a builder for the feeds with these URLs. A feed may be given by the URL of the feed
+    /// itself, or by that of any of the feed's documents.
     pub fn builder(urls: impl IntoIterator<Item = impl Into<String>>) -> WatchBuilder {
         WatchBuilder::new(urls.into_iter().map(Into::into).collect())
     }
 
-    /// Waits for the next entry, gap or failure of any feed. The entries of one feed come in order.
-    /// The next look at a feed begins once all entries of the last look are accepted.
+    /// Waits for the next entry, gap, fault or failure of any feed. The entries of one feed come in
+    /// order. The next look at a feed begins once all entries of the last look are accepted.
     ///
     /// Cancel safe: nothing is lost if the future is dropped.
     ///
@@ -346,11 +351,11 @@ impl FeedWatcher {
     /// Returns the number of entries read that [`next`](Self::next) has not returned yet. 0 marks a
     /// good time to accept.
     pub fn ready(&self) -> usize {
-        // A hint for callers: no other memory depends on it.
+        // Relaxed, because the number is only a hint: no other memory depends on the number.
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Remembers that these entries, and all entries before of the same feeds, need not be
+    /// Remembers that these entries, and all earlier entries of the same feeds, need not be
     /// delivered again. The state is durable when the call returns.
     ///
     /// Cancel safe: the first poll does all of the work.
@@ -366,8 +371,8 @@ impl FeedWatcher {
         &mut self,
         entries: impl IntoIterator<Item = &'a WatchedEntry>,
     ) -> Result<(), WatchError> {
-        // One bookmark per feed, after the last entry: the cost of a bookmark grows with the
-        // entries before.
+        // Only one bookmark per feed is made, after the last entry, because the cost of a bookmark
+        // grows with the number of entries before.
         let mut last = HashMap::new();
         for entry in entries {
             let feed = self.feed_mut(entry.number);
@@ -386,8 +391,8 @@ impl FeedWatcher {
         self.save_changes()
     }
 
-    /// Saves the state of feeds without news, as a timer does every five seconds anyway. The state
-    /// is durable when the call returns.
+    /// Saves the state of feeds without news at once. [`next`](Self::next) saves this state every
+    /// five seconds. The state is durable when the call returns.
     ///
     /// Cancel safe: the first poll does all of the work.
     ///
@@ -405,7 +410,7 @@ impl FeedWatcher {
     }
 
     /// Starts due looks and requests, as far as there is room. Returns the time at which the next
-    /// one is due.
+    /// look or request is due.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
         // Ended tasks first: until they are joined, they count towards the limits below.
         while let Some(ended) = self.looks.try_join_next() {
@@ -416,7 +421,8 @@ impl FeedWatcher {
         }
         let now = self.began.elapsed();
         let mut due: Option<Duration> = None;
-        // A limit of their own: feeds that answer slowly must not delay SUP documents.
+        // Requests for SUP documents have a limit of their own: feeds that answer slowly must not
+        // delay them.
         while self.hearings.len() < HEARD_TOGETHER_MAX {
             match self.watch.next_document(now) {
                 NextAction::Hear {
@@ -431,7 +437,8 @@ impl FeedWatcher {
                 }
             }
         }
-        // In the order in which they are due, so that slow feeds let others have their turn.
+        // Looks wait in the order in which they are due, and unfinished looks wait again behind the
+        // others, so that all feeds have their turn.
         while self.waiting.len() < WAITING_MAX {
             match self.watch.next_feed(now) {
                 NextAction::Look { feed, fresh } => self.wait_for_turn(feed, fresh),
@@ -473,9 +480,9 @@ impl FeedWatcher {
         }
     }
 
-    /// Returns the first due look at an origin below the limits of parallel looks. Slow feeds share
-    /// some of the places, so that they do not hold up the other feeds. They have every second
-    /// turn, so that the other feeds do not hold them up.
+    /// Returns the first due look at an origin below the limits of parallel looks. Slow feeds may
+    /// use only some of the places, so that they do not hold up the other feeds. Every second turn
+    /// goes to a slow feed, if possible, so that the other feeds do not hold up slow ones.
     fn next_turn(&mut self) -> Option<QueuedLook> {
         let slow_first = !self.was_slow_turn;
         let slow = slow_first.then(|| self.next_slow_turn()).flatten();
@@ -493,11 +500,12 @@ impl FeedWatcher {
     }
 
     fn next_quick_turn(&mut self) -> Option<QueuedLook> {
-        // Each entry comes by here, and the queue may be long.
+        // This runs again for each entry, and the queue may be long.
         if self.is_quick_blocked {
             return None;
         }
-        // Not always the head of the queue: one busy origin would hold up all others.
+        // The search does not stop at the head of the queue: one busy origin would hold up all
+        // others.
         let is_free = |turn: &QueuedLook| self.places_at(turn).all < WATCHED_PER_ORIGIN_MAX;
         let first = self.waiting.iter().position(is_free);
         self.is_quick_blocked = first.is_none();
@@ -512,11 +520,11 @@ impl FeedWatcher {
             let places = self.places_at(turn);
             places.all < WATCHED_PER_ORIGIN_MAX && places.slow < SLOW_PER_ORIGIN_MAX
         };
-        // A bound on the work: any number of slow feeds may wait.
+        // The search is bounded, because any number of slow feeds may wait.
         let searched = self.waiting_slow.len().min(WAITING_MAX);
         let first = self.waiting_slow.iter().take(searched).position(is_free);
         if first.is_none() {
-            // The next search looks at other feeds: all of these may be of one origin.
+            // The next search begins behind these feeds, because all of them may be of one origin.
             self.waiting_slow.rotate_left(searched);
             self.is_slow_blocked = searched == self.waiting_slow.len();
         }
@@ -544,7 +552,7 @@ impl FeedWatcher {
             Some(consumer) => Ok(consumer),
             None => self.begin_look(number, fresh),
         };
-        // A feed with a long archive, or a slow one, gives way to others after one turn.
+        // A feed with a long archive, or a slow feed, gives way to others after one turn.
         let turn = if self.is_slow(number) {
             self.options.turn()
         } else {
@@ -552,7 +560,8 @@ impl FeedWatcher {
         };
         let turn = Time {
             end: time::Instant::now() + turn,
-            // Only a whole turn without an answer is a failure, unless too many looks wait for one.
+            // A short turn without an answer is no failure, because a long turn follows, unless too
+            // many looks wait for a long turn.
             is_last: turn == self.options.turn() || self.waiting_slow.len() >= WAITING_MAX,
         };
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
@@ -616,7 +625,7 @@ impl FeedWatcher {
         });
     }
 
-    /// Handles the event of a task. Returns the entry to hand over, if the event is one.
+    /// Handles the event of a task. Returns the entry to hand over, if the event is an entry.
     fn take_event(&mut self, event: TaskEvent) -> Option<WatchedEntry> {
         match event {
             TaskEvent::Entry(number, delivery) => {
@@ -710,10 +719,10 @@ impl FeedWatcher {
         self.watch.heard(source, now, heard);
     }
 
-    /// Begins a wait, at some time, for updates of a source after the known ones. Polls go on
-    /// beside the wait, and find whatever the wait loses.
+    /// Begins a wait, at the time `at`, for updates of a source after the known ones. Polls go on
+    /// beside the wait, and find updates that the wait misses.
     fn begin_wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
-        // Pauses that are over leave the map, also those of forgotten sources.
+        // Pauses that are over are removed from the map, also pauses of forgotten sources.
         self.waits
             .retain(|_, until| until.is_none_or(|until| at < until));
         let on_their_way = self.waits.values().filter(|until| until.is_none()).count();
@@ -750,7 +759,8 @@ impl FeedWatcher {
                 self.begin_wait(source, url, now + jittered(pause));
             }
         } else {
-            // A cache that drops the query would be asked every second.
+            // A cache may drop the query of the URL and answer at once. Another wait would ask this
+            // cache every second.
             self.wait_absent(source, now);
         }
         self.watch.overheard(source, elapsed, fetched.document);
@@ -763,7 +773,8 @@ impl FeedWatcher {
 
     fn keep_tag(&mut self, source: SourceNumber, url: Url, tag: String) {
         if self.tags.len() > self.feeds.len() {
-            // More tags than feeds: most belong to documents that no feed announces any more.
+            // If there are more tags than feeds, some belong to documents that no feed announces
+            // any more.
             self.tags.clear();
         }
         self.tags.insert(source, (url, tag));
@@ -778,7 +789,7 @@ impl FeedWatcher {
         };
         let LookOutcome { looked, place, .. } = outcome;
         feed.is_looked_at = false;
-        // A failed look has no place: the last accepted one stays.
+        // A failed look has no place, so the place after the last accepted entry stays.
         if place.is_some() {
             feed.place = place;
         }
@@ -789,27 +800,28 @@ impl FeedWatcher {
     /// Saves all changes since the last save, durably: feeds first, then the progress through SUP
     /// documents.
     fn save_changes(&mut self) -> Result<(), WatchError> {
-        // Set before the write: a disk that fails is not asked again at once.
+        // `saved_at` is set before the write, so that a disk that fails is not asked again at once.
         self.saved_at = time::Instant::now();
         self.changed.extend(self.watch.take_changed());
         let changed = self.changed.iter().map(|number| self.note_of(*number));
         let mut notes: Vec<JournalNote> = changed.collect();
-        // Feeds that need a look come first: a crash in mid-write must not make them wait for an
-        // update.
+        // Feeds that need a look come first: even if only a part of the write were kept, they must
+        // not wait for an update.
         notes.sort_by_key(JournalNote::is_told);
         let heard_until: HashMap<Url, Timestamp> = self
             .watch
             .heard_until()
             .map(|(url, updated)| (url.clone(), updated))
             .collect();
-        // Behind the feeds: updates count as known only once the feeds that had them are noted.
+        // These notes come behind the feeds: updates count as known only once the feeds that had
+        // them are noted.
         for (url, updated) in &heard_until {
             if self.heard_until.get(url) != Some(updated) {
                 notes.push(JournalNote::heard(url, *updated));
             }
         }
         self.write_notes(&notes)?;
-        // Only after the write: a failed one leaves everything to the next attempt.
+        // Only after the write: a failed write leaves everything to the next attempt.
         self.changed.clear();
         self.heard_until = heard_until;
         Ok(())
@@ -817,7 +829,8 @@ impl FeedWatcher {
 
     /// Writes notes to the journal, if there is a state folder.
     fn write_notes(&mut self, notes: &[JournalNote]) -> Result<(), StateError> {
-        // Taken out of `self` during the call, because the closure reads the rest.
+        // The journal is taken out of `self` during the call, because the closure reads the rest of
+        // `self`.
         let Some(mut journal) = self.journal.take() else {
             return Ok(());
         };
@@ -859,7 +872,8 @@ fn trouble_with(url: Arc<str>, error: ConsumerError) -> WatchEvent {
     }
 }
 
-/// Passes on the panic of a task, after which the feed of the task would never be looked at again.
+/// Passes on the panic of a task. If the panic were ignored, the feed of the task would never be
+/// looked at again.
 fn resume_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -911,7 +925,7 @@ async fn read_feed(
     turn: Time,
 ) -> TaskEvent {
     let answers = consumer.answers();
-    // Without the time that the caller takes to handle entries.
+    // Time spent on requests, without the time that the caller needs to handle entries.
     let mut asked = Duration::ZERO;
     let mut is_idle = true;
     // An earlier turn of the same look may have delivered entries.
@@ -928,7 +942,7 @@ async fn read_feed(
         for fault in consumer.take_faults() {
             drop(tell.send(TaskEvent::Fault(number, fault)).await);
         }
-        // Before the entry: the gap lies in front of it.
+        // The gap is sent before the entry, because the gap lies in front of the entry.
         if let Some(gap) = consumer.take_gap() {
             drop(tell.send(TaskEvent::Gap(number, gap.into())).await);
         }
@@ -959,7 +973,8 @@ async fn read_feed(
             Ok(Err(error)) => {
                 return TaskEvent::Looked(number, over(failed_with(news, &error)), Some(error));
             }
-            // A turn without any answer: the next one would begin the same request again, for ever.
+            // A turn without any answer: the next turn would begin the same request again, and so
+            // on for ever.
             Err(_turn_is_over)
                 if turn.is_last
                     && is_idle

@@ -1,15 +1,15 @@
 //! The worker: a consumer that can be left alone with a handler that fails.
 //!
-//! Shell: runs the handler, and keeps its state in the [state folder](crate::state) for the time
-//! after a crash. [`Policy`] decides about an entry that fails.
+//! Shell: runs the handler, and keeps the worker's state in the [state folder](crate::state) for
+//! the time after a crash. [`Policy`] decides about an entry that fails.
 //!
 //! For each entry, in this order: the attempt is counted on the disk; the handler runs; the outcome
 //! is on the disk before the bookmark passes the entry. So an entry is handled at least once, or
 //! stands in the record. An attempt that ends the process is counted, too.
 //!
-//! Several handlers may run [at a time](Worker::concurrency), each for another key. After a crash
-//! the entries that were running are handled alone, one after the other. So the entry at fault is
-//! found, and no other entry is given up.
+//! Several handlers may run [at a time](Worker::concurrency), but never two for the same key. After
+//! a crash the entries that were running are handled alone, one after the other. So the entry at
+//! fault is found, and no other entry is given up.
 
 use std::{
     any::Any,
@@ -53,11 +53,11 @@ use window::EntryWindow;
 /// Any error that a handler may return.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
-/// Returns the key of an entry, if it has one.
+/// Function that returns the key of an entry, if the entry has one.
 type KeyFunction = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 
-/// Error of a handler that was interrupted from outside: the attempt counts for nothing, and the
-/// entry is handed over again.
+/// Error of a handler that was interrupted from outside: the attempt does not count, and the entry
+/// is handed over again.
 ///
 /// # Examples
 ///
@@ -76,8 +76,8 @@ type KeyFunction = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 #[error("the attempt was interrupted")]
 pub struct Interruption;
 
-/// Error of a handler that can handle no entry at all, since its program does not exist, for
-/// instance. The attempt counts for nothing, and the worker stops.
+/// Error of a handler that can handle no entry at all, for instance because the handler's program
+/// does not exist. The attempt does not count, and the worker stops.
 ///
 /// # Examples
 ///
@@ -91,10 +91,10 @@ pub struct Interruption;
 #[error("{0}")]
 pub struct CannotRun(pub String);
 
-/// How a handler failed.
+/// How an attempt ended without success.
 #[derive(Debug)]
 enum HandlerFailure {
-    /// With this error, which the policy decides about.
+    /// The attempt failed with this error, and the policy decides about the entry.
     Failed(String),
     /// The handler was interrupted, which is no failure.
     Interrupted,
@@ -114,7 +114,7 @@ impl From<HandlerError> for HandlerFailure {
     }
 }
 
-/// Pause behind an attempt that was interrupted.
+/// Pause after an attempt that was interrupted.
 const INTERRUPTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Error text of an attempt that the end of the process interrupted.
@@ -124,17 +124,17 @@ const CUT_SHORT: &str = "the process ended during it";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// The feed cannot be read on.
+    /// The feed cannot be read any further.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
     /// The state cannot be read or saved.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Another entry is to be parked while the most allowed are: the handler is at fault rather
-    /// than the entries.
+    /// Another entry is to be parked, but as many as allowed are parked already: the handler is at
+    /// fault rather than the entries.
     #[error("{max} entries are parked, and another one fails")]
     TooManyParked {
-        /// Most entries that may be parked, from [`Worker::parked_max`].
+        /// Number of entries that may be parked, from [`Worker::parked_max`].
         max: usize,
     },
     /// The handler can handle no entry ([`CannotRun`]).
@@ -148,11 +148,11 @@ pub enum WorkerError {
 /// Counts of one run, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// The entries that the handler took.
+    /// Entries that the handler handled.
     pub handled: u64,
     /// Entries passed over after their last attempt.
     pub skipped: u64,
-    /// Entries set aside, with those that wait behind one of the same key.
+    /// Entries set aside, including those that wait behind an entry with the same key.
     pub parked: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct Tally {
 /// # Ok(()) }
 /// ```
 ///
-/// With other limits, until Ctrl-C, and with a look at the parked entries:
+/// With other limits, until Ctrl-C, and with the removal of parked entries at the end:
 ///
 /// ```no_run
 /// use std::{num::NonZeroU32, time::Duration};
@@ -226,12 +226,12 @@ pub struct Worker {
     key: Option<KeyFunction>,
     concurrency: NonZeroUsize,
     window: EntryWindow,
-    /// Entry parked last by a process before this one, which may have ended before noting the entry
-    /// as done.
+    /// Entry that an earlier process parked last. That process may have ended before it noted the
+    /// entry as done.
     parked_before: Option<ParkedEntry>,
     /// Place before the window, unless the consumer has kept that place.
     done: Option<Bookmark>,
-    /// Whether the folder has the place and the window as they are.
+    /// Whether the state folder has the present place and the present window.
     is_noted: bool,
 }
 
@@ -260,7 +260,8 @@ enum Happening {
 enum RunStage {
     /// Reads and handles entries.
     Reading,
-    /// Handles the entries in hand: a consumer that does not follow is caught up.
+    /// Handles the entries in hand and reads no others: a consumer that does not follow is caught
+    /// up.
     CaughtUp,
     /// Waits for the handlers that run: the worker was asked to stop, or failed.
     Stopping,
@@ -311,7 +312,7 @@ impl Worker {
         Self { attempts, ..self }
     }
 
-    /// Sets the time of the handler for one entry; 5 minutes by default. After that time the
+    /// Sets the time that a handler has for one entry; 5 minutes by default. After that time the
     /// handler's future is dropped. A handler that blocks the thread cannot be ended.
     #[must_use]
     pub fn attempt_time(self, attempt_time: Duration) -> Self {
@@ -321,7 +322,7 @@ impl Worker {
         }
     }
 
-    /// Sets the most entries that may be parked; 10,000 by default.
+    /// Sets how many entries may be parked at most; 10,000 by default.
     #[must_use]
     pub fn parked_max(self, parked_max: usize) -> Self {
         Self { parked_max, ..self }
@@ -342,9 +343,10 @@ impl Worker {
     /// The handlers share the task of [`run`](Self::run): a handler that blocks the thread blocks
     /// all.
     ///
-    /// At most four times as many entries are in hand. While the first of them is not finished, the
-    /// bookmark does not move. The state folder notes the finished entries behind the first one.
-    /// They are handled again only if the process ends before the next write.
+    /// At most four times as many entries are in hand as handlers may run. While the first entry in
+    /// hand is not finished, the bookmark does not move. The state folder notes the finished
+    /// entries behind the first one. These are handled again only if the process ends before the
+    /// write of their notes.
     ///
     /// # Examples
     ///
@@ -372,12 +374,12 @@ impl Worker {
         }
     }
 
-    /// Handles entries up to the newest one now, or for ever if the consumer follows.
+    /// Handles entries up to the newest one at the first look, or for ever if the consumer follows.
     ///
-    /// Cancel safe: if the future is dropped, the handlers that run are dropped, too. Their
-    /// attempts count for nothing, and the next run begins with their entries at once; the pauses
-    /// of entries that failed go on. Where attempts are taken back, or entries are done with, the
-    /// drop writes a small file.
+    /// Cancel safe: if the future is dropped, the running handlers are dropped, too. Their attempts
+    /// do not count, and the next run begins with their entries at once; the pauses of entries that
+    /// failed go on. If attempts do not count, or if finished entries are not noted yet, the drop
+    /// writes a small file.
     ///
     /// # Errors
     ///
@@ -390,7 +392,7 @@ impl Worker {
     }
 
     /// Runs as [`run`](Self::run) does, until `stop` is ready. Handlers that have begun come to
-    /// their end. If the process ends before, their attempts count for nothing.
+    /// their end. If the process ends before that, their attempts do not count.
     ///
     /// # Errors
     ///
@@ -407,7 +409,8 @@ impl Worker {
         let run = WorkerRun(self);
         let ended = run.0.handle_all(stop, &mut handler, &mut tally).await;
         drop(run);
-        // An error of the next entry must not forget that this one is handled.
+        // The place is noted even after an error: an error about one entry must not make a handled
+        // entry come again.
         let noted = if self.is_noted {
             Ok(())
         } else {
@@ -430,7 +433,8 @@ impl Worker {
         let mut ended = Ok(());
         let mut stage = RunStage::Reading;
         loop {
-            // Before anything begins: a worker that is asked to stop begins nothing.
+            // `stop` is polled before anything begins, because a worker that is asked to stop
+            // begins nothing.
             let mut step = Ok(());
             if stage != RunStage::Stopping && stop.as_mut().now_or_never().is_some() {
                 stage = RunStage::Stopping;
@@ -470,8 +474,8 @@ impl Worker {
                 };
             }
             if let Err(error) = step {
-                // A handler that has begun comes to its end; the first error is the cause of the
-                // others.
+                // Handlers that have begun come to their end. The first error is returned, because
+                // others may follow from that error.
                 stage = RunStage::Stopping;
                 ended = ended.and(Err(error));
             }
@@ -489,7 +493,7 @@ impl Worker {
         R: Future<Output = (u64, Result<(), HandlerFailure>)>,
     {
         let goes_on = stage != RunStage::Stopping;
-        // A pause that is over changes nothing while all handlers run.
+        // While no handler is free, the end of a pause changes nothing.
         let is_free = running.len() < self.window.handlers_max(self.concurrency);
         let due = self.window.next_due().filter(|_| goes_on && is_free);
         let reads = stage == RunStage::Reading && self.window.has_room(self.concurrency);
@@ -506,7 +510,8 @@ impl Worker {
     }
 
     /// Takes ready entries in hand, and counts on the disk the attempts that begin now. Adds the
-    /// numbers of their entries to `begun`, even if the decision about a later entry fails.
+    /// numbers of the entries of these attempts to `begun`, even if the decision about a later
+    /// entry fails.
     async fn start_ready(
         &mut self,
         running: usize,
@@ -522,7 +527,8 @@ impl Worker {
             self.take_in_hand(delivery, tally).await?;
         }
         let mut decided = Ok(());
-        // Asked again each time: an entry that is given up may have been the last suspect.
+        // `handlers_max` is asked again each time: an entry that is given up may have been the last
+        // suspect.
         while running + begun.len() < self.window.handlers_max(self.concurrency)
             && let Some(number) = self.window.startable(Instant::now())
         {
@@ -538,13 +544,14 @@ impl Worker {
                 }
             }
         }
-        // Finished entries and failures wait for the next attempt, unless it may be far off.
+        // Finished entries and failures are noted together with the next attempt, unless that
+        // attempt may be far off.
         let is_full = !self.window.has_room(self.concurrency) || self.consumer.ready() == 0;
         let is_due = is_full && !self.is_noted && self.concurrency > NonZeroUsize::MIN;
         if !begun.is_empty() || is_due {
             self.is_noted = false;
-            // On the disk before the handlers run, so that an attempt that kills the process
-            // counts.
+            // The attempts are on the disk before the handlers run, so that an attempt that kills
+            // the process counts.
             if let Err(error) = self.note_place() {
                 // These handlers do not run, so their attempts do not count.
                 for number in begun.drain(..) {
@@ -565,11 +572,12 @@ impl Worker {
         tally: &mut Tally,
     ) -> Result<(), WorkerError> {
         let key = self.key_of(&delivery);
-        // A process before this one may have parked the entry, and ended before noting the entry as
-        // done. A clone of the folder may have retried or dropped the entry since.
+        // An earlier process may have parked the entry, and ended before it noted the entry as
+        // done. A clone of the `StateFolder` may have retried or removed the parked entry since.
         let parked = self.parked_before.take_if(|parked| parked.is_of(&delivery));
         let is_parked = parked.map_or(Ok(false), |_| self.state.was_parked_last(&delivery));
-        // First: the consumer does not deliver the entry again.
+        // The entry is admitted before an error is returned, because the consumer does not deliver
+        // the entry again.
         let is_finished = self.window.admit(delivery, key);
         if is_parked? && !is_finished {
             return self
@@ -590,7 +598,8 @@ impl Worker {
         if slot.is_due() {
             return Ok(true);
         }
-        // Only before the first attempt: an entry that was begun is tried to its end.
+        // Only before the first attempt: an entry that was begun is never parked because of its
+        // key.
         if slot.attempt.count == 0
             && self.policy == Policy::ParkByKey
             && let Some(key) = &slot.key
@@ -611,7 +620,7 @@ impl Worker {
             }
             PolicyDecision::Skip => {
                 let (delivery, attempt) = (slot.delivery.clone(), slot.attempt.clone());
-                // Without an error, the process ended during the last attempt.
+                // No error means that the process ended during the last attempt.
                 let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
                 self.state
                     .record(EntryOutcome::Skipped, &delivery, attempt.count, why)?;
@@ -645,8 +654,8 @@ impl Worker {
                 self.consumer.observer().handled(&delivery);
                 self.finish_entry(number, RunOutcome::Handled, tally)
                     .await?;
-                // Only the mark for health checks, and last: a failure to write the mark must not
-                // count as a failure of the entry.
+                // The mark for health checks comes last: a failure to write the mark must not count
+                // as a failure of the entry.
                 Ok(self.state.handled()?)
             }
             Err(HandlerFailure::Interrupted) => {
@@ -664,7 +673,8 @@ impl Worker {
                 self.is_noted = false;
                 let attempt = slot.attempt.clone();
                 self.consumer.observer().failed(&delivery, &attempt);
-                // At once, even if the worker was asked to stop: the last attempt decides.
+                // The decision comes at once, even if the worker was asked to stop: after the last
+                // attempt, the entry is given up.
                 self.decide_about(number, tally).await.map(drop)
             }
         }
@@ -699,8 +709,8 @@ impl Worker {
         let shows = outcome != RunOutcome::Handled;
         let is_due = shows || self.consumer.ready() == 0;
         match last {
-            // The consumer keeps the bookmark alone, and would forget the entries in hand behind
-            // the bookmark.
+            // `accept` keeps the bookmark alone. The notes about entries in hand behind the
+            // bookmark would be lost, so there must be no such entries.
             Some(last) if is_due && self.window.is_clear() => {
                 self.consumer.accept(&last).await?;
                 self.done = None;
@@ -731,8 +741,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the key by which entries wait for each other. An entry has none if the key function
-    /// panics.
+    /// Returns the key of an entry, if entries wait for each other by their keys. An entry has no
+    /// key if the key function panics.
     fn key_of(&self, delivery: &Delivery) -> Option<String> {
         let counts = self.policy == Policy::ParkByKey || self.concurrency > NonZeroUsize::MIN;
         let key = self.key.as_ref().filter(|_| counts)?;
@@ -740,13 +750,14 @@ impl Worker {
         catch_unwind(AssertUnwindSafe(|| key(delivery))).unwrap_or_default()
     }
 
-    /// Sets an entry aside: because it failed, or because one with the same key did.
+    /// Sets an entry aside: because the entry failed, or because an entry with the same key is set
+    /// aside.
     fn park_entry(&mut self, number: u64, failed: Option<&Attempt>) -> Result<(), WorkerError> {
         let Some(slot) = self.window.slot(number) else {
             return Ok(());
         };
         let max = self.parked_max;
-        // A handler that fails for every entry would fill the disk with parked ones.
+        // A handler that fails for every entry would fill the disk with parked entries.
         if self.state.parked_count() >= max {
             return Err(WorkerError::TooManyParked { max });
         }
@@ -758,7 +769,8 @@ impl Worker {
             attempts: failed.map_or(0, |attempt| attempt.count),
             error,
         })?;
-        // The note is missing for the entry parked last at most.
+        // Only the entry parked last can lack the note that the entry is done, and from now on the
+        // last one is another entry.
         self.parked_before = None;
         let observer = self.consumer.observer();
         observer.parked(&slot.delivery, failed.is_none());
@@ -766,15 +778,15 @@ impl Worker {
     }
 }
 
-/// Run of a worker. The drop takes back the attempts that run, and keeps the place.
+/// Run of a worker. The drop takes back the running attempts, and notes the place.
 struct WorkerRun<'a>(&'a mut Worker);
 
 impl Drop for WorkerRun<'_> {
     fn drop(&mut self) {
         let Self(worker) = self;
         if worker.window.interrupt() || !worker.is_noted {
-            // If this fails, the process after this one counts an attempt too many, or records an
-            // entry twice.
+            // If this write fails, a later process counts an attempt too many, or records an entry
+            // twice.
             worker.is_noted = worker.note_place().is_ok();
         }
     }

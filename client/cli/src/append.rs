@@ -1,7 +1,7 @@
 //! `append`: events or entries from a file or a pipe into a feed.
 //!
-//! Shell: stdin. Lines are gathered into batches that close at 1,000 events, 1 MiB or 100 ms of
-//! quiet, so that a pipe of single events is neither slow nor late.
+//! Shell: stdin. Lines are gathered into batches. A batch is published at 1,000 events, at 1 MiB,
+//! or after 100 ms without a new event: many events share a request, and no event waits long.
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read as _, Write as _},
@@ -78,7 +78,7 @@ async fn append_all(
     let mut input = open_input(file)?;
     let (first, line) = first_byte(&mut input)?;
     if first == Some(b'<') && wrap.is_none() {
-        // As a whole: a feed document lists its newest entry first.
+        // The input is read as a whole, because a feed document lists the newest entry first.
         let mut text = vec![];
         input
             .read_to_end(&mut text)
@@ -100,7 +100,7 @@ pub(crate) async fn publish(
     let published = publisher
         .append_reporting(entries, |batch| {
             let outcome = report.print_results(batch);
-            // The first error counts: later ones follow from the same output.
+            // The first error counts: later errors come from the same output.
             if told.is_ok() {
                 told = outcome;
             }
@@ -118,9 +118,10 @@ async fn append_events(
     wrap: Option<Wrap>,
     report: &mut AppendReport,
 ) -> anyhow::Result<()> {
-    // About one batch ahead: a large file must not fill the memory.
+    // The reader is at most about one batch ahead: a large file must not fill the memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
-    // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
+    // The input is read on another thread: a read of a pipe blocks, and the batch must be published
+    // meanwhile.
     let reader = std::thread::Builder::new();
     let reader = reader
         .spawn(move || read_events(input, first, wrap.as_ref(), &sender))
@@ -128,7 +129,8 @@ async fn append_events(
     let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {
-        // An empty batch may wait for ever; a begun one closes after a quiet moment.
+        // An empty batch may wait for ever. A batch with an event is published after a quiet
+        // moment.
         let next = if batch.is_empty() {
             Ok(events.recv().await)
         } else {
@@ -153,17 +155,19 @@ async fn append_events(
             break;
         }
     }
-    // Only now: a fault in the input must not hold back the events before the fault.
+    // The error of the reader comes last: a fault in the input must not hold back the events before
+    // the fault.
     match reader.join() {
         Ok(read) => read,
         Err(_) => anyhow::bail!("reading the input failed"),
     }
 }
 
-/// Adds the input line of the refused entry to an error.
+/// Adds the number of the refused entry's input line to an error.
 pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
     let entry = match error.downcast_ref() {
-        // The refusal of a too large batch names no entry, but a batch of one event has no other.
+        // The refusal of a batch that is too large names no entry. In a batch of one event, the
+        // entry is known.
         Some(PublishError::Refused {
             entry: None,
             status: 413,
@@ -204,7 +208,7 @@ fn read_events(
         let line = line.with_context(|| format!("line {number} of the input is not UTF-8"))?;
         events.line(number, &line, &mut found);
         for event in found.drain(..) {
-            // A missing receiver means that a publish failed, which returns the error.
+            // Without a receiver, a publish has failed; `append_events` returns that error.
             if sender.blocking_send(wrapped(event)?).is_err() {
                 return Ok(());
             }
@@ -233,8 +237,8 @@ fn open_input(file: Option<&Path>) -> anyhow::Result<Input> {
     }
 }
 
-/// Returns the first byte that is not white space, and the number of the byte's line. The byte
-/// stays to be read.
+/// Returns the first byte that is neither white space nor part of a byte order mark, and the number
+/// of the byte's line. The byte stays unread.
 fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
     let mut line = 1;
     loop {
@@ -244,7 +248,7 @@ fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
             .take_while(|byte| byte.is_ascii_whitespace())
             .count();
         let buffered_bytes = buffered.len();
-        // A byte order mark may stand before Atom, and before anything else.
+        // A byte order mark may stand before any input, be it Atom or JSON.
         let rest = buffered.get(blank..).unwrap_or_default();
         if let Some(first) = rest
             .strip_prefix(b"\xef\xbb\xbf")
@@ -276,7 +280,7 @@ pub(crate) struct AppendReport {
     appended: u64,
     duplicates: u64,
     bar: indicatif::ProgressBar,
-    /// Whether the reader has closed stdout.
+    /// Whether the reader of stdout has closed the pipe.
     is_unread: bool,
 }
 
@@ -291,7 +295,7 @@ impl AppendReport {
         }
     }
 
-    /// Prints the number of published entries; nothing if an error was printed and the number is 0.
+    /// Prints the number of published entries; after an error, only if the number is not 0.
     pub(crate) fn finish(&self, is_all: bool) {
         self.bar.finish_and_clear();
         if self.is_unread {
@@ -332,7 +336,7 @@ impl AppendReport {
         }
         let mut report = stdout();
         match report.write_all(&out).and_then(|()| report.flush()) {
-            // `append … | head` closes the report early. The command goes on to publish without a
+            // `append … | head` closes the pipe early. The command goes on to publish, without a
             // report.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.is_unread = true;

@@ -1,7 +1,7 @@
 //! `--exec --batch`: a command for many entries at a time, which reads all of them from stdin.
 //!
-//! Shell: processes and signals. The bookmark moves behind a batch after the command exits with 0.
-//! A kill at any moment repeats entries and loses none.
+//! Shell: processes and signals. The bookmark moves past a batch once the command has exited with 0
+//! (success). After a kill at any moment, entries come again and none is lost.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{exit, format::Format, handler::Handler, say, signals::Ends};
 
 /// How long a batch waits for more entries.
 const QUIET: Duration = Duration::from_secs(1);
-/// Longest pause behind a command that failed.
+/// Longest pause after a failed run of the command.
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// Hands entries to a command, batch by batch.
@@ -27,26 +27,27 @@ pub(crate) struct Batches {
     pub(crate) follow: bool,
 }
 
-/// Entries of one run of the command.
+/// Entries for one run of the command.
 #[derive(Default)]
 struct CommandBatch {
     input: Vec<u8>,
     entries: usize,
     first: String,
-    /// Last entry of the batch, or a later one that cannot be printed.
+    /// Last entry that was read for the batch, even if the format cannot print that entry.
     last: Option<Delivery>,
-    /// End of the feed, or error, behind the batch.
+    /// The end of the feed, or the error, that came after the entries of the batch.
     ended: Option<Result<(), ConsumerError>>,
 }
 
 impl Batches {
-    /// Runs to the end of the feed, for ever in a feed that is followed, or until a signal. Returns
-    /// the exit code.
+    /// Runs until a signal, or until the end of the feed, which never comes in a followed feed.
+    /// Returns the exit code.
     pub(crate) async fn run(mut self, ends: &mut Ends) -> anyhow::Result<u8> {
         let mut skipped = 0_u64;
         loop {
             let batch = tokio::select! {
-                // Entries of a dropped batch are not accepted, and come again.
+                // A signal drops the batch. The entries of a dropped batch are not accepted, and
+                // come again.
                 batch = self.gather_batch(&mut skipped) => batch,
                 code = ends.told() => return Ok(code),
             };
@@ -55,11 +56,12 @@ impl Batches {
             {
                 return Ok(code);
             }
-            // Only behind the command's success: a crash before this line repeats the batch.
+            // Only after the command has succeeded: a crash before this line repeats the batch.
             if let Some(last) = &batch.last {
                 self.consumer.accept(last).await?;
             }
-            // Behind the hand-over: the entries in front of an error are sound.
+            // After the hand-over: the entries before an error are sound, and the command must get
+            // them.
             match batch.ended {
                 None => {}
                 Some(Ok(())) if skipped > 0 => return Ok(exit::PARTIAL),
@@ -70,18 +72,19 @@ impl Batches {
                 }
                 Some(Err(error)) => return Err(error.into()),
             }
-            // A signal may have come where none of the waits listened.
+            // A signal may have come while none of the waits above listened for signals.
             if let Some(code) = ends.was_told().await {
                 return Ok(code);
             }
         }
     }
 
-    /// Reads entries until the batch is full, or none comes for a while.
+    /// Reads entries until the batch is full, or until no entry comes for a while.
     async fn gather_batch(&mut self, skipped: &mut u64) -> CommandBatch {
         let mut batch = CommandBatch::default();
         while batch.entries < self.size {
-            // The first entry may be long in coming; later ones must not hold that entry back.
+            // The first entry may take any time. A later entry must not delay those that the batch
+            // already has.
             let next = if batch.last.is_none() {
                 Ok(self.consumer.next().await)
             } else {
@@ -92,8 +95,8 @@ impl Batches {
                     if !batch.add_entry(&delivery, self.format) {
                         *skipped += 1;
                     }
-                    // Also without a print: an entry that cannot be printed is passed over with the
-                    // batch.
+                    // Even if the entry cannot be printed: the bookmark moves past such an entry
+                    // with the batch.
                     batch.last = Some(delivery);
                 }
                 Ok(Ok(None)) => {
@@ -110,8 +113,8 @@ impl Batches {
         batch
     }
 
-    /// Runs the command until one run succeeds. Returns the exit code of a signal that ends the
-    /// runs before.
+    /// Runs the command again and again until a run succeeds, and then returns `None`. If a signal
+    /// comes first, returns the exit code of the signal.
     async fn hand_over(&self, batch: &CommandBatch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
         let mut pause = Duration::from_secs(1);
         loop {
@@ -155,7 +158,7 @@ impl Batches {
                 () = time::sleep(pause) => {}
                 code = ends.told() => return Ok(Some(code)),
             }
-            // Longer and longer: a failure that lasts must not cost a process each second.
+            // The pause grows: a failure that lasts must not cost a process each second.
             pause = PAUSE_MAX.min(pause * 2);
         }
     }

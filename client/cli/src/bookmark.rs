@@ -1,4 +1,4 @@
-//! `bookmark`: look at the file that remembers a place, move the place, or forget it.
+//! `bookmark`: shows a bookmark, sets a bookmark to a place in the feed, or removes a bookmark.
 //!
 //! Shell: the file, and the feed in which a place is looked up.
 use std::{
@@ -82,7 +82,7 @@ fn show_bookmark(path: &Path) -> anyhow::Result<u8> {
         say::error(&error, None, exit::NOT_FOUND);
         return Ok(exit::NOT_FOUND);
     }
-    // Byte for byte: the output can be kept as another bookmark.
+    // The bytes are printed unchanged, so that the output can be kept as another bookmark.
     let text = fs::read(path).context("the bookmark cannot be read")?;
     let mut out = stdout();
     out.write_all(&text)?;
@@ -92,7 +92,8 @@ fn show_bookmark(path: &Path) -> anyhow::Result<u8> {
 
 async fn set_bookmark(args: SetArgs) -> anyhow::Result<u8> {
     let mut store = open_bookmark(&args.file)?;
-    // A file that is no bookmark belongs to something else.
+    // Loaded only as a check: a file that is no bookmark belongs to something else, and must not be
+    // overwritten.
     store
         .load()
         .await
@@ -102,7 +103,8 @@ async fn set_bookmark(args: SetArgs) -> anyhow::Result<u8> {
         None if args.place.newest => Since::Newest,
         None => Since::Oldest,
     };
-    // Looked up in the feed: an entry that the feed lacks would be a gap at the next start.
+    // The place is looked up in the feed: a bookmark at an entry that the feed lacks would be a gap
+    // at the next start.
     let builder = args.source.consumer(&args.url)?.since(since);
     let place = builder.build()?.locate().await?;
     let kept = store.save(&place).await;

@@ -1,6 +1,7 @@
 //! `ls`: the feeds of a server.
 //!
-//! Shell: stdout. One line per feed: `entries TAB title TAB URL`, with `-` for the entries of a timeline.
+//! Shell: stdout. One line per feed: `entries TAB title TAB URL`. `entries` is their number, or `-`
+//! for a timeline.
 
 use std::io::Write as _;
 
@@ -45,7 +46,7 @@ struct CatalogueFeed {
     #[serde(default)]
     kind: FeedKind,
     title: String,
-    /// None in a timeline.
+    /// Number of entries; `None` for a timeline.
     entries: Option<u64>,
     href: String,
 }
@@ -60,7 +61,7 @@ pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
             .with_context(|| format!("{url} is not a catalogue of feeds"))?;
         let is_wanted = |feed: &&CatalogueFeed| args.kind.is_none_or(|kind| kind == feed.kind);
         for feed in catalogue.feeds.iter().filter(is_wanted) {
-            // A title is its publisher's: control characters must not reach the terminal.
+            // The publisher chooses the title: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");
             let entries = feed
                 .entries

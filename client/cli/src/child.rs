@@ -2,7 +2,10 @@
 //!
 //! Shell: processes.
 
-use std::{process::Stdio, time::Duration};
+use std::{
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use simplefeed_client::worker::{CannotRun, HandlerError};
@@ -17,22 +20,22 @@ const VARIABLE_BYTES_MAX: usize = 32 * 1024;
 /// Exit codes of `sh` for a command that does not exist, or that may not be run.
 const NO_COMMAND: [i32; 2] = [126, 127];
 
-/// Place of a command's output.
+/// Destination of a command's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildOutput {
-    /// The output of this process.
+    /// The command writes to the output of this process.
     Passed,
-    /// The caller gets the output; at most so many bytes.
+    /// The caller gets the output, which has at most this number of bytes.
     Taken(usize),
 }
 
 /// Runs a command by `sh -c`. After the timeout, or when the future is dropped, the command is
-/// killed together with all processes that the command started.
+/// killed, together with the processes that the command started in the same process group.
 ///
 /// # Errors
 ///
-/// [`CannotRun`] if there is no such command; else the failure of the command, of the output or of
-/// the timeout.
+/// [`CannotRun`], if there is no such command. Another error, if the command fails, prints too much
+/// or takes too long.
 pub(crate) async fn run(
     command: &str,
     input: &[u8],
@@ -45,7 +48,8 @@ pub(crate) async fn run(
         .args(["-c", command])
         .stdin(Stdio::piped())
         .kill_on_drop(true)
-        // Children end with the command; keys typed at the terminal reach only this process.
+        // In a process group of its own: one kill ends the command and all processes of the group,
+        // and keys typed at the terminal (Ctrl-C) reach only this process.
         .process_group(0);
     let max = match output {
         ChildOutput::Passed => 0,
@@ -55,7 +59,8 @@ pub(crate) async fn run(
         }
     };
     for (name, value) in variables {
-        // Linux refuses longer variables (E2BIG).
+        // A variable that is too long makes the start of the command fail (E2BIG), so a long value
+        // is left out.
         if value.len() <= VARIABLE_BYTES_MAX {
             shell.env(name, value);
         }
@@ -73,7 +78,7 @@ pub(crate) async fn run(
     let read = async {
         let mut taken = Vec::new();
         if let Some(stdout) = stdout {
-            // One byte more than allowed shows that there is too much.
+            // One byte more than allowed shows that the output is too long.
             let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
             stdout.take(limit).read_to_end(&mut taken).await?;
         }
@@ -81,25 +86,36 @@ pub(crate) async fn run(
     };
     let ended = async {
         tokio::pin!(fed);
-        // At the same time: a command that fills the pipe of its output ends only if somebody
-        // reads.
+        // The wait and the read run at the same time: a command that has filled the pipe of its
+        // output ends only if somebody reads.
         let both = async { tokio::join!(child.wait(), read) };
         tokio::pin!(both);
-        // The command may end before the input is read.
+        // The command may end without having read all of the input.
         tokio::select! {
             ended = &mut both => ended,
             () = &mut fed => both.await,
         }
     };
     let Ok((status, taken)) = tokio::time::timeout(timeout, ended).await else {
-        // The whole group: `kill_on_drop` ends the shell alone.
+        // The drop kills the whole group. `kill_on_drop` would kill the shell alone.
         drop(group);
         return Err(format!("it took longer than {timeout:?} and was killed").into());
     };
     let (status, taken) = (status?, taken?);
-    // The command has ended by itself: processes that are left behind live on.
+    // The command has ended by itself, so processes that the command has left behind live on.
     group.leave_running();
-    // First, since a command that prints on ends with SIGPIPE.
+    answer_of(command, status, taken, max)
+}
+
+/// Returns the output of a command that has ended, if the command succeeded.
+fn answer_of(
+    command: &str,
+    status: ExitStatus,
+    taken: Vec<u8>,
+    max: usize,
+) -> Result<Vec<u8>, HandlerError> {
+    // Before the status: a command that prints too much ends with SIGPIPE, and the status would
+    // hide the cause.
     if taken.len() > max {
         return Err(format!("it printed more than {max} bytes").into());
     }

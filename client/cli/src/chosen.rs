@@ -1,6 +1,7 @@
 //! Options that choose the printed entries among all entries of a replay.
 //!
-//! Pure. Entries that are left out count as printed for the bookmark.
+//! Shell: the clock, from which an age counts. For the bookmark, entries that are left out count as
+//! printed.
 
 use clap::Args;
 use simplefeed_client::{Delivery, Since};
@@ -31,8 +32,8 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
 }
 
 impl ChosenArgs {
-    /// Returns whether the command prints an entry. An entry that cannot be read passes, so that
-    /// the error is reported.
+    /// Returns whether the command prints an entry. An entry that cannot be read counts as chosen,
+    /// so that the error is reported.
     pub(crate) fn takes(&self, delivery: &Delivery) -> bool {
         let Self {
             until, category, ..
@@ -44,7 +45,7 @@ impl ChosenArgs {
             return true;
         };
         let updated = event.updated.as_deref().and_then(Timestamp::parse);
-        // An entry without a date may be older, so the entry is printed.
+        // An entry without a date may be older than `until`, so the entry is printed.
         let is_before = until.is_none_or(|until| updated.is_none_or(|updated| updated < until));
         let wanted = |name: &String| category.contains(name);
         let mut categories = event.categories.iter().flatten();

@@ -1,4 +1,4 @@
-//! Times as written on the command line: `90s`, `5m`, `2h`, `7d`, `1w`.
+//! Durations as written on the command line: `90s`, `5m`, `1h30m`, `1.5h`, `2 days`, `1w`.
 //!
 //! Pure.
 
@@ -6,20 +6,29 @@ use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
-/// Reads a time of people, such as `90s`, `1h30m` or `2 days`.
+/// Reads a duration as people write one, such as `90s`, `1h30m` or `2 days`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    read(text).ok_or_else(|| "a time is a number with s, m, h, d or w behind it, as 90s".into())
+    read(text).ok_or_else(|| {
+        "a time is like 90s, 1h30m or 2 days (units s, m, h, d, w, at most 7304484 days; \
+         fractions of h, m and s only)"
+            .into()
+    })
 }
 
 pub(crate) fn read(text: &str) -> Option<Duration> {
+    // Forms that jiff reads in a way that people do not expect: a time of day, a sign, and ISO
+    // 8601.
+    if text.contains(':') || text.starts_with(['+', '-', 'P', 'p']) {
+        return None;
+    }
     let span: Span = text.parse().ok()?;
-    // A month has no length, and a day is no day of a calendar here.
+    // A day has 24 hours here. A month has no fixed length, and is refused.
     let time = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-    // A time that is over is none.
+    // A negative span is no duration.
     Duration::try_from(time).ok()
 }
 
-/// Formats seconds by their two largest units: `3 d 4 h`.
+/// Formats seconds in the largest unit that fits and in the next smaller unit: `3 d 4 h`.
 pub(crate) fn shown(seconds: u64) -> String {
     const UNITS: [(u64, &str); 5] = [
         (365 * 86_400, "y"),
@@ -80,7 +89,13 @@ mod tests {
             "s",
             "5",
             "-1s",
+            "+1d",
+            "09:00:00",
+            "PT1H",
+            "1.5d",
+            "2 days ago",
             "1 month",
+            "7304485d",
             "99999999999999999999s",
             "9999999999999999999w",
             "é",

@@ -1,10 +1,10 @@
-//! Events in a file or a pipe: one a line, or JSON in a form for people.
+//! Events in a file or a pipe: one event on each line, or JSON in a form for people.
 //!
-//! Pure. NDJSON has one event a line. An array of events and an event over several lines are taken,
-//! too: most tools print JSON in one of these forms. Each event is handed on at once, so that a
-//! pipe is not held up.
+//! Pure. NDJSON has one event a line. An array of events and an event over several lines are
+//! accepted, too: most tools print JSON in one of these forms. Each event is handed on as soon as
+//! the event is complete, so that a pipe is not held up.
 
-/// Takes the lines of an input and returns the events in them.
+/// Finds the events in the lines of an input.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     /// Whether the input is an array; `None` before the first token.
@@ -21,7 +21,8 @@ pub(crate) struct Events {
 pub(crate) type LineEvent = (u64, String);
 
 impl Events {
-    /// Takes the next line; `number` counts from 1.
+    /// Reads the next line, and adds the events that end on the line to `events`. `number` counts
+    /// lines from 1.
     pub(crate) fn line(&mut self, number: u64, line: &str, events: &mut Vec<LineEvent>) {
         let line = if self.is_array.is_none() {
             line.trim_start_matches('\u{feff}')
@@ -32,7 +33,9 @@ impl Events {
             self.take_char(number, c, events);
         }
         if self.depth == 0 || self.in_string {
-            // JSON strings have no line ends. The server's refusal names the fault better.
+            // Outside of brackets, the end of the line ends the event. So does a string that the
+            // line leaves open, since JSON strings have no line ends: the server's refusal names
+            // that fault better.
             self.end(events);
         } else {
             // Between two tokens of JSON, a line end is white space.
@@ -40,7 +43,7 @@ impl Events {
         }
     }
 
-    /// Takes the end of the input.
+    /// Ends the event under way, if there is one, and adds the event to `events`.
     pub(crate) fn end(&mut self, events: &mut Vec<LineEvent>) {
         let event = std::mem::take(&mut self.event);
         (self.depth, self.in_string, self.escaped) = (0, false, false);

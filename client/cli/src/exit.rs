@@ -19,7 +19,7 @@ pub(crate) const OK: u8 = 0;
 /// Any failure without a code of its own.
 pub(crate) const OTHER: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
-/// Some entries could not be handled; they are recorded.
+/// Some entries could not be handled, and were skipped or parked.
 pub(crate) const PARTIAL: u8 = 3;
 pub(crate) const NOT_FOUND: u8 = 10;
 const LOCKED: u8 = 11;
@@ -28,10 +28,10 @@ pub(crate) const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 pub(crate) const INTEGRITY: u8 = 15;
 pub(crate) const ANOTHER_FEED: u8 = 16;
-/// SIGINT (Ctrl-C), as shells count it: 128 and the signal's number.
+/// Ended by SIGINT (Ctrl-C). As in shells, the code is 128 plus the number of the signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A command line that clap accepts and we do not.
+/// A command line that clap accepts and the command refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
@@ -73,7 +73,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
         return match error {
             WorkerError::Consumer(error) => code_of_consumer(error),
             WorkerError::State(error) => code_of_state(error),
-            // As for skipped entries: some could not be handled.
+            // The same code as for skipped entries: some entries could not be handled.
             WorkerError::TooManyParked { .. } => PARTIAL,
             _ => OTHER,
         };
@@ -105,7 +105,8 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
-            // Gaps are of several kinds, with one code for all. A gap may lie behind a broken link.
+            // All kinds of gaps have one code. A broken link has the same code, because a gap may
+            // lie behind the link.
             error if error.is_gap() => GAP,
             WalkError::BrokenLink { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
@@ -130,7 +131,8 @@ fn code_of_state(error: &StateError) -> u8 {
     }
 }
 
-/// Returns the exit code of a file error. A bookmark that is there and unreadable is damaged.
+/// Returns the exit code of a file error. A bookmark whose content is malformed or incomplete
+/// counts as damaged.
 fn code_of_file(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => INTEGRITY,
@@ -153,7 +155,7 @@ fn code_of_fetch(error: &FetchError) -> u8 {
 const HINT_URL: &str = "a URL begins with http:// or https://.";
 const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED_TOKEN.";
 
-/// Returns the remedy for an error of the system, if one is known.
+/// Returns the remedy for an error of the system, if a remedy is known.
 fn advice_for(error: &io::Error) -> Option<&'static str> {
     use io::ErrorKind as Kind;
     Some(match error.kind() {
@@ -165,7 +167,8 @@ fn advice_for(error: &io::Error) -> Option<&'static str> {
         Kind::ReadOnlyFilesystem => {
             "the file system is mounted for reading only: name a place that can be written to."
         }
-        // The error of a thread or a process that cannot start: all other calls here wait.
+        // The error of a thread or a process that cannot start. All other calls of the command
+        // wait, and never fail in this way.
         Kind::WouldBlock => {
             "look at the limits of tasks (`ulimit -u`, TasksMax, pids.max) and of memory (`ulimit -v`, MemoryMax; each \
              thread needs room for its stack)."
@@ -182,12 +185,14 @@ fn advice_for(error: &io::Error) -> Option<&'static str> {
 /// Returns advice about an error that has one remedy.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    // First: a full disk or a limit is the cause below any error of a feed or a state.
+    // Before all other advice: a full disk or a limit may be the cause of any error of a feed or a
+    // state.
     if let Some(advice) = causes.find_map(advice_for) {
         return Some(advice);
     }
     match error.downcast_ref() {
-        // The URL of a timeline is a feed's own, and the message says where to publish.
+        // For a timeline, the hint would be wrong: the URL is that of a feed, and the server's
+        // message says where to publish.
         Some(PublishError::Refused {
             status: 405,
             detail,
@@ -199,7 +204,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         Some(PublishError::Url { .. }) => return Some(HINT_URL),
         _ => {}
     }
-    // Commands without a consumer have the error of the fetcher, unwrapped.
+    // In commands without a consumer, no `ConsumerError` wraps the error of the fetcher.
     if let Some(FetchError::Unauthorized { status: 401, .. }) = error.downcast_ref() {
         return Some(HINT_TOKEN);
     }
@@ -208,7 +213,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             "see `simplefeed parked list`; when the cause is mended, `simplefeed parked retry`.",
         );
     }
-    // A worker wraps the error of the consumer, which has the advice.
+    // A worker wraps the consumer's error, and the advice below is about the consumer's error.
     let of_worker = match error.downcast_ref() {
         Some(WorkerError::Consumer(error)) => Some(error),
         _ => None,

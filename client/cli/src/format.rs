@@ -1,7 +1,7 @@
 //! Formats of a printed entry; one file per format.
 //!
-//! Shell: the writer of the caller, and a look at the terminal. Everything else is a pure function
-//! of the entry.
+//! Shell: the writer of the caller, and the check whether stdout is a terminal. Everything else is
+//! a pure function of the entry.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -30,7 +30,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Writes one entry of one of many feeds.
+    /// Writes an entry of one of many feeds; `feed` is the URL of that feed.
     pub(crate) fn write_of(
         self,
         feed: &str,
@@ -75,7 +75,7 @@ pub(crate) enum Paint {
 }
 
 impl Paint {
-    /// Returns whether stdout is to have colours: on a terminal, unless `NO_COLOR` is set.
+    /// Returns colours if stdout is a terminal and `NO_COLOR` is not set.
     pub(crate) fn of_stdout() -> Self {
         if io::stdout().is_terminal() && !say::is_plain() {
             Self::Colours
@@ -84,7 +84,7 @@ impl Paint {
         }
     }
 
-    /// Returns text in a colour, by its number in a terminal.
+    /// Returns text in a colour; `colour` is the number in the terminal's code (SGR).
     fn paint(self, colour: &str, text: &str) -> String {
         match self {
             Self::None => text.into(),
@@ -94,7 +94,7 @@ impl Paint {
 }
 
 /// Returns text for one line of a terminal, with spaces for control characters: no entry can move
-/// the cursor or pose as another line. Characters that turn the direction of later text become
+/// the cursor or pose as another line. Characters that change the direction of later text become
 /// spaces, too.
 pub(crate) fn one_line(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -80,14 +80,14 @@ pub(crate) struct RulesArgs {
 }
 
 impl RulesArgs {
-    /// Returns a worker that keeps these rules.
+    /// Returns the worker with these rules.
     pub(crate) fn worker(&self, worker: Worker) -> Worker {
         let worker = worker
             .policy(self.policy)
             .attempts(self.attempts)
             .parked_max(self.parked_max)
-            // The command's own timeout comes first, and kills the command with all that the
-            // command started.
+            // Longer than the timeout of the command, which comes first and kills the command with
+            // all processes of the command's group.
             .attempt_time(self.attempt_timeout.saturating_add(Duration::from_secs(10)));
         match self.key.clone() {
             Some(place) => worker.key(move |delivery| key_of(delivery, &place)),
@@ -117,7 +117,7 @@ impl RulesArgs {
     }
 }
 
-/// Returns the key of an entry, if there is one.
+/// Returns the key of an entry, if the entry has a key at `place`.
 fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
     let event = delivery.event().ok()?;
     if !place.starts_with('/') {
@@ -131,7 +131,7 @@ fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
     match content.pointer(place)? {
         serde_json::Value::Null => None,
         serde_json::Value::String(key) => Some(key.clone()),
-        // Any JSON value can be a key: equal text means equal keys.
+        // Any other JSON value can be a key, too: equal JSON text means equal keys.
         other => Some(other.to_string()),
     }
 }
@@ -158,8 +158,8 @@ impl Handler {
     pub(crate) async fn handle(&self, delivery: &Delivery) -> Result<(), HandlerError> {
         let event = delivery.event()?;
         let mut input = vec![];
-        // Written in full before the command starts: an entry that cannot be printed must not start
-        // one.
+        // The entry is written in full before the command starts: an entry that cannot be printed
+        // must not start a command.
         self.format.write(delivery, &mut input)?;
         self.run(&input, &environment_of(delivery, &event)).await
     }

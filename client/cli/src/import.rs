@@ -1,7 +1,7 @@
 //! `import`: a feed from elsewhere into a feed here, with its ids.
 //!
-//! Shell: files and the network. A live feed or archive is walked as `replay` does; files are read
-//! as `append` does. Entries of an earlier import are duplicates, so an import that broke off can
+//! Shell: files and the network. A live feed or an archive is read as by `replay`, files as by
+//! `append`. Entries of an earlier import count as duplicates, so an import that broke off can
 //! begin anew.
 use std::{collections::HashSet, path::PathBuf};
 
@@ -50,7 +50,7 @@ pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
     let publisher = args.token.publisher(&args.url)?;
     let mut import = Import::new(&publisher, args.skip_invalid);
     let outcome = import_all(&args, &mut import).await;
-    // Before the error: part of the feed may be imported.
+    // The report comes before the error: part of the feed may have been imported.
     let skipped = import.print_report(outcome.is_ok());
     outcome?;
     Ok(if skipped == 0 {
@@ -79,14 +79,15 @@ async fn import_all(args: &ImportArgs, import: &mut Import<'_>) -> anyhow::Resul
     }
 }
 
-/// Walks a feed from its oldest entry, or from a bookmark.
+/// Imports a feed from the oldest entry on, or from a bookmark on.
 async fn import_feed(
     url: &str,
     bookmark: Option<&PathBuf>,
     allowed: &[Url],
     import: &mut Import<'_>,
 ) -> anyhow::Result<()> {
-    // A revised entry is counted, so it must not be passed over.
+    // With revisions: the report counts an entry that was revised since an earlier import, so the
+    // consumer must not pass over such an entry.
     let mut builder = Consumer::builder(url)
         .since(Since::Oldest)
         .revisions(true)
@@ -102,7 +103,8 @@ async fn import_feed(
     let mut consumer = builder.build()?;
     let mut together = vec![];
     while let Some(delivery) = consumer.next().await? {
-        // Before the first entry: a feed gets an id only at the creation.
+        // Before the first entry is published: a feed can be given an id only when the feed is
+        // created.
         import.keep_feed_id(delivery.feed()).await?;
         together.push(delivery);
         // The bookmark moves only past stored entries.
@@ -122,8 +124,9 @@ async fn import_feed(
     Ok(())
 }
 
-/// Returns the newest revision of each entry, in order, of entries that are read together, oldest
-/// first. An entry with a position is no revision of another.
+/// Returns the newest revision of each entry. `together` has the entries that were read together,
+/// oldest first, and the result has the same order. An entry with a position is no revision of
+/// another entry.
 fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
     let mut met = HashSet::new();
     let newest = together.iter().rev();
@@ -133,18 +136,20 @@ fn newest_of_each(together: &[Delivery]) -> Vec<&Delivery> {
     newest
 }
 
-/// Returns an entry in a form that can be published. Relative references get a base: in a feed from
-/// elsewhere, the folder of its documents.
+/// Returns an entry in a form that can be published. Relative references get a base, which is the
+/// folder of the feed's documents.
 fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let entry = std::str::from_utf8(delivery.raw()).context("an entry is not UTF-8")?;
-    // Not the document: the entry moves from one document to the next, and must come out the same.
+    // The folder, and not the document: an entry moves from the recent document to an archived one,
+    // and the result must stay the same.
     let folder = delivery
         .document()
         .and_then(|document| document.join(".").ok());
     Ok(with_base(entry, folder.as_ref()))
 }
 
-/// Returns an entry with a base for relative references, if the entry lacks one.
+/// Returns an entry with a base for relative references, if the entry cannot be published without a
+/// base.
 fn with_base(entry: &str, base: Option<&Url>) -> String {
     let (Err(_), Some(base)) = (elements(entry), base) else {
         return entry.into();
@@ -180,10 +185,10 @@ async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     import.send_batch().await
 }
 
-/// Imports a feed document as if from the feed's URL, which the document may name; or entries one
-/// after the other.
+/// Imports a feed document as if the document came from the feed's URL, if the document names that
+/// URL. Other text is imported as entries that stand one after the other.
 async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
-    // Only a stand-in: the feed may name the URL.
+    // Only a stand-in for the feed's URL, which the document may name.
     let place = Url::parse("file:///").context("no base")?;
     let Ok(mut feed) = Document::read(text.to_owned().into(), &place) else {
         for element in elements(text)? {
@@ -195,7 +200,7 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
         .link("self")
         .filter(|own| own.scheme() != "file")
         .cloned();
-    // Once more, because links resolve against the feed's own URL.
+    // The document is read once more, because links resolve against the feed's own URL.
     if let Some(own) = &own {
         feed = Document::read(text.to_owned().into(), own)?;
     }
@@ -203,10 +208,10 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     for fault in feed.faults(own.as_ref().unwrap_or(&place)) {
         say::warning(&format!("the feed has a fault: {fault}"));
     }
-    // The feed here takes one content for each id, and the newest revision is the one to have.
+    // The target feed accepts one content for each id, so only the newest revision is imported.
     feed.keep_newest_revisions();
     let folder = own.and_then(|own| own.join(".").ok());
-    // From the bottom: a feed lists its newest entry first.
+    // From the last entry to the first: a feed lists the newest entry first.
     for index in (0..feed.len()).rev() {
         let element = feed.stand_alone(index).unwrap_or_default();
         let element = String::from_utf8_lossy(&element);
@@ -224,23 +229,24 @@ fn with_id(number: u64, line: &str) -> String {
     let Some(event) = event.filter(|event| !event.contains_key("id")) else {
         return line.into();
     };
-    // With the number, because two equal lines are two events.
+    // The name has the number, because two equal lines are two events.
     let name = format!("{number}\0{line}");
     let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).urn();
     let comma = if event.is_empty() { "" } else { "," };
-    // The rest of the line stays: a number that is read and written again could lose digits.
+    // The rest of the line stays as text: a JSON number that is parsed and written again could lose
+    // digits.
     let rest = line.trim_start().strip_prefix('{').unwrap_or_default();
     format!("{{\"id\":\"{id}\"{comma}{rest}")
 }
 
-/// Entries of a feed from elsewhere, on their way in batches into a feed with the same id.
+/// An import under way, which publishes entries in batches and counts the results.
 struct Import<'p> {
     publisher: &'p Publisher,
     report: AppendReport,
     batch: Vec<Publication>,
-    /// The lines that the events of the batch stand on.
+    /// Numbers of the lines of the batch's events; empty for Atom entries.
     lines: Vec<u64>,
-    /// Whether the feed is there.
+    /// Whether the creation of the feed was tried.
     created: bool,
     conflicts: u64,
     skip_invalid: bool,
@@ -286,7 +292,7 @@ impl<'p> Import<'p> {
         self.add_at(entry, None).await
     }
 
-    /// Adds an event and the number of the event's line in the file.
+    /// Adds an entry, or an event with the number of the event's line in the file.
     async fn add_at(&mut self, entry: Publication, line: Option<u64>) -> anyhow::Result<()> {
         self.lines.extend(line);
         self.batch.push(entry);
@@ -296,8 +302,8 @@ impl<'p> Import<'p> {
         Ok(())
     }
 
-    /// Sends the batch. An entry that the feed has with another content stays: the source may have
-    /// revised the entry.
+    /// Publishes the batch. If the feed has an entry with another content, the feed's content
+    /// stays: the source may have revised the entry.
     async fn send_batch(&mut self) -> anyhow::Result<()> {
         let batch = std::mem::take(&mut self.batch);
         let lines = std::mem::take(&mut self.lines);
@@ -308,11 +314,12 @@ impl<'p> Import<'p> {
         if !self.is_passed_over(&error) {
             return Err(at_line(error, &lines));
         }
-        // Batches before the refused one are stored, and counted in the report.
+        // The publisher splits a large batch. Parts before the refused part are stored, and counted
+        // in the report.
         let published = self.report.entries - before;
         let mut lines = lines.into_iter().skip(published);
-        // One by one: the server stored nothing of the refused batch, and the other entries may be
-        // sound.
+        // The rest is published one by one: the server stored nothing of the refused part, and the
+        // other entries may be sound.
         for entry in batch.into_iter().skip(published) {
             let line: Vec<u64> = lines.next().into_iter().collect();
             let Err(error) = publish(self.publisher, [entry], &mut self.report).await else {

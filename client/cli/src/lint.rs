@@ -52,7 +52,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         inverted: false,
     };
     lint.walk_back(&url).await?;
-    // Behind the whole walk, so that some time lies between the two looks.
+    // After the whole walk, so that some time lies between the two requests for an archive.
     lint.look_again().await;
     let LintRules {
         findings,
@@ -86,7 +86,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         count(LintSeverity::Warning),
         count(LintSeverity::Note),
     ));
-    // Notes are harmless where they are known, so they do not fail a check.
+    // A note is about something harmless, so notes alone do not fail the command.
     let wrong = findings
         .iter()
         .any(|finding| finding.severity > LintSeverity::Note);
@@ -107,7 +107,8 @@ fn explain_rule(id: &str) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Whether a recent document's archive links lead the wrong way round, as Atom Hopper's.
+/// Returns whether the archive links of a recent document lead the wrong way round, as in feeds of
+/// Atom Hopper.
 pub(crate) fn leads_the_wrong_way(recent: &Document) -> bool {
     let leads = |rel| recent.lead(rel) != Ok(None);
     leads("next-archive") && !leads("prev-archive") && !recent.archived
@@ -133,7 +134,8 @@ impl Lint {
             .document
             .link("current")
             .filter(|current| **current != page.url);
-        // In a Simplefeed feed, only the recent document has `via`.
+        // In a Simplefeed feed, only the recent document has `via`: with `via`, the recent document
+        // is found already.
         if let Some(current) = current.filter(|_| page.document.link("via").is_none()) {
             page = self.fetch_page(&current.clone()).await?;
         }
@@ -147,7 +149,8 @@ impl Lint {
         self.rules.page(&page);
         self.check_revalidation(&page).await;
         while let Some(previous) = self.previous_url(&page) {
-            // The bound ends the walk, and not the report about the documents before it.
+            // At the bound, only the walk ends: the report about the documents so far is still
+            // printed.
             if self.visited.len() >= self.documents_max {
                 let detail = format!("there are more than {} documents", self.documents_max);
                 self.rules
@@ -162,7 +165,8 @@ impl Lint {
             }
             page = match self.fetch_page(&previous).await {
                 Ok(page) => page,
-                // A fault of the feed, which the report lists, and no failure of the command.
+                // A document that cannot be read is a fault of the feed, for the report, and no
+                // failure of the command.
                 Err(error) => {
                     let detail =
                         format!("what it leads to cannot be read: {}", error_text(&*error));
@@ -190,13 +194,13 @@ impl Lint {
         page.document.link(rel).cloned()
     }
 
-    /// Checks that an archive leads on to the document behind, under whatever URL.
+    /// Checks that an archive links to the next newer document, under any URL of that document.
     async fn check_next(&mut self, page: &LintPage) {
         let Some(next) = self.rules.wrong_next(page) else {
             return;
         };
         let behind = self.rules.behind().cloned();
-        // Another URL may lead to the same document, under another name or behind a redirect.
+        // Another URL may lead to the same document, for instance by a redirect.
         let led = self.fetch_page(&next).await;
         if led
             .as_ref()
@@ -217,7 +221,7 @@ impl Lint {
             return;
         };
         let headers = vec![("if-none-match", tag.to_owned())];
-        // An error here is one of the moment: the walk has just read the document.
+        // An error here is temporary: the walk has just read the document.
         let Ok((_, answer)) = self.fetcher.answer(&page.url, headers).await else {
             return;
         };
@@ -232,7 +236,8 @@ impl Lint {
 
     /// Checks that the bytes of archives are still those of the walk.
     async fn look_again(&mut self) {
-        // Taken out, because each finding needs the rest of `self`.
+        // The list is taken out of `self`, because the loop needs `self` for each request and
+        // finding.
         for (url, digest) in std::mem::take(&mut self.archives) {
             let detail = match self.fetch_page(&url).await {
                 Ok(page) if page.digest == digest => continue,

@@ -236,43 +236,43 @@ fn main() -> ExitCode {
     }
 }
 
-/// Largest number of threads for blocking work. Each thread stays.
+/// Largest number of threads for blocking work. Each thread stays until the process ends.
 const BLOCKING_MAX: usize = 64;
 
 /// Starts the threads of a command: two for tasks, and one for blocking work, such as the look-up
-/// of a name.
+/// of a host name.
 fn start_runtime() -> anyhow::Result<Runtime> {
-    // tokio panics where the system has no file or thread left. The other files and threads are for
-    // the input, and for a queue.
+    // tokio panics if the system has no file descriptor or thread left. The numbers are higher than
+    // tokio needs: the input and a queue need some, too.
     ask_for_files(16).context("the system lets this command open fewer than 16 more files")?;
     ask_for_threads(8).context("the system gives this command fewer than 8 more threads")?;
-    // Documents are read on one thread while the other hands entries over.
+    // Documents are read on one thread while the other thread hands entries over.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
-        // Where the system gives no other thread later, work waits for a thread that has stayed.
+        // Threads stay: if the system gives no further thread later, work waits for one of these.
         .thread_keep_alive(Duration::MAX)
         .max_blocking_threads(BLOCKING_MAX)
         .enable_all()
         .build()?;
-    // The first thread for blocking work starts now, where the system has just shown that a thread
-    // is left.
+    // The first thread for blocking work starts now, because `ask_for_threads` has just shown that
+    // a thread is left.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
 
-/// Opens so many files at the same time, and closes them.
+/// Opens `count` files at the same time, and closes them.
 fn ask_for_files(count: usize) -> io::Result<()> {
-    // A pipe has two files.
+    // A pipe takes two file descriptors.
     let pipes = (0..count / 2).map(|_| io::pipe());
     pipes.collect::<io::Result<Vec<_>>>().map(drop)
 }
 
-/// Starts so many threads at the same time, and ends them.
+/// Starts `count` threads at the same time, and ends them.
 fn ask_for_threads(count: usize) -> io::Result<()> {
     let gate = RwLock::new(());
     std::thread::scope(|scope| {
-        // The gate keeps all threads alive at the same time; one after the other would prove
-        // nothing.
+        // The closed gate keeps all threads alive at the same time: threads that run one after the
+        // other would prove nothing.
         let closed = gate.write();
         let wait = || drop(gate.read());
         let threads = (0..count).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
@@ -319,7 +319,8 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
         Command::Refresh(args) => args.ends_by_itself(),
         _ => false,
     };
-    // These commands end at a signal by themselves: they keep their place, or let a command end.
+    // These commands handle signals by themselves: they save their state, or let the user's command
+    // end.
     if ends_by_itself {
         return Box::pin(run(command)).await;
     }

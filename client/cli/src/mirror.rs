@@ -1,10 +1,11 @@
 //! `mirror`: a static copy of a feed, byte for byte, that any web server can publish.
 //!
-//! Shell: the network and a folder. The folder is whole at every instant: a file appears when it is
-//! complete and checked, the open document before the documents that lead there, newer archives
-//! before older ones, and the recent document last. So a consumer of the copy, or the next run
-//! after a crash, always finds an earlier state of the feed. Files copied before are checked and
-//! not fetched again.
+//! Shell: the network and a folder. At every instant, a consumer of the copy, or the next run after
+//! a crash, finds a complete state of the feed. For this, a file appears once the file is complete
+//! and checked: the open document before the documents that link to it, newer archives before older
+//! ones, and the recent document last. An archive that the folder already has is fetched again only
+//! if the copy has no positions, does not fit the next newer document, or lacks the digest in the
+//! index.
 
 use std::{
     collections::HashSet,
@@ -33,10 +34,11 @@ use url::Url;
 
 use crate::{exit, exit::Usage, lint::leads_the_wrong_way, say, source::SourceArgs};
 
-/// File of the state between runs.
+/// File of the memory between runs.
 const MEMORY: &str = ".mirror.json";
 
-/// Lock of a mirror that is at work. Every mirror has the file from the beginning.
+/// File that a running mirror locks. Every mirror has the file from the beginning, so the file also
+/// marks a folder as a mirror.
 const LOCK: &str = ".mirror.lock";
 
 /// Attempts to copy the newest documents while the feed grows.
@@ -82,7 +84,7 @@ struct MirrorMemory {
     complete: Option<Url>,
 }
 
-/// A file in the bytes of the server's answer.
+/// A fetched file: the last URL of the redirects, and the server's answer.
 struct FetchedFile {
     url: Url,
     answer: Answer,
@@ -105,20 +107,20 @@ impl Mirror {
         for _ in 0..LOOKS {
             let (recent, document) = self.fetch_recent(url).await?;
             self.base = Some(recent.url.join(".")?);
-            // Some servers name the link to older documents `next-archive`, and would seem to have
-            // no archive.
+            // Some servers call the link to older documents `next-archive`. Without this check,
+            // their feeds would seem to have no archive.
             if leads_the_wrong_way(&document) {
                 self.older = "next-archive";
             }
             for fault in document.faults(&recent.url) {
-                // A copy of one page would pass for one of the whole feed.
+                // A copy of one page would pass for a copy of the whole feed.
                 if matches!(fault, FeedFault::Paged { .. }) {
                     return Err(walk_failure(WalkError::Paged { url: recent.url }));
                 }
                 say::warning(&format!("the feed has a fault: {fault}"));
             }
-            // Before any write: another feed, or an older copy of this one, must leave the folder
-            // as it is.
+            // Before any write: another feed, or an older state of this feed, must not change the
+            // folder.
             self.check_against_copy(&recent, &document)?;
             // Before the archives, which link to the open document.
             if let Some(open) = self.open_document(&document).await? {
@@ -131,7 +133,7 @@ impl Mirror {
             self.copy_index(&document).await?;
             // Last: the recent document makes all the files above visible to consumers of the copy.
             self.keep_file(&recent)?;
-            // Behind everything else: after a crash before this line, the next run only checks more
+            // After everything else: after a crash before this line, the next run only checks more
             // files again.
             let memory = MirrorMemory {
                 feed: document.feed,
@@ -150,7 +152,8 @@ impl Mirror {
     async fn fetch_recent(&self, url: &Url) -> anyhow::Result<(FetchedFile, Document)> {
         let fetched = self.fetch_file(url).await?;
         let document = read_document(&fetched)?;
-        // In a Simplefeed feed, only the recent document has `via`.
+        // In a Simplefeed feed, only the recent document has `via`: with `via`, the recent document
+        // is found already.
         let current = match document.link("via") {
             None => link_target(&document, "current", &fetched.url)?,
             Some(_) => None,
@@ -165,7 +168,8 @@ impl Mirror {
         }
     }
 
-    /// Checks that the copy stays one of the same feed, and never becomes older.
+    /// Checks that the recent document belongs to the feed of the copy, and is not older than the
+    /// copy.
     fn check_against_copy(&self, recent: &FetchedFile, document: &Document) -> anyhow::Result<()> {
         if let Some(memory) = self.read_memory()?
             && !is_same_feed(&memory.feed, document)
@@ -190,8 +194,9 @@ impl Mirror {
         }
     }
 
-    /// Fetches the open document at the permanent URL; `None` if that document differs from the
-    /// recent one, because the feed has grown.
+    /// Fetches the open document at the permanent URL. Returns `None` if the feed names no
+    /// permanent URL, or if the document there is not the recent one, for instance because the feed
+    /// has grown.
     async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<FetchedFile>> {
         let Some(permanent) = recent.link("via") else {
             return Ok(None);
@@ -206,8 +211,8 @@ impl Mirror {
         Ok(same.then_some(fetched))
     }
 
-    /// In a foreign feed, `via` may lead anywhere. Archives may link to a document there that has
-    /// the same entries.
+    /// Fetches the target of `via` in a foreign feed, which may be anything. Returns the target if
+    /// it is a document with the entries of the recent one, because archives may link there.
     async fn foreign_open_document(
         &self,
         permanent: &Url,
@@ -222,8 +227,8 @@ impl Mirror {
         same.then_some(fetched)
     }
 
-    /// Copies the archives, newest first, down to those copied before. Returns the URL of the
-    /// newest.
+    /// Copies the archives, newest first, down to those that were copied before. Returns the URL of
+    /// the newest archive.
     async fn copy_archives(
         &mut self,
         recent_url: &Url,
@@ -231,7 +236,7 @@ impl Mirror {
     ) -> anyhow::Result<Option<Url>> {
         let complete = self.read_memory()?.and_then(|memory| memory.complete);
         let mut behind = recent.clone();
-        // The newest archive leads to the open document at its permanent URL.
+        // The newest archive links to the permanent URL of the open document.
         let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
         let mut visited = HashSet::new();
         let newest = link_target(recent, self.older, recent_url)?;
@@ -242,12 +247,12 @@ impl Mirror {
                 let max = self.documents_max;
                 walk_failure(WalkError::TooMany { max })
             })?;
-            // Links in a circle would end only at the bound, as too many documents.
+            // Without this check, links in a circle would end only at the bound, with the error of
+            // too many documents.
             if !visited.insert(url.clone()) {
                 return Err(walk_failure(WalkError::Loop { url }));
             }
-            // The last archive known to be complete is checked, but not the archives behind that
-            // one.
+            // The newest archive of the last finished run is checked, but the older ones are not.
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.copy_archive(&url, &behind).await?;
             self.keep_alias(&behind, &behind_url)?;
@@ -261,9 +266,9 @@ impl Mirror {
         Ok(newest)
     }
 
-    /// Keeps a document also under the URL in the link of the document before. A restoration has
-    /// given the document another URL, and the server redirects from the old one, which a folder
-    /// cannot.
+    /// Keeps a document also under the URL by which the next older document links to it, if that
+    /// URL differs. A restoration gives a document another URL, and the server redirects from the
+    /// old URL. A folder cannot redirect.
     fn keep_alias(&mut self, before: &Document, behind: &Url) -> anyhow::Result<()> {
         let linked = before.link("next-archive");
         let Some(linked) = linked.filter(|linked| *linked != behind && before.history.is_some())
@@ -273,7 +278,8 @@ impl Mirror {
         let path = self.path_of(linked)?;
         let bytes = fs::read(self.path_of(behind)?)
             .with_context(|| format!("cannot read the copy of {behind}"))?;
-        // A file that is written again would get a new time, of which servers make validators.
+        // A file that is written again would get a new time, and static servers make validators of
+        // the time.
         if fs::read(&path).is_ok_and(|here| here == bytes) {
             return Ok(());
         }
@@ -281,13 +287,13 @@ impl Mirror {
         self.write_file(&path, &bytes, None)
     }
 
-    /// Returns an archive in the folder, or else a new copy. Either must continue to the document
-    /// behind the archive.
+    /// Returns the archive in the folder, or else fetches the archive into the folder. The next
+    /// newer document, `behind`, must begin where the archive ends.
     async fn copy_archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
         let path = self.path_of(url)?;
         let here = copied_document(&path, url)?.filter(is_archived);
         let was_archived = here.is_some();
-        // Without hashes a copy proves nothing, so it is fetched again and compared.
+        // A copy without positions proves nothing, so the archive is fetched again and compared.
         if let Some(here) = here
             && here.history.is_some()
             && continues_in(&here, behind)
@@ -308,13 +314,14 @@ impl Mirror {
         }
         self.keep_file(&fetched)?;
         if fetched.url != *url {
-            // Links have the name before the redirect, so the file has both.
+            // Links have the URL before the redirect, so the folder has the file under both URLs.
             self.write_file(&path, &fetched.answer.body, modified_time(&fetched.answer))?;
         }
         Ok(document)
     }
 
-    /// Copies the archive index, which must list the archives in the folder.
+    /// Copies the archive index. Archives in the folder that lack the listed digest are fetched
+    /// again.
     async fn copy_index(&mut self, recent: &Document) -> anyhow::Result<()> {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
@@ -339,7 +346,7 @@ impl Mirror {
                 if here.is_ok_and(|here| Digest::of(&here) == listed.sha256) {
                     continue;
                 }
-                // The copy was lost or damaged since.
+                // The copy is missing or damaged.
                 let again = self.fetch_file(&url).await?;
                 if Digest::of(&again.answer.body) != listed.sha256 {
                     return Err(FetchError::Changed { url }.into());
@@ -357,8 +364,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Fetches a file without a content coding, and compares the file with its digest, if the
-    /// answer has one.
+    /// Fetches a file without a content coding, and compares the file with the digest in the
+    /// answer, if there is one.
     async fn fetch_file(&self, url: &Url) -> anyhow::Result<FetchedFile> {
         // The folder must have the bytes that digests and indexes describe.
         let headers = vec![("accept-encoding", "identity".to_owned())];
@@ -435,15 +442,16 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the path of a URL's file. The folder has the file where the URL stands below that of
-    /// the recent document.
+    /// Returns the path of a URL's file. The URL must lie below the folder of the recent document,
+    /// and the file has the same place below the folder of the copy.
     fn path_of(&self, url: &Url) -> anyhow::Result<PathBuf> {
         let base = self
             .base
             .as_ref()
             .context("the recent document comes first")?;
         let below = url.as_str().strip_prefix(base.as_str());
-        // A web server finds no file of such a name under such a URL.
+        // With one of these characters in the URL, a web server would look for a file of another
+        // name.
         let below = below.filter(|below| !below.contains(['?', '#', '%', '\\']));
         let path = below.map(Path::new).filter(|path| {
             let mut parts = path.components();
@@ -510,7 +518,8 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Returns the modification time of a file. Static servers make their validators of that time.
+/// Returns the modification time that a file is to have: that in `Last-Modified`. Static servers
+/// make validators of the time.
 fn modified_time(answer: &Answer) -> Option<SystemTime> {
     let changed = answer.header("last-modified")?;
     httpdate::parse_http_date(changed).ok()
@@ -536,7 +545,8 @@ fn lock_folder(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot use {}", path.display()))?;
-    // Before any other file: without the lock file, the next run takes the folder for another one.
+    // Before any other file: without the lock file, the next run would take a folder with files for
+    // something else than a mirror.
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.with_context(|| format!("cannot use {}", folder.display()))?;
     match file.try_lock() {
@@ -567,7 +577,8 @@ fn read_document(fetched: &FetchedFile) -> anyhow::Result<Document> {
     Ok(document)
 }
 
-/// Returns the target of a link that the walk needs; `None` if the document at `url` has none.
+/// Returns the target of a link that the walk needs; `None` if the document at `url` has no such
+/// link.
 fn link_target(document: &Document, rel: &str, url: &Url) -> anyhow::Result<Option<Url>> {
     match document.lead(rel) {
         Ok(found) => Ok(found.cloned()),
@@ -592,13 +603,13 @@ fn end_of(document: &Document) -> Option<u64> {
     first.0.checked_add(u64::try_from(document.len()).ok()?)
 }
 
-/// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they
-/// must only be of one feed.
+/// Returns whether `behind`, the next newer document, begins where `document` ends. Documents
+/// without positions, as in foreign feeds, must only be of the same feed.
 fn continues_in(document: &Document, behind: &Document) -> bool {
     let (Some(_), Some((first, expected))) = (document.history, behind.history) else {
         return is_same_feed(&behind.feed, document);
     };
-    // Timelines have positions only.
+    // Timelines have positions and no hashes, so both hashes are `None` there.
     let hash = document.history_after();
     document.feed == behind.feed && end_of(document) == Some(first.0) && hash == expected
 }

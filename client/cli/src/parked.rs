@@ -1,7 +1,6 @@
 //! `parked`: look at entries that were set aside, hand them to a command again, or give them up.
 //!
-//! Shell: the state folder. A look needs no lock, so that the command can list entries while the
-//! consumer runs.
+//! Shell: the state folder. `list` and `show` need no lock, so they work while the consumer runs.
 
 use std::{
     collections::HashSet,
@@ -151,7 +150,8 @@ pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Calls `work` with the parked entries of these ids, or with all. Each id must be among them.
+/// Calls `work` with the parked entries of these ids, or with all if no id is given. An id that no
+/// parked entry has is an error.
 fn each_parked(
     all: impl Iterator<Item = io::Result<ParkedEntry>>,
     ids: &[String],
@@ -169,7 +169,7 @@ fn each_parked(
             work(parked)?;
         }
     }
-    // The smallest, so that the message is the same each time.
+    // The smallest of the missing ids, so that the message is the same each time.
     match missing.into_iter().min() {
         Some(id) => bail!("entry {id} is not parked"),
         None => Ok(()),
@@ -240,9 +240,10 @@ async fn retry_parked(
         Ok(())
     })?;
     let state = state::open(&folder.folder_path()?)?;
-    // A number belongs to one entry of the folder; an id need not.
+    // A number belongs to one parked entry; several parked entries may have the same id.
     let is_wanted = |parked: &ParkedEntry| wanted.contains(&parked.number);
-    // The command's own timeout comes first, and kills all that it started.
+    // Longer than the timeout of the command, which comes first and kills the command with all
+    // processes of the command's group.
     let time = timeout.saturating_add(Duration::from_secs(10));
     let mut warnings = Warnings::default();
     let retried = worker::retry(&state, is_wanted, time, &mut warnings, async |entry| {
@@ -260,7 +261,8 @@ async fn retry_parked(
 }
 
 fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
-    // The lock keeps the consumer away, which has the keys of parked entries in memory.
+    // The lock keeps the consumer from running: a running consumer has the keys of parked entries
+    // in memory, and would not notice the change.
     let state = state::open(&folder.folder_path()?)?;
     each_parked(folder.open_parked()?, ids, |parked| {
         Ok(worker::drop_parked(&state, &parked, reason)?)

@@ -64,7 +64,7 @@ fn parse_unit(text: &str) -> Result<Unit, String> {
         .map_err(|()| "one of minute, hour, day and month".into())
 }
 
-/// Entries by the number of their span.
+/// Numbers of entries, by the number of the span.
 type SpanEntries = BTreeMap<i64, u64>;
 
 #[expect(
@@ -108,7 +108,7 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Entries of a time, in spans of one length.
+/// Counts of entries over a time, in spans of one unit.
 struct SpanCounts {
     unit: Unit,
     counts: SpanEntries,
@@ -121,7 +121,8 @@ struct SpanCounts {
 
 impl SpanCounts {
     fn new(unit: Unit, counts: SpanEntries, since: Option<Timestamp>) -> Self {
-        // An entry with a date in the future shifts nothing.
+        // The last span is the present one: an entry with a date in the future must not shift the
+        // chart.
         let last = unit.number(since::now());
         let oldest = since.map(|since| unit.number(since));
         let oldest = oldest.or(counts.keys().next().copied());
@@ -155,7 +156,8 @@ async fn fetch_rates(
     let Some(link) = links.rates else {
         return Ok(None);
     };
-    // From the longest: each shorter unit is drawn only if the spans fit beside each other.
+    // From the longest unit to the shortest: a shorter unit is chosen only if the spans fit side by
+    // side.
     let units = by.map_or_else(|| Unit::ALL.into_iter().rev().collect(), |by| vec![by]);
     let mut finest = None;
     for unit in units {
@@ -183,7 +185,7 @@ async fn fetch_rates(
         let is_whole = kept
             .zip(since.or(oldest))
             .is_none_or(|(kept, oldest)| kept <= oldest);
-        // Shorter spans are too many, or the server no longer has them for all of the time.
+        // Spans of this unit are too many, or the server no longer has them for all of the time.
         if by.is_none() && finest.is_some() && (spans >= SPANS_MAX || !is_whole) {
             break;
         }
@@ -241,12 +243,12 @@ fn make_charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart>
     let SpanCounts {
         unit, first, last, ..
     } = *counted;
-    // Of a longer time, the newest spans.
+    // If there are more spans, only the newest are drawn.
     let first = first.max(last - SPANS_MAX + 1);
     let spans: Vec<i64> = (first..=last).collect();
     let count = |span: &i64| counted.counts.get(span).copied().unwrap_or(0);
     let values: Vec<u64> = spans.iter().map(count).collect();
-    // Counts are a server's numbers, whose sum may not fit.
+    // Counts are a server's numbers, and their sum may not fit into 64 bits.
     let sum = |range: &mut dyn Iterator<Item = u64>| range.fold(0, u64::saturating_add);
     let total = sum(&mut values.iter().copied());
     let left_out = [
@@ -271,7 +273,8 @@ fn make_charts(url: &str, counted: &SpanCounts, lag: Option<&Lag>) -> Vec<Chart>
         labels: labels.clone(),
     }];
     let Some(lag) = lag else { return charts };
-    // Entries before the last span are pending since the beginning of the span.
+    // The entries not handled yet are the newest ones. So the number at the end of a span is the
+    // present number, less the entries of all later spans.
     let begin = unit.number(lag.since.unwrap_or_else(since::now));
     let mut pending = lag.entries;
     let mut values: Vec<u64> = vec![];

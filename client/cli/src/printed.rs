@@ -1,4 +1,4 @@
-//! Entries on stdout, and the moment from which a place may move past them.
+//! Entries on stdout, and the moment from which a bookmark or a state may move past them.
 //!
 //! Shell: stdout.
 
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct EntryPrinter {
     out: BufWriter<Out>,
-    /// Stdout, if stdout is a file and a place is kept.
+    /// Stdout as a file, if stdout is a file and a bookmark or a state is kept.
     file: Option<File>,
     /// Whether something was written.
     has_begun: bool,
@@ -31,12 +31,13 @@ pub(crate) struct EntryPrinter {
 }
 
 impl EntryPrinter {
-    /// Returns stdout. With `keeps_place`, entries in a file are on the disk before the place moves
-    /// past them.
+    /// Returns a printer to stdout. `keeps_place` says that a bookmark or a state is kept: then
+    /// [`settle`](Self::settle) also makes entries in a file durable.
     ///
     /// # Errors
     ///
-    /// Returns why stdout cannot be looked at.
+    /// If stdout is closed or open for reading only, or if the name of stdout's file cannot be made
+    /// durable.
     pub(crate) fn new(keeps_place: bool) -> io::Result<Self> {
         if is_closed(&io::stdout()) {
             return Err(io::Error::other(
@@ -46,7 +47,8 @@ impl EntryPrinter {
         }
         check()?;
         let file = if keeps_place {
-            // A copy of the descriptor: a file that is dropped would close stdout.
+            // A copy of the descriptor: when a file is dropped, the descriptor is closed, and
+            // stdout must stay open.
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let file = file.metadata()?.is_file().then_some(file);
             if let Some(file) = &file {
@@ -64,12 +66,12 @@ impl EntryPrinter {
         })
     }
 
-    /// Passes on all written bytes, and makes them durable where stdout is a file: a power cut must
-    /// not take entries before the place.
+    /// Writes out the collected bytes. If stdout is a file and a bookmark or a state is kept, also
+    /// makes the bytes durable: a power cut must not take entries that the bookmark has passed.
     ///
     /// # Errors
     ///
-    /// Returns the first write that failed.
+    /// Returns why a write or the sync failed.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         self.out.flush()?;
         // Without new bytes, a sync would cost time for nothing.
@@ -98,7 +100,8 @@ fn sync_name(file: &File) -> io::Result<()> {
     let folder = path.as_deref().and_then(Path::parent).map(File::open);
     match folder.and_then(Result::ok).map(|folder| folder.sync_all()) {
         Some(Ok(())) => Ok(()),
-        // The folder cannot be read or synced, or the system does not name the folder.
+        // The folder cannot be read or synced, or the system does not name the folder. So the whole
+        // file system is synced.
         _ => sync_file_system(file),
     }
 }
@@ -134,8 +137,8 @@ impl Write for EntryPrinter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.is_settled = false;
         if !self.has_begun {
-            // Not before: until the place is locked, another process may be in the middle of a
-            // line.
+            // Only at the first write, when the bookmark or the state is locked: before, another
+            // process may be in the middle of a line.
             if let Some(file) = &self.file {
                 end_torn_line(file, || File::open("/proc/self/fd/1"))?;
             }

@@ -7,7 +7,7 @@ use std::io::IsTerminal as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Returns a counter of entries. The counter is visible only if stderr is a terminal and stdout is
-/// none: on the same terminal, the counter would disturb the lines of stdout.
+/// not: on the same terminal, the counter would disturb the lines of stdout.
 pub(crate) fn counter(what: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() || std::io::stdout().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,5 @@
-//! `refresh`: copies of a provider's items, kept fresh by age.
+//! `refresh`: keeps copies of a provider's items fresh, at intervals that depend on the age of each
+//! item.
 //!
 //! Shell: the network, the queue and the terminal. A starter reads the items feed; workers look
 //! items up and publish the changes. Jobs are in a file of this process or in PostgreSQL, where any
@@ -48,14 +49,14 @@ use crate::{
 /// Most items of a request.
 const BATCH_MAX: usize = 10_000;
 
-/// Work on a queue, or a question about one.
+/// Work on a queue, or a question about a queue.
 #[derive(Debug)]
 pub(crate) enum RefreshArgs {
     Work(Box<WorkArgs>),
     Action(Action),
 }
 
-// clap derives no choice between arguments and a command.
+// clap cannot derive a choice between plain arguments and a subcommand.
 impl Args for RefreshArgs {
     fn augment_args(command: Command) -> Command {
         let command = Action::augment_subcommands(WorkArgs::augment_args(command));
@@ -214,7 +215,7 @@ impl RefreshArgs {
         matches!(self, Self::Work(_))
     }
 
-    /// Returns whether messages are for a program.
+    /// Returns whether messages are JSON, for a program.
     pub(crate) fn json(&self) -> bool {
         matches!(self, Self::Action(Action::Status { json: true, .. }))
     }
@@ -231,7 +232,8 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
     if args.items_feed == args.into {
         return Err(Usage("changes cannot go into the feed of the items itself".into()).into());
     }
-    // The namespaces beside the name have a colon: `NAME:items` and `NAME:feeds`.
+    // The name NAME also has the namespaces `NAME:items` and `NAME:feeds`, which no other name may
+    // equal.
     if args.queue.name.contains(':') {
         return Err(Usage("--name has no colon".into()).into());
     }
@@ -268,12 +270,12 @@ fn provider_name(args: &WorkArgs) -> String {
     match url {
         Some(url) => url
             .authority()
-            // A user name and a password name no provider.
+            // The user name and the password do not distinguish providers.
             .rsplit('@')
             .next()
             .unwrap_or_default()
             .to_owned(),
-        // A command may ask anybody.
+        // A command may ask any provider, so the name of the jobs stands for the provider.
         None => args.queue.name.clone(),
     }
 }
@@ -312,7 +314,7 @@ async fn work_until_signal<L: Lookup, Q: Queue>(
     crate::signals::end_in_any_case()?;
     let name = args.queue.name.clone();
     let feeds = format!("{}\n{}", args.items_feed, args.into);
-    // Before a worker starts: jobs of other feeds must not be looked up for this one.
+    // Before a worker starts: jobs of other feeds must not be looked up for these feeds.
     starter::claim(&queue, &name, &feeds).await?;
     let publisher = args.source.publisher(&args.into)?;
     let refresher = Refresher::new(queue.clone(), Namespace::new(&name)?, publisher)
@@ -372,7 +374,7 @@ async fn work_until_signal<L: Lookup, Q: Queue>(
     outcome.map(|()| code)
 }
 
-/// Answers questions and shows the progress, for ever.
+/// Answers questions and scrapes, and shows the progress, for ever.
 async fn serve_beside<Q: Queue>(
     queue: &Q,
     name: &str,
@@ -398,10 +400,10 @@ async fn serve_beside<Q: Queue>(
     );
 }
 
-/// Time between two looks for the first lookup.
+/// Time between two questions to the queue about the first lookup.
 const NEXT_LOOK: Duration = Duration::from_secs(2);
 
-/// Prints the time of the first lookup, unless a lookup is due at once.
+/// Prints the time of the first lookup, unless an item is due or in work before.
 async fn tell_next<Q: Queue>(queue: &Q, name: &str) {
     let Ok(name) = Namespace::new(name) else {
         return;
@@ -442,8 +444,8 @@ fn done_text(refreshed: RefreshTally) -> String {
     )
 }
 
-/// Returns a consumer of the items. A token is for one server: that of `--into`, unless the items
-/// have a token of their own.
+/// Returns a consumer of the items. The command's token is for the server of `--into`. If the items
+/// are on another server, they need a token of their own.
 fn items_consumer(args: &WorkArgs) -> anyhow::Result<Builder> {
     let origin = |url: &str| Url::parse(url).map(|url| url.origin());
     let is_same = origin(&args.items_feed)? == origin(&args.into)?;

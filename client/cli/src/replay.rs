@@ -1,7 +1,7 @@
 //! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past entries that are written, in a file durably, or
-//! accepted by the command.
+//! Shell: stdout. The bookmark moves only past entries that are written to stdout (durably, if
+//! stdout is a file), or that the command has accepted.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -106,7 +106,7 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Returns whether the command treats signals by itself.
+    /// Returns whether the command handles signals by itself.
     pub(crate) fn ends_by_itself(&self) -> bool {
         self.handler.exec.is_some()
     }
@@ -177,7 +177,8 @@ async fn print_entries(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
             Format::Ndjson
         }
     });
-    // The newest entries come last, so a limit that counts from the end must read all.
+    // With `--reverse`, the limit counts from the newest entry, which is read last. So all entries
+    // must be read.
     let limit = args.limit.filter(|_| !args.reverse);
     let outcome = output.copy_entries(format, limit, follow).await;
     // Before an error is printed: the bar is on the same terminal.
@@ -189,7 +190,8 @@ async fn print_entries(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     if args.chosen.count {
         writeln!(stdout(), "{}", output.printed)?;
     }
-    // `tail` ends by a signal or a limit, on request, and the exit code is about nothing else.
+    // `tail` ends only on request, by a signal or a limit, so the exit code is not about skipped
+    // entries.
     Ok(if output.skipped > 0 && !follow {
         exit::PARTIAL
     } else {
@@ -219,7 +221,7 @@ async fn run_for_batches(
 
 /// Runs a command for each entry.
 async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow::Result<u8> {
-    // Before the folder is locked or made.
+    // Before the folder is made or locked: a wrong option must change nothing.
     args.handler.rules.check()?;
     let state = args.state.open(&args.url)?;
     say::detail(&format!("the state is in {}", state.path().display()));
@@ -272,8 +274,9 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     Ok(ended_by)
 }
 
-/// Turns a failure into an interruption, if a stop was asked for already or is within a moment. A
-/// service manager sends the signal to the command, too, which may end first, in whatever way.
+/// Turns a failure into an interruption, if a stop was asked for, or is asked for within
+/// `SIGNAL_DELAY`. A service manager sends the signal to the command, too, and the command may end
+/// before this process gets the signal.
 async fn interrupted_if_asked(
     handled: Result<(), HandlerError>,
     mut asked: watch::Receiver<bool>,
@@ -304,7 +307,7 @@ impl EntryPace {
             return;
         }
         let now = time::Instant::now();
-        // The rate does not make up for the time of a slow command by a burst.
+        // After a slow command, the next entries come at the rate, and not in a burst.
         let due = self.next.map_or(now, |next| next.max(now));
         time::sleep_until(due).await;
         self.next = Some(due + self.apart);
@@ -322,7 +325,7 @@ impl Warnings {
         self.warn_with(message, "");
     }
 
-    /// Warns, with a rest of the text that does not make a warning another one.
+    /// Warns. `rest` ends the text: two warnings that differ in `rest` only count as equal.
     fn warn_with(&mut self, message: String, rest: &str) {
         let repeats =
             |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
@@ -415,7 +418,7 @@ impl ReplayOutput {
     ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(u64::MAX);
         while left > 0 {
-            // Before each wait, and at least once a second.
+            // The bookmark moves before each wait, and at least once a second.
             let waits = self.consumer.ready() == 0 || !self.pace.apart.is_zero();
             if waits || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle_output().await?;

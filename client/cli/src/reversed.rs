@@ -1,6 +1,6 @@
 //! Entries in reverse order.
 //!
-//! Shell: a temporary file, which has no name and goes with the process.
+//! Shell: a temporary file, which has no name and disappears with the process.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::FileExt as _,
 };
 
-/// Printed entries in a file.
+/// Entries in printed form, in a temporary file.
 #[derive(Debug)]
 pub(crate) struct ReversedEntries {
     file: BufWriter<File>,
@@ -16,8 +16,7 @@ pub(crate) struct ReversedEntries {
     ends: Vec<u64>,
 }
 
-/// Returns an error of the temporary file with the file's folder, and the number of bytes to be
-/// kept there.
+/// Adds the file's folder, and the number of bytes in the file, to an error of the temporary file.
 fn about_file(bytes: u64, error: &io::Error) -> io::Error {
     let folder = std::env::temp_dir();
     let detail = format!(
@@ -36,7 +35,7 @@ impl ReversedEntries {
         })
     }
 
-    /// Keeps an entry behind all others.
+    /// Adds an entry at the end of the file.
     pub(crate) fn keep(&mut self, line: &[u8]) -> io::Result<()> {
         let bytes = self.ends.last().copied().unwrap_or(0);
         self.file
@@ -51,7 +50,7 @@ impl ReversedEntries {
     /// Prints at most so many entries, the last one first.
     pub(crate) fn print(self, limit: u64, out: &mut impl Write) -> io::Result<()> {
         let bytes = self.ends.last().copied().unwrap_or(0);
-        // The buffer has the last entries, and their write may fail.
+        // The last entries are still in the buffer, and the write of the buffer may fail.
         let mut file = self
             .file
             .into_inner()

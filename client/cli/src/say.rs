@@ -1,6 +1,6 @@
 //! Messages beside the data: on stderr, for a person or for a program.
 //!
-//! Shell: stderr. Set up once, from the command line; `NO_COLOR` is heeded.
+//! Shell: stderr. The form of messages is set once, from the command line and `NO_COLOR`.
 
 use std::{
     fmt::Display,
@@ -23,14 +23,14 @@ use crate::duration;
 
 /// Longest time that a line waits for the reader of stderr.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that a pipe takes whole (`PIPE_BUF`).
+/// Number of bytes that a pipe accepts in one piece (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4_096;
 
 /// Form of the messages, as the command line sets it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Voice {
     pub(crate) loudness: Loudness,
-    /// One JSON object a line.
+    /// Whether each message is a JSON object on one line.
     pub(crate) json: bool,
     /// Whether `NO_COLOR` is set.
     pub(crate) plain: bool,
@@ -137,12 +137,14 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     }
 }
 
-/// Writes a line. Stderr may be closed or full, and the reader may stand still: then the line is
-/// dropped, and work goes on.
+/// Writes a line. If stderr is closed, or the reader reads nothing for `PATIENCE`, the rest of the
+/// line is dropped, and work goes on.
 fn write_line(text: &str) {
-    // Set when a line timed out: later lines do not wait until the pipe takes bytes again.
+    // Set when a line timed out. Until the pipe accepts bytes again, later lines are dropped
+    // without a wait.
     static STANDS_STILL: AtomicBool = AtomicBool::new(false);
-    // Held, since another thread's line must not come between the question and the write.
+    // The lock is held, because another thread's line must not come between the check and the
+    // write.
     let stderr = io::stderr().lock();
     let line = format!("{text}\n");
     let mut rest = line.as_bytes();
@@ -157,7 +159,7 @@ fn write_line(text: &str) {
             return;
         }
         STANDS_STILL.store(false, Ordering::Relaxed);
-        // A pipe that takes anything takes so much at once (pipe(7)).
+        // A pipe that accepts anything accepts this many bytes at once (pipe(7)).
         let (piece, _) = rest.split_at(rest.len().min(PIPE_BYTES));
         match rustix::io::write(&stderr, piece) {
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
@@ -168,21 +170,21 @@ fn write_line(text: &str) {
     }
 }
 
-/// Returns whether a write would not wait for longer than `patience`.
+/// Waits for at most `patience`. Returns whether a write would not block.
 fn is_writable(stderr: &StderrLock<'_>, patience: Duration) -> bool {
     let began = Instant::now();
     loop {
         let left = Timespec::try_from(patience.saturating_sub(began.elapsed())).ok();
         match poll(&mut [PollFd::new(stderr, PollFlags::OUT)], left.as_ref()) {
-            // By a signal.
+            // A signal has interrupted the wait.
             Err(Errno::INTR) => {}
-            // A descriptor without `poll` is written to directly.
+            // A descriptor that cannot be polled counts as writable.
             asked => return asked.map_or(true, |ready| ready > 0),
         }
     }
 }
 
-/// Returns a number with words that follow, in the singular or the plural.
+/// Returns a number and the words for that number: `one` for 1, else `many`.
 pub(crate) fn count<N>(number: N, one: &str, many: &str) -> String
 where
     N: Copy + From<u8> + PartialEq + Display,
@@ -193,7 +195,7 @@ where
 
 /// Returns the pause before another try, as the end of a warning.
 pub(crate) fn again_in(pause: Duration) -> String {
-    // Parts of a second are rounded: nobody waits for less than one.
+    // The pause is rounded to whole seconds: parts of a second do not matter to a person.
     let seconds = pause.as_secs() + u64::from(pause.subsec_millis() >= 500);
     match seconds {
         0 => "; trying again".into(),
@@ -217,7 +219,7 @@ fn print_message(what: &str, colour: &str, text: &str) {
     }
 }
 
-/// Returns text in a colour (an ANSI code), where a person may see it.
+/// Returns text in a colour (an ANSI code), if stderr is a terminal and `NO_COLOR` is not set.
 fn in_colour(text: &str, colour: &str) -> String {
     // A file or a program would get the codes as text.
     if current_voice().plain || !io::stderr().is_terminal() {

@@ -24,7 +24,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Listens from here on.
+    /// Begins to listen for the signals.
     pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupted: signal(SignalKind::interrupt())?,
@@ -45,16 +45,16 @@ impl Ends {
         code
     }
 
-    /// Returns the exit code of a signal that has come since the last look.
+    /// Returns the exit code of the newest signal so far, or `None` if no signal has come.
     pub(crate) async fn was_told(&mut self) -> Option<u8> {
-        // Without waiting: a timeout of zero polls once.
+        // This does not wait: a timeout of zero polls once.
         let _nothing_new = time::timeout(Duration::ZERO, self.told()).await.is_err();
         self.told
     }
 }
 
 /// Lets a write fail at the limit of a file's length (`ulimit -f`). Without this call, a signal
-/// ends the process there.
+/// (SIGXFSZ) would end the process at that limit.
 pub(crate) fn survive_long_files() -> io::Result<()> {
     let signal = signal(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
     // tokio's handler stays when the listener is dropped.
@@ -62,8 +62,7 @@ pub(crate) fn survive_long_files() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process some time after a signal, even if a write to a full pipe blocks the main
-/// thread.
+/// Ends the process `GRACE` after a signal, even if a write to a full pipe blocks the main thread.
 #[expect(
     clippy::exit,
     reason = "the main thread is blocked, so it cannot decide"

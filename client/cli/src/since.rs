@@ -1,4 +1,4 @@
-//! Beginnings of a replay in the form of the command line.
+//! The places at which a replay can begin, as the command line names them.
 //!
 //! Shell: the clock, from which an age counts. The rest is pure.
 
@@ -38,7 +38,7 @@ fn parse_at(text: &str, now: Timestamp) -> Result<Since, String> {
             now.micros().saturating_sub(micros),
         )));
     }
-    // Foreign feeds have ids of any kind.
+    // Behind `id:`, any text is an id: foreign feeds have ids of any kind.
     if let Some(id) = text.strip_prefix("id:").filter(|id| !id.is_empty()) {
         return Ok(Since::Entry(id.into()));
     }
@@ -77,7 +77,17 @@ mod tests {
         check("id:urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
         check("id:17", Some(&Since::Entry("17".into())));
         check("tag:a,2026:x", Some(&Since::Entry("tag:a,2026:x".into())));
-        for bad in ["", "yesterday", "2026-13-01", "m", "-1d", "2026", "id:"] {
+        for bad in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "m",
+            "+1d",
+            "-1d",
+            "09:00:00",
+            "2026",
+            "id:",
+        ] {
             check(bad, None);
         }
     }

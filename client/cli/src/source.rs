@@ -22,7 +22,8 @@ use crate::{duration, exit::Usage, token::TokenArgs};
 pub(crate) struct SourceArgs {
     #[command(flatten)]
     token: TokenArgs,
-    /// Origin that links and redirects may lead to besides the URL's own, as `https://archive.example.org`
+    /// Origin that links and redirects may lead to besides the URL's own, as
+    /// `https://archive.example.org`
     #[arg(long, value_name = "ORIGIN", help_heading = "Bounds")]
     allow_origin: Vec<Url>,
     /// Largest document, in bytes, unpacked
@@ -110,7 +111,7 @@ impl SourceArgs {
         self.token.publisher(url)
     }
 
-    /// Begins a consumer that sends another token.
+    /// Begins a consumer that sends `token` in place of the command's own token.
     pub(crate) fn consumer_with(&self, url: &str, token: Option<String>) -> Builder {
         let mut builder = Consumer::builder(url)
             .document_bytes_max(self.document_bytes)
@@ -145,7 +146,7 @@ impl SourceArgs {
 
     /// Returns a fetcher whose home is the origin of `url`.
     pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
-        // Now, and not as a forbidden origin at the first request.
+        // Refused now: the first request would fail with the error of a forbidden origin.
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Usage(format!("{url} begins with neither http nor https")).into());
         }
@@ -163,7 +164,7 @@ impl SourceArgs {
         })
     }
 
-    /// Returns the most documents to walk over.
+    /// Returns the largest number of documents to walk over.
     pub(crate) fn documents_max(&self) -> usize {
         self.documents
     }

@@ -23,7 +23,7 @@ pub(crate) struct StateArgs {
 }
 
 impl StateArgs {
-    /// Returns the folder given, or that of a feed's URL.
+    /// Returns the folder of `--state`, or else the default folder for the feed's URL.
     pub(crate) fn folder(&self, url: &str) -> anyhow::Result<PathBuf> {
         match &self.state {
             Some(folder) => Ok(folder.clone()),
@@ -45,7 +45,7 @@ pub(crate) fn open(folder: &Path) -> anyhow::Result<StateFolder> {
 fn home_folder() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         let path = env::var_os(name)?;
-        // systemd may name several folders.
+        // systemd may name several folders, separated by colons.
         let first = path.to_str()?.split(':').next()?.to_owned();
         Some(PathBuf::from(first)).filter(|path| path.is_absolute())
     };

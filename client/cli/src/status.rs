@@ -1,8 +1,8 @@
 //! `status`: how far behind a consumer is.
 //!
 //! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run
-//! meanwhile. The command walks the same way as the consumer's next walk, and delivers nothing. So
-//! every state of a consumer shows here.
+//! meanwhile. The command walks as the consumer will walk next, and hands no entry over. So a gap,
+//! another feed or a changed history shows here, too.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -60,7 +60,8 @@ pub(crate) struct StatusArgs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lag {
     pub(crate) entries: u64,
-    /// Lower bound of the instant at which the oldest of them was stored.
+    /// Instant at or before which the oldest of these entries was stored. If the server publishes
+    /// no commit instants, the date of that entry.
     pub(crate) since: Option<Timestamp>,
 }
 
@@ -98,26 +99,26 @@ struct ConsumerStatus {
     entries: u64,
     /// Documents that hold the entries behind the bookmark.
     documents: u64,
-    /// Lower bound of the oldest pending entry's age, in seconds: by its commit, or by its date if
-    /// the server publishes no commit instants.
+    /// Age of the oldest pending entry, in seconds. Counted from a commit instant, the age is a
+    /// lower bound. If the server publishes no commit instants, the age is by the publisher's date.
     seconds: u64,
     /// Origin of `seconds`: `commit` or `date`.
     counted_from: &'static str,
     /// Age of the oldest pending entry by the publisher's date, in seconds.
     dated_seconds: u64,
     parked: u64,
-    /// Time at which the consumer last finished an entry, or had nothing to do.
+    /// Time at which the consumer last finished an entry, or found nothing newer.
     last_success: Option<String>,
     /// Seconds since the last success.
     idle: Option<u64>,
     /// Id of the last finished entry; `position` is the position of the same entry.
     entry: Option<String>,
     position: Option<u64>,
-    /// Attempt at the entry behind the bookmark, if one was begun.
+    /// Attempt at the first entry behind the bookmark, if an attempt was begun.
     attempt: Option<Attempt>,
 }
 
-/// Upper bound of one of the numbers.
+/// One of the numbers by name, and the highest value that is no alarm.
 #[derive(Clone, Debug)]
 struct Threshold {
     what: &'static str,
@@ -160,7 +161,7 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
             .get(threshold.what)
             .is_some_and(|number| *number > threshold.most)
     };
-    // The critical ones first: a number can exceed both.
+    // The critical thresholds first: a number can exceed thresholds of both kinds.
     for (thresholds, code) in [(&args.crit, CRITICAL), (&args.warn, WARNING)] {
         if let Some(threshold) = thresholds.iter().find(broken) {
             say::warning(&format!("more than {} {}", threshold.most, threshold.what));
@@ -207,7 +208,7 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<ConsumerStatus> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(nothing()),
         Err(error) => return Err(error.into()),
     };
-    // Without the lock, which the consumer holds.
+    // Read without the lock, which a running consumer holds.
     let bookmark = file.peek()?.with_context(nothing)?;
     let last = last_success(&folder);
     let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
@@ -226,13 +227,14 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<ConsumerStatus> {
         position: bookmark.position.map(|position| position.0),
         attempt: file.attempt()?,
     };
-    // Without a store, so this walk leaves no trace.
+    // The walk has no bookmark store, so this command leaves no trace.
     let builder = args.source.consumer(&args.url)?.resume(bookmark.clone());
     let mut consumer = builder.build()?;
     if let Some(first) = consumer.next().await? {
         status.dated_seconds = age_of(&first);
         status.seconds = status.dated_seconds;
-        // The commit is the server's fact; a date is any time that the publisher chose.
+        // The server has recorded the instant of the commit, but a date is any time that the
+        // publisher chose.
         if let Some(committed) = first.committed_by() {
             status.seconds = seconds_since(committed);
         } else {
@@ -244,7 +246,7 @@ async fn read_status(args: &StatusArgs) -> anyhow::Result<ConsumerStatus> {
 }
 
 /// Counts the entries and documents from `first` on: by positions and the archive index, or else by
-/// reading all.
+/// reading all entries.
 async fn count_from(
     args: &StatusArgs,
     status: &mut ConsumerStatus,
@@ -278,7 +280,8 @@ async fn count_from(
     Ok(())
 }
 
-/// Counts the documents that end behind a position, if the feed has an archive index.
+/// Counts the documents that end behind a position, if the feed has an archive index that reaches
+/// back to the position.
 async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Option<u64> {
     let fetched = fetcher.document(url, &Validators::default(), false).await;
     let Ok(FetchOutcome::Document { document, .. }) = fetched else {

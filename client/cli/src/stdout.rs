@@ -15,7 +15,7 @@ use rustix::{
 #[error("cannot write to stdout")]
 struct Unwritable(#[source] io::Error);
 
-/// Stdout. A write waits for the reader, even of a pipe that another process has made non-blocking.
+/// Stdout. A write waits for the reader, even if another process has made the pipe non-blocking.
 #[derive(Debug)]
 pub(crate) struct Out(Stdout);
 
@@ -55,7 +55,8 @@ fn write_patiently<T>(mut write: impl FnMut() -> io::Result<T>) -> io::Result<T>
         match write() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_reader()?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // `replay | head` is no error: `main` asks for the kind of the error.
+            // `replay | head` is no failure: a broken pipe stays unwrapped, and `main` recognises
+            // the error by the kind.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 return Err(io::Error::new(error.kind(), Unwritable(error)));
             }

@@ -56,7 +56,8 @@ struct CheckedDocument<'a> {
 pub(crate) async fn sup(args: SupArgs) -> anyhow::Result<u8> {
     let SupCommand::Check(args) = args.command;
     let mut url = args.url;
-    // Feeds announce the document with a SUP-ID as fragment, which is no part of its address.
+    // The URL that a feed announces has a SUP-ID as fragment, which is no part of the document's
+    // address.
     url.set_fragment(None);
     let body = args.source.fetcher(&url)?.bytes(&url).await?;
     let found = check(&body);

@@ -68,12 +68,13 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
         None => timeline.follow(&names, args.backfill).await,
     };
     let changed = match change().await {
-        // A 404 is for the timeline or for a feed. The second try, with a timeline, distinguishes
-        // the two.
+        // A 404 means that the timeline or a feed does not exist. The second try, with a timeline
+        // that exists, shows which.
         Err(PublishError::Refused { status: 404, .. }) => {
             let mut new = NewTimeline::default();
             if args.backfill == 0 {
-                // With the feeds of the call, so that an unknown feed leaves no empty timeline.
+                // The timeline is created together with the feeds to follow, so that an unknown
+                // feed leaves no empty timeline.
                 new.following
                     .extend(names.iter().map(|name| (*name).into()));
             }
@@ -98,8 +99,8 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Returns the error of a refused change. A 409 here is not about a history, and must not get that
-/// exit code.
+/// Returns the error of a refused change. A 409 here is not about a history, and must not get the
+/// exit code of a changed history.
 fn refusal_error(error: PublishError) -> anyhow::Error {
     match error {
         PublishError::Refused { status: 409, .. } => anyhow::Error::msg(error_text(&error)),
@@ -196,7 +197,7 @@ async fn list_items(args: ListArgs, name: &str) -> anyhow::Result<u8> {
         let list: FollowList = serde_json::from_slice(&body)
             .with_context(|| format!("{url} is not a list of feeds"))?;
         for feed in &list.feeds {
-            // A title is its publisher's: control characters must not reach the terminal.
+            // The publisher chooses the title: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");
             let (name, title, href) = (plain(&feed.name), plain(&feed.title), plain(&feed.href));
             writeln!(out, "{name}\t{title}\t{href}")?;

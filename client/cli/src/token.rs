@@ -1,7 +1,7 @@
-//! The token that lets the command in.
+//! The token that authorises the command's requests.
 //!
-//! Shell: a file, the environment. A token is never an argument, where everybody on the machine could
-//! read it.
+//! Shell: a file, the environment. A token is never an argument: everybody on the machine could
+//! read it there.
 
 use std::{
     env, fs,
@@ -26,7 +26,7 @@ pub(crate) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// Returns the token in a file.
+    /// Returns arguments that name a file with a token.
     pub(crate) fn of(file: &Path) -> Self {
         let token_file = Some(file.to_owned());
         Self { token_file }

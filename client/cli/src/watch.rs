@@ -1,7 +1,7 @@
 //! `watch`: the new entries of many feeds.
 //!
-//! Shell: the files that list feeds, and stdout. The state moves only past entries that are
-//! written, in a file durably.
+//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written
+//! to stdout (durably, if stdout is a file).
 
 use std::{
     fs,
@@ -127,12 +127,12 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
             None => std::future::pending().await,
         }
     };
-    // Before the first request, so that no signal ends the process unsettled.
+    // Before the first request, so that no signal ends the process before the output is settled.
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     let limit = args.limit.unwrap_or(u64::MAX);
-    // Entries that the copy has read and not written are not accepted, and come again.
+    // Entries that `copy_entries` has read and not written are not accepted, and come again.
     let code = tokio::select! {
         ended = output.copy_entries(args.format, limit) => ended.map(|()| exit::OK),
         () = ends => Ok(exit::OK),
@@ -230,7 +230,7 @@ impl WatchOutput {
     async fn copy_entries(&mut self, format: Format, limit: u64) -> anyhow::Result<()> {
         let mut left = limit;
         while left > 0 {
-            // Before each wait, and at least once a second.
+            // The state is saved before each wait, and at least once a second.
             if self.feeds.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle_output().await?;
             }
@@ -255,8 +255,8 @@ impl WatchOutput {
                 }
                 WatchEvent::Entry(entry) => {
                     self.write_entry(format, &entry)?;
-                    // Accepted even without a print: the entry could not be printed the next time,
-                    // either.
+                    // Accepted even if the print failed: the entry could not be printed the next
+                    // time, either.
                     self.written.push(entry);
                     left -= 1;
                 }

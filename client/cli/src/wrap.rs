@@ -47,7 +47,8 @@ impl Wrap {
         Ok(serde_json::to_string(&WrappedEvent { id, content })?)
     }
 
-    /// Returns an id that the same part of another value has, too. Ids of different feeds differ.
+    /// Returns an id made of the feed's URL and the part of the value at `pointer`. Values with the
+    /// same part have the same id; ids of different feeds differ.
     fn content_id(&self, content: &RawValue, pointer: &str) -> anyhow::Result<String> {
         let value: Value = serde_json::from_str(content.get())?;
         let part = match value.pointer(pointer) {

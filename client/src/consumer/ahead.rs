@@ -1,8 +1,9 @@
 //! Documents on their way before the walk asks for them.
 //!
-//! Shell: tasks. The archive index lists the documents that come next. The walk checks them as
-//! ever: an index that is wrong costs requests, never entries. Only documents that the index lists
-//! are fetched early, since they are final, and only from the origin that the walk is at.
+//! Shell: tasks. The archive index lists the documents that come next. The walk checks these
+//! documents like all others: a wrong index costs requests, never entries. Only documents that the
+//! index lists are fetched early, because these are final, and only from the origin that the walk
+//! is at.
 
 use std::{collections::VecDeque, pin::Pin, task};
 
@@ -54,7 +55,7 @@ pub(super) type Flight = AheadTask<Result<FetchOutcome, FetchError>>;
 /// Next documents of the walk, as the archive index lists them.
 #[derive(Debug, Default)]
 struct AheadPlan {
-    /// Blocks still to come, the nearest last.
+    /// Blocks still to be loaded, the next one last.
     later: Vec<Url>,
     /// Documents of the blocks read, in order, from the walk's place on.
     documents: VecDeque<Url>,
@@ -64,16 +65,17 @@ struct AheadPlan {
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     plan: Option<AheadPlan>,
-    /// The block that the walk itself has read last.
+    /// URL of the block that the walk itself has read last.
     learned: Option<Url>,
     loading: Option<AheadTask<Option<AheadPlan>>>,
     flights: VecDeque<(Url, Flight)>,
-    /// Times in a row that the index did not help.
+    /// Number of times in a row that the index did not help.
     misses: usize,
 }
 
 impl Ahead {
-    /// Takes a block that the walk read on its way back, newest first.
+    /// Takes over an index block that the walk has read on the way back. The walk reads the newest
+    /// block first.
     pub(super) fn learn(&mut self, url: &Url, block: &IndexBlock) {
         let plan = self.plan.get_or_insert_default();
         plan.later.extend(self.learned.replace(url.clone()));
@@ -96,14 +98,15 @@ impl Ahead {
         let place = self.flights.iter().position(|(url, _)| *url == ask.url)?;
         // Requests for earlier documents end here: the walk has passed them.
         let (_, flight) = self.flights.drain(..=place).next_back()?;
-        // A repeated request must pass caches, which the early one did not.
+        // A repeated request must go past caches, and the early request did not.
         Some(flight).filter(|_| !ask.again)
     }
 
-    /// Starts requests for the documents after `read`, if the walk has a long way to go: `left`
-    /// entries. `ask` is the walk's own next request. Outside of a tokio runtime nothing starts.
+    /// Starts requests for the documents after `read`, if the walk has a long way to go. `left` is
+    /// the number of entries on that way. `ask` is the walk's own next request. Outside of a tokio
+    /// runtime nothing starts.
     pub(super) fn look(&mut self, fetcher: &Fetcher, ask: &Ask, read: &Document, left: u64) {
-        // An estimate: the next documents are taken to be as long as this one.
+        // This assumes that the next documents have as many entries as this one.
         let documents_left = usize::try_from(left).unwrap_or(usize::MAX) / read.len().max(1);
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -117,7 +120,8 @@ impl Ahead {
         if self.loading.is_none() {
             self.load_next(&runtime, fetcher, ask, read);
         }
-        // Large documents mean few requests, so that together they stay within the bound.
+        // If documents are large, few are requested at a time, so that together they stay within
+        // the bound.
         let window = (AHEAD_BYTES_MAX / read.bytes().max(1)).clamp(1, AHEAD_DOCUMENTS_MAX);
         // A document that is much larger than this one fails here, and the walk fetches the
         // document later.
@@ -175,7 +179,7 @@ impl Ahead {
         }
     }
 
-    /// Begins to load the next block of the plan, or a plan.
+    /// Begins to load the next block of the plan or, without a plan, begins to search for one.
     fn load_next(&mut self, runtime: &Handle, fetcher: &Fetcher, ask: &Ask, read: &Document) {
         let fetcher = fetcher.with_bytes_max(AHEAD_BLOCK_BYTES_MAX);
         let looking = Looking {
@@ -184,7 +188,8 @@ impl Ahead {
             wanted: ask.url.clone(),
         };
         self.loading = match &mut self.plan {
-            // Enough for now: the next block is loaded when these are nearly used up.
+            // The plan has enough documents for now: the next block is loaded when these are nearly
+            // used up.
             Some(plan) if plan.documents.len() > 2 * AHEAD_DOCUMENTS_MAX => None,
             Some(plan) => plan.later.pop().map(|url| {
                 AheadTask::new(runtime, async move {
@@ -214,7 +219,7 @@ struct Looking {
 }
 
 impl Looking {
-    /// Looks through the index, newest block first, for the one that lists the document wanted.
+    /// Searches the index, newest block first, for the block that lists the wanted document.
     async fn find_plan(self, mut url: Url) -> Option<AheadPlan> {
         let mut later = vec![];
         // The index may be endless or a circle.

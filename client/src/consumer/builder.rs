@@ -1,6 +1,6 @@
-//! Making a consumer.
+//! Builder of a consumer.
 //!
-//! Shell: reads the bookmark.
+//! Shell: sets up the transport.
 
 use std::{sync::Arc, time::Duration};
 
@@ -104,7 +104,7 @@ impl Builder {
         }
     }
 
-    /// Keeps the bookmark in `store`, and begins after the one found there. The first
+    /// Keeps the bookmark in `store`, and begins after the bookmark that is found there. The first
     /// [`next`](Consumer::next) reads the store.
     #[must_use]
     pub fn bookmark(self, store: impl BookmarkStore + 'static) -> Self {
@@ -114,8 +114,8 @@ impl Builder {
         }
     }
 
-    /// Begins after a bookmark that the caller kept, in a database for instance. This bookmark goes
-    /// before one found in a store.
+    /// Begins after a bookmark that the caller kept, in a database for instance. This bookmark
+    /// takes precedence over the one in a store.
     ///
     /// # Examples
     ///
@@ -135,7 +135,7 @@ impl Builder {
         }
     }
 
-    /// Sets the start where there is no bookmark; the oldest entry by default.
+    /// Sets where to begin if there is no bookmark; by default, with the oldest entry.
     #[must_use]
     pub fn since(self, since: Since) -> Self {
         Self { since, ..self }
@@ -157,8 +157,8 @@ impl Builder {
         }
     }
 
-    /// Sends a bearer token to the origin of the URL given, and to no other: neither across a
-    /// redirect nor to where an archive link leads.
+    /// Sends a bearer token to the origin of the feed's URL, and to no other: neither a redirect
+    /// nor an archive link can lead the token elsewhere.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         Self {
@@ -176,7 +176,7 @@ impl Builder {
         }
     }
 
-    /// Walks over at most this many documents in one catching-up; 1,000,000 by default.
+    /// Walks over at most this many documents in one round; 1,000,000 by default.
     #[must_use]
     pub fn documents_max(self, documents_max: usize) -> Self {
         Self {
@@ -195,14 +195,14 @@ impl Builder {
     }
 
     /// Allows links and redirects to lead to the origin of `url`, too. By default no request goes
-    /// anywhere but to the origin of the feed's URL; a token never does.
+    /// anywhere but to the origin of the feed's URL. A token never goes to another origin.
     #[must_use]
     pub fn allow_origin(mut self, url: Url) -> Self {
         self.allowed_origins.push(url);
         self
     }
 
-    /// Sets the timeouts of requests; a transport of your own has its own.
+    /// Sets the timeouts of requests. A transport that the caller gives has timeouts of its own.
     #[must_use]
     pub fn timeouts(self, timeouts: Timeouts) -> Self {
         Self { timeouts, ..self }
@@ -262,7 +262,8 @@ impl Builder {
             source,
         })?;
         let url = without_password(given.clone());
-        // Now, and not as a forbidden origin at the first request.
+        // Checked now: the first request would fail later, with the misleading error of a forbidden
+        // origin.
         if !matches!(url.scheme(), "http" | "https") {
             return Err(ConsumerError::Scheme { url });
         }
@@ -280,7 +281,7 @@ impl Builder {
         }
         if let Some(token) = self.token {
             fetcher = fetcher.bearer_token(token);
-        // The two differ only if the URL held a name or a password.
+        // The two URLs differ only if the given one has a name or a password.
         } else if url != given {
             let (name, password) = userinfo_of(&given);
             fetcher = fetcher.password(&name, &password);
@@ -306,10 +307,9 @@ impl Builder {
     }
 }
 
-/// Returns the URL without name and password, which must stand in no bookmark, message or other
-/// request.
+/// Returns the URL without name and password. No bookmark, message or other request may have these.
 fn without_password(mut url: Url) -> Url {
-    // Both fail only for URLs that have no host, and so no password.
+    // Both calls fail only for URLs that have no host, and so no password.
     let _no_host = url.set_username("").is_err() || url.set_password(None).is_err();
     url
 }

@@ -21,8 +21,8 @@ use crate::{
 /// Why a consumer looks at the recent document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// The first look, a repeat after a failure, or one for a position that a stream named: due at
-    /// the end of the pause.
+    /// The first look, a look whose poll is due, or one after a failure or an early end of a round.
+    /// The look is due at the end of the pause.
     Next,
     /// The consumer has caught up, and rests until a poll is due or something wakes the consumer.
     Resting,
@@ -30,7 +30,7 @@ pub(super) enum Look {
     Woken,
     /// The server answers once there is something new; the instant is the beginning of the wait.
     Waiting(time::Instant),
-    /// The answer to a wait has come; whether the server waited before the answer.
+    /// The answer to a wait has come; `true` if the server waited before the answer.
     Waited(bool),
 }
 
@@ -53,7 +53,8 @@ impl Consumer {
                     // Entries of a plain feed have no positions to compare.
                     self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
                     self.look = Look::Woken;
-                    // Kept in `self`, so that a dropped future loses no pause.
+                    // The pause is kept in `self`, so that a dropped future does not lose the
+                    // pause.
                     self.not_before = self.woken_from;
                     if let Some(from) = self.woken_from {
                         time::sleep_until(from).await;
@@ -64,12 +65,13 @@ impl Consumer {
         }
     }
 
-    /// Decides when the next look is due, and how, behind a round that ended at `place`.
+    /// Decides when and by which means the next look comes, after a round that ended at `place`.
     pub(super) fn plan_look(&mut self, place: Option<&Bookmark>) {
         let now = time::Instant::now();
         let has_news = std::mem::take(&mut self.has_news);
         self.here = place.and_then(|place| place.position);
-        // The copy of a cache may end before the position that woke the consumer.
+        // The copy of a cache may end before the position that woke the consumer. Then another look
+        // follows.
         if let Some((position, looks)) = self
             .told
             .filter(|(position, _)| self.here < Some(*position))
@@ -84,8 +86,9 @@ impl Consumer {
         if self.look == Look::Waited(false) && !has_news {
             self.waker.waited(WaitOutcome::Absent);
         }
-        // Whatever a server sends, looks without news are a second apart, and so are those at plain
-        // feeds, where nothing shows whether a wake is sound.
+        // Apart from the looks above, no look follows a look without news within a second, whatever
+        // wakes a server sends. At a plain feed no look follows any look within a second, because
+        // nothing there shows whether a wake is sound.
         let least = Duration::from_secs(POLL_SECONDS_MIN);
         let looked_at = self
             .looked_at
@@ -122,7 +125,8 @@ pub(super) async fn fetch_waiting(
     ask: &Ask,
 ) -> Result<AskAnswer, FetchError> {
     let mut fetched = fetcher.document(url, &ask.known, true).await?;
-    // The next look is at the document's own URL.
+    // The document's own URL replaces that of the wait, so that the next look is at the document
+    // itself.
     if let FetchOutcome::Document { url, .. } = &mut fetched {
         url.clone_from(&ask.url);
     }

@@ -26,7 +26,8 @@ use crate::{bookmark::AnyStore, delivery::Delivery};
 ///
 /// # Examples
 ///
-/// Handlers that work side by side, and a bookmark that moves only behind those that are done:
+/// Handlers that work side by side, and a bookmark that moves only over entries whose handlers are
+/// done:
 ///
 /// ```no_run
 /// use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -60,9 +61,9 @@ impl StreamItem {
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NeverAccepted`] if an item far in front of
-    /// this one was dropped, or is still being handled: the entry is accepted, and the bookmark
-    /// cannot move.
+    /// [`ConsumerError::Bookmark`] if the bookmark cannot be kept. [`ConsumerError::NeverAccepted`]
+    /// if an item far in front of this one was dropped, or is still being handled: this entry is
+    /// accepted, but the bookmark cannot move.
     pub async fn accept(&self) -> Result<(), ConsumerError> {
         self.ledger.accept(&self.delivery).await
     }
@@ -83,8 +84,8 @@ impl Deref for StreamItem {
 
 /// Accepted places and the store of the bookmark, shared by a consumer and the items of the stream.
 ///
-/// The store is locked before the places, and over a whole save: so no older place is saved after a
-/// newer one.
+/// The store is locked before the places are, and stays locked during a whole save. So no older
+/// place is saved after a newer one.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Number of the consumer, which all deliveries of the consumer bear.
@@ -102,11 +103,11 @@ struct StreamPlaces {
     delivered: u64,
     /// All entries up to this number are accepted.
     done: u64,
-    /// Runs of entries accepted before an entry in front of them: the last entry of each run, by
-    /// the number of the run's first. (A delivery holds the whole document, so the map has one for
-    /// each run and not for each entry.)
+    /// Runs of accepted entries behind an entry that is not accepted: the last entry of each run,
+    /// by the number of the run's first entry. (A delivery holds the whole document, so the map has
+    /// one delivery for each run and not for each entry.)
     ahead: BTreeMap<u64, Delivery>,
-    /// Last entry up to `done`, while the store does not have the place.
+    /// Last entry up to `done`, while the store does not have the place after that entry.
     unkept: Option<Delivery>,
     kept_at: time::Instant,
 }
@@ -121,7 +122,7 @@ impl Ledger {
     pub(super) fn new(store: Option<Box<dyn AnyStore>>) -> Arc<Self> {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
-            // Relaxed, since the numbers need only differ.
+            // Relaxed, because the numbers need only differ.
             consumer: CONSUMERS.fetch_add(1, Ordering::Relaxed),
             places: Mutex::new(StreamPlaces {
                 delivered: 0,
@@ -151,7 +152,8 @@ impl Ledger {
         (self.consumer, places.delivered)
     }
 
-    /// Returns an error for an entry of another consumer, whose number means another entry here.
+    /// Returns an error for an entry of another consumer: the number of such an entry means another
+    /// entry here.
     fn check_consumer(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if delivery.consumer == self.consumer {
             return Ok(());
@@ -171,7 +173,7 @@ impl Ledger {
         places.done == places.delivered
     }
 
-    /// Accepts an entry and all entries before, durably. Returns whether the entry is newly
+    /// Accepts an entry and all earlier entries, durably. Returns whether the entry is newly
     /// accepted.
     pub(super) async fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
         self.check_consumer(delivery)?;
@@ -210,12 +212,13 @@ impl Ledger {
         }
     }
 
-    /// Saves the latest accepted place, if the store does not have it.
+    /// Saves the latest accepted place, if the store does not have that place.
     async fn save_accepted(&self) -> Result<(), ConsumerError> {
         let mut store = self.store.lock().await;
         let unkept = {
             let mut places = self.lock_places();
-            // Set before the save: a store that fails is not asked again at once.
+            // `kept_at` is set before the save, so that a store that fails is not asked again at
+            // once.
             places.kept_at = time::Instant::now();
             places.unkept.clone()
         };
@@ -242,7 +245,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of runs of entries that wait for one in front of them.
+    /// Returns the number of runs of entries that wait for an entry in front of them.
     #[cfg(test)]
     pub(super) fn runs(&self) -> usize {
         self.lock_places().ahead.len()
@@ -269,12 +272,12 @@ impl StreamPlaces {
             self.ahead
                 .insert(first, behind.unwrap_or_else(|| delivery.clone()));
         }
-        // Only without holes: an entry that is still being handled stops the bookmark.
+        // `done` moves without holes only: an entry that is still being handled stops the bookmark.
         if let Some(delivery) = self.ahead.remove(&(self.done + 1)) {
             self.done = delivery.number;
             self.unkept = Some(delivery);
         }
-        // An item that was dropped would stop the bookmark for ever, without a word.
+        // Without this error, an item that was dropped would stop the bookmark for ever, unnoticed.
         let max = UNACCEPTED_MAX;
         if number.saturating_sub(self.done) > max {
             return Err(ConsumerError::NeverAccepted { max });
@@ -308,11 +311,11 @@ fn not_kept(source: io::Error) -> ConsumerError {
 }
 
 impl Drop for Ledger {
-    /// Saves the latest accepted place, if the store does so without waiting, as a file does. The
-    /// place of another store is lost, and its entries are delivered again.
+    /// Saves the latest accepted place, if the store can save without waiting, as a file can. With
+    /// any other store, the place is lost, and the entries before that place are delivered again.
     fn drop(&mut self) {
-        // A store of tokio's may panic outside of a runtime, and a panic in a drop would end the
-        // process.
+        // A store that needs tokio may panic outside of a runtime, and a panic in a drop could end
+        // the process.
         let save = AssertUnwindSafe(|| self.save_accepted().now_or_never());
         let _kept = catch_unwind(save);
     }
@@ -320,15 +323,15 @@ impl Drop for Ledger {
 
 impl Consumer {
     /// Returns the entries as a stream of items. The bookmark moves only over entries that were
-    /// [accepted](StreamItem::accept), and never past one that was not. So any number of entries may be
-    /// on their way through `buffered` or `for_each_concurrent`. An entry that is dropped without
-    /// acceptance is delivered again by the next consumer.
+    /// [accepted](StreamItem::accept), and never past one that was not. So any number of entries
+    /// may be on their way through `buffered` or `for_each_concurrent`. An entry that is dropped
+    /// without acceptance is delivered again by the next consumer.
     ///
     /// The stream goes on after a transient error and ends after any other.
     pub fn into_stream(self) -> impl Stream<Item = Result<StreamItem, ConsumerError>> + Send {
         futures_util::stream::unfold(Some(self), |consumer| async {
             let mut consumer = consumer?;
-            // Before the wait for the server, which may be long.
+            // The save comes before the wait for the server, which may be long.
             if consumer.ready() == 0
                 && let Err(error) = consumer.ledger.save_accepted().await
             {

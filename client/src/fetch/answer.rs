@@ -1,7 +1,8 @@
 //! The meaning of answers.
 //!
-//! Pure, but for the clock that a date in `Retry-After` is counted from. `Cache-Control` is read by
-//! hand: the headers crate (0.4) knows no `stale-while-revalidate`, and reads `MAX-AGE` as nothing.
+//! Pure, but for the clock: if an answer has no `Date`, the dates in `Retry-After` and `Expires`
+//! count from now. `Cache-Control` is read by hand: the headers crate (0.4) knows no
+//! `stale-while-revalidate`, and reads `MAX-AGE` as nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -58,7 +59,8 @@ impl Freshness {
         Self {
             max_age: newer.max_age.or(self.max_age),
             shared_max_age: newer.shared_max_age.or(self.shared_max_age),
-            // A new `max-age` is a new policy as a whole; without one the old policy stays.
+            // A new `max-age` is a new policy as a whole. Without a new `max-age`, the old policy
+            // stays.
             stale_while_revalidate: match newer.max_age {
                 Some(_) => newer.stale_while_revalidate,
                 None => self.stale_while_revalidate,
@@ -87,7 +89,7 @@ impl Freshness {
     }
 
     /// Returns whether a cache gave a stale copy, as caches may while the server is out of reach.
-    /// Such a copy hides newer entries.
+    /// Such a copy may hide newer entries.
     pub fn is_past(&self) -> bool {
         // Apache marks a stale copy without sending an `Age`.
         self.told_past
@@ -266,8 +268,8 @@ fn is_page(body: &[u8]) -> bool {
 /// other text.
 pub(crate) fn problem_detail(answer: &Answer) -> String {
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        // A line of the request differs from the line of the user's file. The index of the entry is
-        // the same in both.
+        // The line counts within the request, and not within the user's file, so the text says so.
+        // The index of an entry needs no such addition.
         return match (problem.line, problem.entry) {
             (Some(line), None) => format!("{} (line {line} of the request)", problem.detail),
             _ => problem.detail,
@@ -284,7 +286,7 @@ pub(crate) fn problem_detail(answer: &Answer) -> String {
     line.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-/// Returns the title of a page, in quotes.
+/// Returns a description of an HTML page, with the title in quotes if there is one.
 fn title_of(page: &str) -> String {
     // ASCII lower case keeps the byte offsets, so those found here hold in `page`.
     let lower = page.to_ascii_lowercase();

@@ -1,7 +1,7 @@
 //! Links in header fields (RFC 8288).
 //!
-//! Pure. By hand: the crate `parse_link_header` takes a link out of a quoted title, and nom-rfc8288
-//! brings a parser library for these 60 lines.
+//! Pure. Parsed by hand: the crate `parse_link_header` finds links even within a quoted title, and
+//! nom-rfc8288 needs a parser library to replace these 60 lines.
 
 /// Characters between two links.
 const BETWEEN: [char; 3] = [' ', '\t', ','];
@@ -19,7 +19,7 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
         let Some((target, parameters)) = link.split_once('>') else {
             break;
         };
-        // A target has no `<`: the link never closed, and this `>` is that of a later link.
+        // A target has no `<`: this link was never closed, and the `>` is that of a later link.
         if target.contains('<') {
             rest = next_link(link);
             continue;
@@ -34,7 +34,7 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
                 found.push((target.trim().into(), relation.to_ascii_lowercase()));
             }
         }
-        // Anything but a comma here belongs to no parameter.
+        // Text between the parameters and the next comma has no meaning.
         rest = next_link(after);
     }
     found

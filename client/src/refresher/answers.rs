@@ -21,8 +21,8 @@ pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Value {
         let names: Vec<String> = pointer.split('/').skip(1).map(unescape_pointer).collect();
         rest = value_without(&rest, &names).unwrap_or(rest);
     }
-    // Members in any order are the same, and numbers keep all their digits. An answer with a member
-    // twice is compared by the exact text.
+    // The order of members does not count, and numbers keep all their digits. An answer that has a
+    // member twice is compared by the exact text.
     let counted = canonical_json(rest.get()).map_or(exact, |text| Digest::of(text.as_bytes()));
     Value { counted, exact }
 }
@@ -33,8 +33,8 @@ fn unescape_pointer(name: &str) -> String {
     name.replace("~1", "/").replace("~0", "~")
 }
 
-/// Returns a value without the part at a place; nothing if there is no such part. An item of an
-/// array becomes `null`.
+/// Returns a value without the part to which `names` lead; `None` if there is no such part. If that
+/// part is an item of an array, the item becomes `null`.
 fn value_without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
     let (name, below) = names.split_first()?;
     // Members stay text: a parsed number would lose digits.
@@ -55,7 +55,7 @@ fn value_without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
     serde_json::value::to_raw_value(&items).ok()
 }
 
-/// Returns the event of a publication.
+/// Returns the event to be published about an item.
 pub(super) fn event_of(
     publication: &ItemEvent,
     answer: Option<&RawValue>,
@@ -94,8 +94,8 @@ mod tests {
         value_of(&answer, &ignored).counted
     }
 
-    /// Goal: each change is seen, also behind the digits that a float keeps; the form of the text
-    /// is none.
+    /// Goal: each change is seen, also in digits that a float would lose. Another form of the same
+    /// value is no change.
     #[test]
     fn what_counts_is_the_value() {
         let same = |one: &str, other: &str| counted(one, &[]) == counted(other, &[]);

@@ -1,5 +1,5 @@
-//! One batch from lease to finish: the steps of a [`RefreshRound`], done with the queue, the provider and
-//! the feed.
+//! One batch from lease to finish: the steps of a [`RefreshRound`], done with the queue, the
+//! provider and the feed.
 //!
 //! Shell: the queue, the provider and the feed.
 
@@ -37,9 +37,9 @@ const EXTEND: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_mins(2);
 /// Time for work under way when the worker is asked to stop.
 const STOP: Duration = Duration::from_secs(3);
-/// Wait for a quota that is worth a word.
+/// Length of a wait for a quota above which the wait is reported.
 const LONG_WAIT: Duration = Duration::from_mins(1);
-/// Failures of an item alone after which the item is dead.
+/// Number of failures of a single item after which the item's job is dead.
 const ATTEMPTS: u32 = 5;
 /// Pause before an item that failed alone is tried again; doubled with each failure.
 const RETRY: Duration = Duration::from_mins(1);
@@ -100,8 +100,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
     }
 
     /// Puts back items that were brought forward although a floor had put them so far ahead. An
-    /// item further ahead than [`ItemState::wait_max`] was planned by a wrong clock, and stays in the
-    /// batch.
+    /// item further ahead than [`ItemState::wait_max`] was planned by a wrong clock, and stays in
+    /// the batch.
     async fn put_back(&mut self) -> Result<(), QueueError> {
         let intervals = &self.refresher.intervals;
         let is_early = |lease: &mut Lease| {
@@ -166,7 +166,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         Ok(true)
     }
 
-    /// Waits for a credential that may make a request, and returns the credential. Returns nothing
+    /// Waits for a credential that may make a request, and returns the credential. Returns `None`
     /// if the worker is to stop.
     async fn reserve_credential(&mut self) -> Result<Option<&'r Credential>, QueueError> {
         let refresher = self.refresher;
@@ -180,7 +180,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
                 match reserved.await? {
                     Reservation::Now => {
                         refresher.counters.note_wait(Duration::ZERO);
-                        // The request begins with nearly all of the lease.
+                        // The leases are extended if need be, so that nearly all of their time is
+                        // left for the request.
                         if held.elapsed() >= EXTEND / 2 {
                             self.hold_leases().await?;
                         }
@@ -209,14 +210,14 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         }
     }
 
-    /// Extends the leases. Returns the places of those that are lost.
+    /// Extends the leases. Returns the indexes, in the batch, of those that are lost.
     async fn hold_leases(&self) -> Result<Vec<usize>, QueueError> {
         let all = (0..self.leases.len()).map(|index| (index, None));
         self.extend_leases(all.collect(), LEASE).await
     }
 
     /// Does work, and extends the leases meanwhile. Once all leases are lost, the work ends, and
-    /// nothing is returned: another worker has the jobs. The work also ends some time after the
+    /// `None` is returned: other workers may have the jobs. The work also ends some time after the
     /// worker is asked to stop; then the jobs are given back.
     async fn held_while<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, QueueError> {
         let mut work = pin!(work);
@@ -227,7 +228,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         });
         loop {
             // The work stands still while the leases are extended, so that nothing is published
-            // without them.
+            // without leases.
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(Some(done)),
@@ -240,7 +241,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         }
     }
 
-    /// Stores notes. Returns the places of jobs whose leases are lost.
+    /// Stores notes. Returns the indexes, in the batch, of the jobs whose leases are lost.
     async fn store_notes(&self, notes: &[(usize, RefreshNote)]) -> Result<Vec<usize>, QueueError> {
         let notes = notes
             .iter()
@@ -254,7 +255,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         self.extend_leases(all.collect(), LEASE_MIN).await.map(drop)
     }
 
-    /// Extends leases, by place in the batch. Returns the places of those that are lost.
+    /// Extends leases, given by index in the batch. Returns the indexes of those that are lost.
     async fn extend_leases(
         &self,
         which: Vec<(usize, Option<Vec<u8>>)>,
@@ -271,7 +272,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
                 });
             }
         }
-        // A call of the queue takes at least one job.
+        // A call of the queue needs at least one job.
         if extensions.is_empty() {
             return Ok(places);
         }
@@ -281,8 +282,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         Ok(lost.map(|(index, _)| index).collect())
     }
 
-    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and
-    /// the fault for people.
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and a
+    /// message about a fault, for people.
     async fn read_result(
         &mut self,
         round: &mut RefreshRound,
@@ -309,8 +310,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
                         self.answers.insert(id.clone(), answer);
                     }
                 }
-                // A wrong URL, or a command that prints nothing, would else refresh nothing without
-                // a word.
+                // Without this report, a wrong URL, or a command that prints nothing, would refresh
+                // nothing, unnoticed.
                 let is_empty = values.is_empty();
                 let was_empty = self.refresher.is_empty.swap(is_empty, Ordering::Relaxed);
                 let is_news = is_empty && !was_empty && ids.len() > 1;
@@ -357,7 +358,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         let mut stop = self.stop.clone();
         let mut pauses = pin!(pause_for(PAUSE, &mut stop));
         let lost = loop {
-            // Within the pause, too, which would take most of the lease.
+            // The leases are extended within the pause, too, because the pause takes most of a
+            // lease's time.
             let lost = self.hold_leases().await?;
             match tokio::time::timeout(EXTEND, &mut pauses).await {
                 Ok(true) => return self.give_back().await.map(|()| false),
@@ -369,8 +371,9 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         Ok(true)
     }
 
-    /// Appends events to the feed. Returns which of them are refused for ever, and why. A feed that
-    /// takes none of several is at fault itself.
+    /// Appends events to the feed. Returns which of them are refused for ever, and why. If the feed
+    /// takes none of several events, and names none as the one at fault, the feed itself is at
+    /// fault: the refusal is an error then.
     async fn append_events(
         &self,
         events: &[ItemEvent],
@@ -379,8 +382,8 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
         let mut refused = Vec::new();
         let mut is_known = events.len() == 1;
         while let Some(mut part) = parts.pop() {
-            // All events before the request, since an iterator that borrows cannot cross an await
-            // in a task.
+            // All events are made before the request, because an iterator that borrows cannot cross
+            // an await in a task.
             let made: Vec<Event> = part.iter().map(|event| self.event_of(event)).collect();
             let Err(error) = self.refresher.publisher.append(made).await else {
                 is_known = true;
@@ -435,7 +438,7 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
             let token = lease.token.clone();
             match ending {
                 JobEnding::Again { due, state } => {
-                    // The clock may have been set back since this was decided.
+                    // The clock may have been set back after `due` was decided.
                     let due = due.min(now.plus(state.wait_max(&self.refresher.intervals)));
                     let (due, payload) = (due_at(due), Some(to_json(&state)));
                     finishes.push(Finish::new(token, Successor::Again { due, payload }));
@@ -486,13 +489,13 @@ impl<'r, Q: Queue> LeaseBatch<'r, Q> {
     }
 }
 
-/// Returns an item in the form for decisions. A payload of another program counts as an item that
-/// has just been born.
+/// Returns the leased item in the form that the round needs. If the payload is of another program,
+/// the item counts as just born.
 fn leased_item(lease: &Lease) -> LeasedItem {
     let state = serde_json::from_slice(&lease.job.payload);
     let note: Option<RefreshNote> = serde_json::from_slice(&lease.job.note).ok();
-    // A slot that is still to come was set by a wrong clock. The events of an earlier worker have
-    // the slot of that worker's note.
+    // A slot that is still to come was set by a wrong clock, so the time of the lease counts
+    // instead. A slot in a note goes first, because the events of an earlier worker have that slot.
     let noted = note.and_then(|note| note.slot).map(Timestamp::from_micros);
     let slot = noted.unwrap_or_else(|| core_instant(lease.job.slot.min(lease.leased)));
     LeasedItem {
@@ -511,7 +514,8 @@ fn count_of_items(count: usize) -> String {
     }
 }
 
-/// Returns a time in whole seconds, or minutes if it is long, as people write it.
+/// Returns a time, rounded up to whole seconds, or to whole minutes from two minutes on, in the
+/// form that people write.
 fn whole_seconds(time: Duration) -> TimeSpan {
     let rest = u64::from(time.subsec_nanos() > 0);
     let seconds = time.as_secs().saturating_add(rest);
@@ -528,10 +532,10 @@ fn paused_report(pause: Duration) -> QuotaReport {
     }
 }
 
-/// Returns a number from 0 to 1.
+/// Returns a random number, at least 0 and below 1.
 fn random_jitter() -> f64 {
     use std::hash::BuildHasher as _;
-    // A hasher's random keys are chance enough to spread requests.
+    // A hasher's random keys are random enough to spread requests.
     let chance = std::hash::RandomState::new().hash_one(()) % 1_024;
     f64::from(u32::try_from(chance).unwrap_or(0)) / 1_024.0
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use simplefeed_queue::{Limit, QuotaReport};
 
-/// A right to make requests, with its quota.
+/// Credential for requests to the provider, with a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credential {
@@ -36,8 +36,8 @@ impl Credential {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LookupAnswer {
-    /// Answers by item, each as it came. Answers about other items are ignored. An item without an
-    /// answer counts as absent.
+    /// Answer about each item, unchanged, by the item's id. Answers about items that were not asked
+    /// for are ignored. An item without an answer counts as absent.
     pub answers: HashMap<String, Box<RawValue>>,
     /// Time for which the provider wants no other request for these items.
     pub floor: Duration,
@@ -64,14 +64,14 @@ impl LookupAnswer {
 }
 
 /// Why a request has no answer. The error counts against an item only if the provider answers
-/// others, and refuses that item alone or fails at that item three times.
+/// requests for other items, and refuses a request for that item alone or fails at that request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The provider refused the lookup, or the lookup itself refuses an item (400). A status that
-    /// means the items (400, 404, 422) makes the refresher look for the item at fault; any other
-    /// one (401, 429) makes the credential pause. 403 means the items if the credential was
-    /// accepted a short time ago, and the credential otherwise.
+    /// means the items, such as 400, 404 or 422, makes the refresher search for the item at fault.
+    /// Any other status, such as 401 or 429, makes the credential pause. 403 means the items if the
+    /// credential was accepted a short time ago, and the credential otherwise.
     #[error("the provider answered {status}: {detail}")]
     Refused {
         /// HTTP status of the refusal.
@@ -101,10 +101,11 @@ impl LookupError {
 
 /// A provider that is asked about items.
 ///
-/// A request with an answer that never comes would hold its batch for ever: an implementation has a
-/// timeout.
+/// The refresher gives up a request after two minutes, and the batch waits that long. So an
+/// implementation should have a shorter timeout.
 pub trait Lookup: Send + Sync + 'static {
-    /// Asks about 1 to 100 distinct items, or as many as the refresher's batch has.
+    /// Asks about distinct items: at least one, and at most as many as the refresher's batch may
+    /// have, which are 100 by default.
     ///
     /// # Errors
     ///

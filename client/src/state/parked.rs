@@ -1,7 +1,8 @@
 //! Entries set aside.
 //!
 //! Shell: the disk. Each entry has a file of its own, which is there as a whole or not at all.
-//! Numbers give the order of the entries, and are not used again while an entry is left.
+//! Numbers give the order of the entries. A new entry gets the number behind the highest one that
+//! is left.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +22,7 @@ const VERSION: u32 = 1;
 ///
 /// # Examples
 ///
-/// Without the lock, for a look while the worker runs:
+/// A list of the parked entries, without the lock, so that the worker may run:
 ///
 /// ```
 /// use simplefeed_client::state::parked;
@@ -37,11 +38,11 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ParkedEntry {
     version: u32,
-    /// Number of the entry in this folder; entries with lower numbers were set aside before.
+    /// Number of the entry in this folder; entries with lower numbers were set aside earlier.
     pub number: u64,
     /// Key of the entry, if entries have keys.
     pub key: Option<String>,
-    /// Whether the entry only waits behind one with the same key, and was never tried.
+    /// Whether the entry only waits behind an entry with the same key, and was never tried.
     pub waits: bool,
     /// Number of attempts at the entry.
     pub attempts: u32,
@@ -66,7 +67,7 @@ pub(crate) struct NewParkedEntry<'a> {
 }
 
 impl ParkedEntry {
-    /// Returns the entry for another hand-over, with its place.
+    /// Returns the entry for another hand-over, with the place after the entry.
     pub fn delivery(&self) -> Delivery {
         Delivery::kept(self.entry.clone().into(), self.place.clone())
     }
@@ -94,7 +95,7 @@ impl ParkedEntry {
 pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<ParkedEntry>> + use<>> {
     let folder = folder.to_path_buf();
     let numbers = parked_numbers(&folder)?.into_iter();
-    // `None` is a file removed since: the worker may run meanwhile.
+    // `None` means that the file has been removed since: the worker may run meanwhile.
     Ok(numbers.filter_map(move |number| read_parked(&path_of(&folder, number)).transpose()))
 }
 
@@ -209,7 +210,8 @@ impl ParkedEntries {
             place: parked.delivery.bookmark(),
             entry: entry.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
         };
-        // The file first: a key without a file would hold later entries back for nothing.
+        // The file is written first: a key without a file would hold later entries back for
+        // nothing.
         self.update(&parked)?;
         self.keys.insert(parked.number, parked.key);
         Ok(())
@@ -223,7 +225,7 @@ impl ParkedEntries {
 
     pub(super) fn remove(&mut self, number: u64) -> io::Result<()> {
         let path = path_of(&self.folder, number);
-        // The file first: while the file is there, the key must hold later entries back.
+        // The file is removed first: while the file is there, the key must hold later entries back.
         files::remove(&path).map_err(|error| files::about(&path, &error))?;
         self.keys.remove(&number);
         Ok(())

@@ -21,11 +21,11 @@ use super::{
     TransportError,
 };
 
-/// Compressed bytes that are decoded between two checks of the bound; they decode to about 1 MiB at
-/// most.
+/// Number of compressed bytes that are decoded between two checks of the bound. This number of
+/// bytes decodes to about 1 MiB at most.
 const PACKED_BYTES: usize = 1024;
 
-/// Initial capacity for a body, in bytes: most have fewer.
+/// Initial capacity for a body, in bytes: most bodies are shorter.
 const BODY_BYTES: usize = 64 * 1024;
 
 /// A transport over reqwest, with rustls and the system's proxies.
@@ -50,7 +50,7 @@ const BODY_BYTES: usize = 64 * 1024;
 pub struct ReqwestTransport {
     client: reqwest::Client,
     total: Duration,
-    /// Proxies that the client uses by itself.
+    /// Proxies that the client uses by itself, for error messages.
     proxies: Arc<Matcher>,
 }
 
@@ -116,7 +116,7 @@ impl ReqwestTransport {
         }
         let response = outgoing.send().await;
         let response = response.map_err(|error| {
-            // A proxy may be the reason of a failed connection, so the message names the proxy.
+            // A proxy may be the cause of a failed connection, so the message names the proxy.
             let through = through.filter(|_| error.is_connect());
             let mut error = request_error(error);
             if let Some(proxy) = through {
@@ -125,7 +125,7 @@ impl ReqwestTransport {
             error
         })?;
         let status = response.status().as_u16();
-        // Lossy, since a field value may have any bytes (RFC 9110, 5.5: `obs-text`).
+        // Lossy, because a field value may have any bytes (RFC 9110, 5.5: `obs-text`).
         let headers = response.headers().iter().map(|(name, value)| {
             (
                 name.as_str().into(),
@@ -236,7 +236,8 @@ impl ResponseBody {
         // Most bodies need one allocation, however large the bound is.
         let bytes = Vec::with_capacity(BODY_BYTES.min(max));
         let bytes = if is_packed {
-            // Of several members, too (RFC 1952, 2.2): some servers pack a header and a body apart.
+            // This decoder reads several members (RFC 1952, 2.2): some servers pack the parts of a
+            // body separately.
             UnpackedBody::Gzip {
                 decoder: MultiGzDecoder::new(bytes),
                 is_empty: true,
@@ -273,12 +274,12 @@ impl ResponseBody {
         Ok(())
     }
 
-    /// Takes the bytes that can be unpacked by now.
+    /// Takes out the bytes that can be unpacked by now.
     fn take_ready(&mut self) -> Result<Bytes, TransportError> {
         let bytes = match &mut self.bytes {
             UnpackedBody::Plain(bytes) => bytes,
             UnpackedBody::Gzip { decoder, .. } => {
-                // The decoder keeps up to 32 KiB back until then.
+                // The decoder keeps up to 32 KiB back until a flush.
                 decoder.flush().map_err(broken_off)?;
                 decoder.get_mut()
             }
@@ -336,7 +337,8 @@ impl Transport for ReqwestTransport {
     }
 }
 
-/// A request that failed on the way may succeed later; one that could not be made will not.
+/// Returns the error of a request. A request that failed on the way may succeed later; a request
+/// that could not be made will not.
 fn request_error(error: reqwest::Error) -> TransportError {
     let is_no_tls = is_no_tls(&error);
     let transient = !error.is_builder() && !is_no_tls;
@@ -365,7 +367,7 @@ fn is_no_tls(error: &dyn Error) -> bool {
         if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
             return true;
         }
-        // The source of an I/O error is the source of the held error, which would be skipped.
+        // `source` of an I/O error skips the error inside, and returns the source of that error.
         let held = error.downcast_ref().and_then(io::Error::get_ref);
         cause = held.map_or_else(|| error.source(), |held| Some(held));
     }
@@ -459,7 +461,7 @@ mod tests {
                 }
             }
         });
-        // No time at all for a whole answer: a stream must not heed it.
+        // No time at all for a whole answer: a stream must not heed this timeout.
         let timeouts = Timeouts {
             total: Duration::ZERO,
             ..Timeouts::default()
@@ -490,7 +492,7 @@ mod tests {
         assert!(too_long.detail.contains("5 bytes"), "{too_long}");
     }
 
-    /// Some servers pack each part of an answer apart (RFC 1952, 2.2).
+    /// Some servers pack each part of an answer separately (RFC 1952, 2.2).
     #[tokio::test]
     async fn an_answer_of_several_members_is_unpacked() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -39,7 +39,8 @@ pub(super) struct Options {
     redirects_max: Option<usize>,
     on_gap: OnGap,
     wake_by: WakeBy,
-    /// Whether SUP documents are to be heard as early as they can be.
+    /// Whether SUP documents are asked for as often as they allow, because no `sup_interval` is
+    /// set.
     is_eager: bool,
     token: Option<String>,
     allowed_origins: Vec<Url>,
@@ -100,7 +101,7 @@ impl WatchBuilder {
         }
     }
 
-    /// Sets the start in feeds that were never seen; the next entry to come by default.
+    /// Sets where to begin in feeds that were never seen; by default, with the next entry to come.
     #[must_use]
     pub fn since(mut self, since: Since) -> Self {
         self.options.since = since;
@@ -114,8 +115,9 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the time between requests for a SUP document that is archived or offers a window that
-    /// is long enough; a little less than the document's period by default.
+    /// Sets the time between requests for a SUP document. By default, and for a document whose
+    /// windows are too short for this time, the time is a little less than the document's period.
+    /// Windows of an archived document are never too short.
     #[must_use]
     pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
         self.pace.sup_interval = sup_interval;
@@ -123,8 +125,8 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the best means of learning about updates. With any but [`WakeBy::Poll`], the watcher
-    /// waits for SUP documents where servers offer waits, unless a
+    /// Sets the best means of learning about updates. With any means but [`WakeBy::Poll`], the
+    /// watcher waits for SUP documents where servers offer waits, unless a
     /// [`sup_interval`](Self::sup_interval) is set.
     #[must_use]
     pub fn wake_by(mut self, wake_by: WakeBy) -> Self {
@@ -132,7 +134,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets the timeouts of requests; a transport of your own has its own.
+    /// Sets the timeouts of requests. A transport that the caller gives has timeouts of its own.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.options.timeouts = timeouts;
@@ -220,8 +222,8 @@ impl WatchBuilder {
             return Err(WatchError::Count { count });
         }
         let transport = options.make_transport(transport)?;
-        // Watchers that start together must not look together. In unit tests the seed is 1, so that
-        // the looks are the same each time.
+        // Watchers that start at the same time must not look at the same time. In unit tests the
+        // seed is 1, so that the looks are the same each time.
         let seed = if cfg!(test) {
             1
         } else {
@@ -235,7 +237,7 @@ impl WatchBuilder {
             }
             None => (None, Notes::default()),
         };
-        // Before `known_feeds` takes the feeds out of the notes.
+        // This comes before `known_feeds`, which takes the feeds out of the notes.
         let asker = options.asker_digest();
         let mut changed = notes.are_for(&asker);
         changed.extend(notes.forget(&anew));
@@ -246,8 +248,8 @@ impl WatchBuilder {
             let origins = origins.len();
             return Err(WatchError::Token { origins });
         }
-        // Updates of these feeds go unheard from now on, so a later watch of them begins with a
-        // look.
+        // The feeds that are left in the notes are not watched, and miss updates from now on. So
+        // their notes lose the SUP address, and a later watcher begins with a look at them.
         let (others, were_told) = notes.of_others();
         changed.extend(were_told);
         let (tell, events) = mpsc::channel(AHEAD);
@@ -281,7 +283,8 @@ impl WatchBuilder {
             changed: HashSet::new(),
             heard_until: HashMap::new(),
         };
-        // Before the first request: a crash must not bring a forgotten state back.
+        // The notes are written before the first request: a crash must not bring a forgotten state
+        // back.
         watcher.write_notes(&changed)?;
         Ok(watcher)
     }
@@ -294,7 +297,7 @@ fn add_all(
     given: RememberedFeeds,
     heard: &HashMap<Url, Timestamp>,
 ) -> Vec<WatchedFeed> {
-    // SUP documents first: a feed whose document was never heard is due at once.
+    // SUP documents come first, because a feed whose document was never heard is due at once.
     for (_, known) in &given {
         if let Some(told) = known.told()
             && let Some(updated) = heard.get(&told.document)
@@ -316,7 +319,7 @@ fn add_feed(watch: &mut Watch, url: String, known: FeedMemory) -> WatchedFeed {
     WatchedFeed {
         url: url.into(),
         given: known.given,
-        // `Options::known` sets the origin of each feed. An opaque origin equals no other.
+        // `Options::known_feeds` sets the origin of each feed. An opaque origin equals no other.
         origin: known.origin.unwrap_or_else(Origin::new_opaque),
         place: known.place,
         look: 0,
@@ -336,8 +339,8 @@ impl Options {
         self.is_eager && self.wake_by != WakeBy::Poll
     }
 
-    /// Returns how long a turn of a look may take. A look without an answer in that time has
-    /// failed.
+    /// Returns the length of the longest turn of a look. A look that gets no answer in such a turn
+    /// has failed.
     pub(super) fn turn(&self) -> Duration {
         self.timeouts.total
     }
@@ -359,7 +362,8 @@ impl Options {
                 origins.insert(origin.clone());
                 let mut known = notes.feeds.remove(&url).unwrap_or_default();
                 known.origin = Some(origin);
-                // A password is for the server, and is neither shown nor stored.
+                // A password is for requests only: messages and the journal have the URL without
+                // the password.
                 known.given = Some(given_url).filter(|given| *given != url);
                 given.push((url, known));
             }
@@ -384,7 +388,7 @@ impl Options {
             .iter()
             .map(|url| url.origin().ascii_serialization())
             .collect();
-        // The order of calls must not change the digest.
+        // The order of the calls of `allow_origin` must not change the digest.
         origins.sort_unstable();
         let token = self.token.as_deref().unwrap_or_default();
         let digest = Digest::of_parts(&[
@@ -443,7 +447,7 @@ impl Options {
         if let Some(redirects) = self.redirects_max {
             fetcher = fetcher.redirects_max(redirects);
         }
-        // A SUP document elsewhere never gets the feeds' token.
+        // The feeds' token is never sent to a SUP document at another origin.
         if let Some(token) = self.token.as_ref().filter(|_| is_of_feeds) {
             fetcher = fetcher.bearer_token(token);
         }

@@ -1,15 +1,16 @@
 //! The watcher's memory: one file for all feeds.
 //!
-//! Shell: the disk. Each line holds the state of one feed or SUP document; the last line about a
-//! feed or document counts. A file that has grown to more than twice the current lines is replaced
-//! as a whole.
+//! Shell: the disk. Each line is a note about one feed, about one SUP document, or about the token
+//! and the allowed origins. Of several lines about the same subject, the last one counts. A file
+//! that is more than 1 MiB longer than twice the current lines is replaced as a whole.
 //!
-//! A power cut may leave any part of the last write. Where the file grew, there may be bytes that
-//! were never written, old lines of the file among them. So each line is sealed with a place and a
-//! checksum. The place is the number of the write, and the number of the line within the write. A
-//! line that is not the next one ends the file. Such a line is damage if no power cut can be the
-//! reason: a later write follows, or the line is of the first write of the file, which came with
-//! the file's name.
+//! A power cut may leave any part of the last write on the disk. In place of the rest there may be
+//! other bytes, even old lines of the file. So each line is sealed with a place and a checksum. The
+//! place is the number of the write, the number of the line within the write, and the number of
+//! lines of the write. Only whole writes count, up to the first line that is not whole or not the
+//! next one by its place. Such a line is damage if no power cut can be the reason: a later write
+//! follows, or the line is of the first write of the file. A power cut never leaves a part of the
+//! first write, because the name of the file becomes durable only after that write.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,12 +27,13 @@ use crate::{
     state::{StateError, StateFolder},
 };
 
-/// The file within the state folder.
+/// Name of the file within the state folder.
 const FILE: &str = "watched.ndjson";
-/// Bytes beyond twice the current lines that a file may have before a replacement.
+/// Length in bytes by which a file may exceed twice the length of the current lines before the file
+/// is replaced.
 const SMALL_BYTES: u64 = 1024 * 1024;
 
-/// State of one feed or one SUP document: a line of the journal, without the seal.
+/// Note of the journal: the content of a line without the seal.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -42,7 +44,7 @@ pub(super) enum JournalNote {
         bookmark: Option<Bookmark>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sup: Option<SupAddress>,
-        /// SUP update id that was handled last.
+        /// Id of the SUP update that was handled last.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         update: Option<Box<str>>,
     },
@@ -51,14 +53,14 @@ pub(super) enum JournalNote {
         /// Timestamp up to which all updates are known, RFC 3339.
         updated: String,
     },
-    /// Digest of the token and the allowed origins. With others, SUP documents may list other
-    /// feeds.
+    /// Digest of the token and the allowed origins. With another token or other origins, SUP
+    /// documents may list other feeds.
     Asker { asker: String },
 }
 
 impl JournalNote {
-    /// Returns a feed's note: the place, the SUP address that lists the feed's updates, and the
-    /// last update handled.
+    /// Returns a feed's note: the place, the SUP address of the feed's updates, and the update that
+    /// was handled last.
     pub(super) fn feed(
         url: &str,
         place: Option<&Bookmark>,
@@ -92,7 +94,7 @@ pub(super) struct FeedMemory {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
     pub(super) update: Option<Box<str>>,
-    /// Full URL, if the URL holds a name or a password.
+    /// URL with name and password, if the caller gave any; not from the journal.
     pub(super) given: Option<String>,
     pub(super) origin: Option<Origin>,
     /// Length of the feed's line in the journal, in bytes.
@@ -100,13 +102,13 @@ pub(super) struct FeedMemory {
 }
 
 impl FeedMemory {
-    /// Returns the SUP address of a feed that was read at least once.
+    /// Returns the feed's SUP address, if the feed was read at least once.
     pub(super) fn told(&self) -> Option<&SupAddress> {
         self.sup.as_ref().filter(|_| self.place.is_some())
     }
 }
 
-/// State at the end of the last run.
+/// Notes that the journal has when the watcher starts.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) feeds: HashMap<String, FeedMemory>,
@@ -125,7 +127,7 @@ pub(super) struct NoteJournal {
     writes: u64,
     /// Length in bytes above which the file is replaced.
     too_many: u64,
-    /// Whether the last write failed, so that the file may end with a partial line.
+    /// Whether the last write failed. The file may end with a partial line then.
     is_torn: bool,
 }
 
@@ -140,7 +142,8 @@ impl NoteJournal {
         };
         let mut notes = Notes::default();
         let read = read_lines(&text, &mut notes);
-        // An error, and no line to skip: without the line, an older state of the feed would count.
+        // A damaged line is an error, and is not skipped: without this line, an older state of the
+        // feed would count.
         let read = read.map_err(|damaged| {
             let error = io::Error::new(io::ErrorKind::InvalidData, damaged);
             folder.failed(files::about(&path, &error))
@@ -148,7 +151,7 @@ impl NoteJournal {
         let (whole, writes) = read;
         let bytes = u64::try_from(whole).unwrap_or(u64::MAX);
         if whole < text.len() {
-            // The write never returned, so no caller relies on it.
+            // The write that is cut off never succeeded, so no caller relies on that write.
             let cut = files::shorten(&path, bytes);
             cut.map_err(|error| folder.failed(files::about(&path, &error)))?;
         }
@@ -164,8 +167,8 @@ impl NoteJournal {
         Ok((journal, notes))
     }
 
-    /// Writes notes, durably. `all` returns the complete state, for a file with many outdated
-    /// lines.
+    /// Writes notes, durably. `all` returns the complete state, for the case that the file is
+    /// replaced.
     pub(super) fn note(
         &mut self,
         notes: &[JournalNote],
@@ -176,7 +179,7 @@ impl NoteJournal {
         }
         self.writes += 1;
         let added = lines_of(notes, self.writes);
-        // Nothing is appended to a partial line: the replacement removes it.
+        // Nothing is appended to a partial line: the file is replaced, which removes that line.
         let written = if !self.is_torn && self.bytes == 0 {
             self.bytes = line_length(&added);
             files::replace(&self.path, &added)
@@ -208,7 +211,7 @@ fn too_many(said: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// Names a damaged line: one that is not whole, for another reason than a power cut.
+/// Names a line that is damaged, or that another version of the program wrote.
 fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
     let (mut whole, mut writes, mut torn): (usize, Option<u64>, Option<usize>) = (0, None, None);
     let (mut last, mut read, mut count) = (None, vec![], 0);
@@ -226,12 +229,13 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
                     }
                 }
             }
-            // Behind a torn write there may be more lines of that write, and old ones, but no later
-            // write.
+            // Behind a torn write there may be more lines of that write, and old lines, but no
+            // later write.
             Some((at, _)) if writes.is_some_and(|writes| at.write > writes + 1) => {
                 return Err(format!("line {} is damaged", torn.unwrap_or(number)));
             }
-            // Without the lines of an older version, feeds would begin at their newest entries.
+            // Before the first whole write, a line without a seal is of another version of the
+            // program. If such lines were ignored, feeds would begin at their newest entries.
             // Behind a whole write, a line without a seal is earlier content of the disk.
             None if writes.is_none() && is_unsealed_note(line) => {
                 return Err(format!(
@@ -244,13 +248,14 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
         }
     }
     match writes {
-        // The first write of a file comes with the file's name, as a whole.
+        // The first write of a file is durable before the file's name, so no power cut leaves a
+        // part of that write.
         None if !text.is_empty() => Err(format!("line {} is damaged", torn.unwrap_or(count))),
         writes => Ok((whole, writes.unwrap_or(0))),
     }
 }
 
-/// Returns whether a line has a note and nothing of a seal.
+/// Returns whether a line is a JSON object without any part of a seal.
 fn is_unsealed_note(line: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Seal {
@@ -269,7 +274,7 @@ struct LinePlace {
     write: u64,
     /// Number of the line within the write.
     line: u64,
-    /// Lines of the write.
+    /// Number of lines of the write.
     lines: u64,
 }
 
@@ -290,7 +295,8 @@ impl LinePlace {
         self.line + 1 == self.lines
     }
 
-    /// Returns whether a line is the next one. A file begins with any write.
+    /// Returns whether this place comes directly after `last`. The first write of a file may have
+    /// any number.
     fn follows_line(self, last: Option<Self>) -> bool {
         match last {
             None => self.line == 0,
@@ -311,8 +317,8 @@ struct JournalLine<N> {
     at: LinePlace,
 }
 
-/// Beginning of the checksum at the end of a line, and length of the whole with the 8 digits, the
-/// quotation mark, the brace and the newline.
+/// Text before the checksum at the end of a line. `SUM_BYTES` is the length of this text together
+/// with the 8 digits of the checksum, the quotation mark, the brace and the newline.
 const SUM: &str = ",\"sum\":\"";
 const SUM_BYTES: usize = SUM.len() + 11;
 
@@ -345,7 +351,7 @@ fn unseal_line(line: &[u8]) -> Option<(LinePlace, JournalNote)> {
     Some((at, note))
 }
 
-/// Returns 8 hexadecimal digits that follow from a line.
+/// Returns the checksum of a line: 8 hexadecimal digits.
 fn sum_of(line: &[u8]) -> String {
     let mut digits = Digest::of(line).to_string();
     digits.truncate(8);
@@ -354,7 +360,7 @@ fn sum_of(line: &[u8]) -> String {
 
 impl Notes {
     /// Forgets the SUP addresses of all feeds if they were learnt for another `asker`. Returns the
-    /// notes to write then.
+    /// notes to write to the journal.
     pub(super) fn are_for(&mut self, asker: &str) -> Vec<JournalNote> {
         if self.asker.as_deref() == Some(asker) {
             return vec![];
@@ -378,12 +384,12 @@ impl Notes {
             .collect()
     }
 
-    /// Returns a note with the place of each feed that is left, and separately the notes of feeds
-    /// that had a SUP address, too.
+    /// Returns a note with the place of each feed that is left, without a SUP address. The second
+    /// list has only the notes of those feeds that had a SUP address.
     pub(super) fn of_others(self) -> (Vec<JournalNote>, Vec<JournalNote>) {
         let (mut others, mut were_told) = (vec![], vec![]);
         for (feed, known) in self.feeds {
-            // Without the SUP address: a feed that is not watched misses updates.
+            // The note omits the SUP address, because a feed that is not watched misses updates.
             let note = JournalNote::feed(&feed, known.place.as_ref(), None);
             were_told.extend(known.sup.map(|_| note.clone()));
             others.push(note);
@@ -414,7 +420,7 @@ impl Notes {
                 sup_document,
                 updated,
             } => {
-                // Without a readable date, the source counts as never heard.
+                // Without a readable date, the SUP document counts as never heard.
                 if let Some(updated) = Timestamp::parse(&updated) {
                     self.heard.insert(sup_document, updated);
                 }

@@ -1,4 +1,4 @@
-//! Parked entries, handed to a handler once more, or given up.
+//! Parked entries: another attempt at an entry, or the removal of an entry.
 //!
 //! Shell: the state folder.
 
@@ -15,19 +15,21 @@ use crate::{
 /// Counts of one pass over the parked entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryTally {
-    /// Entries that the handler took. They are parked no more.
+    /// Entries that the handler handled. They are no longer parked.
     pub handled: u64,
     /// Entries that failed again. They stay parked.
     pub failed: u64,
-    /// Entries that were wanted and not tried, because one before them has the same key; or whose
-    /// attempt was [interrupted](super::Interruption), which counts for nothing.
+    /// Wanted entries that still wait for an attempt: an earlier entry with the same key stays
+    /// parked, or the attempt was [interrupted](super::Interruption) and does not count.
     pub waiting: u64,
 }
 
 /// Hands the `wanted` parked entries to a handler once more, oldest first. An entry waits while an
-/// earlier entry with the same key stays parked. An entry that the handler takes is parked no more.
+/// earlier entry with the same key stays parked. An entry that the handler handles is no longer
+/// parked.
 ///
-/// Cancel safe: a dropped future drops the handler that runs, and the attempt counts for nothing.
+/// Cancel safe: a dropped future drops the running handler, and the interrupted attempt does not
+/// count.
 ///
 /// # Errors
 ///
@@ -65,7 +67,8 @@ where
     let mut retried = RetryTally::default();
     let mut held: HashSet<String> = HashSet::new();
     for number in state.parked_numbers() {
-        // The numbers are from before: a clone of the folder may have dropped the entry since.
+        // The list of numbers may be outdated: a clone of this `StateFolder` may have removed the
+        // entry since.
         let Some(mut parked) = state.read_parked(number)? else {
             continue;
         };
@@ -91,9 +94,9 @@ where
     Ok(retried)
 }
 
-/// Outcome of a parked entry.
+/// Outcome of a retry of a parked entry.
 enum RetryOutcome {
-    /// The handler took the entry.
+    /// The handler handled the entry.
     Handled,
     /// The handler failed. The entry stays parked.
     Failed,
@@ -117,7 +120,8 @@ where
         state,
         parked: Some(parked.clone()),
     };
-    // On the disk before the handler runs, so that an attempt that kills the process counts.
+    // The attempt is on the disk before the handler runs, so that an attempt that kills the process
+    // counts.
     parked.attempts = parked.attempts.saturating_add(1);
     parked.waits = false;
     parked.error = None;
@@ -126,7 +130,8 @@ where
         Ok(()) => {
             // From here on the attempt counts, even if a write below fails.
             before.count_attempt();
-            // The record first: a crash before the removal repeats the entry, and loses nothing.
+            // The record is written first: a crash before the removal repeats the entry, and loses
+            // nothing.
             state.record(EntryOutcome::Retried, &delivery, parked.attempts, None)?;
             state.unpark(parked.number)?;
             observer.handled(&delivery);
@@ -149,8 +154,8 @@ where
     Ok(RetryOutcome::Failed)
 }
 
-/// Parked entry as before an attempt. The drop writes this state to the folder again: the attempt
-/// counts for nothing.
+/// Parked entry as before an attempt. Unless `count_attempt` was called, the drop writes this entry
+/// to the folder again, so that the attempt does not count.
 struct RetriedEntry<'a> {
     state: &'a StateFolder,
     parked: Option<ParkedEntry>,
@@ -165,13 +170,13 @@ impl RetriedEntry<'_> {
 impl Drop for RetriedEntry<'_> {
     fn drop(&mut self) {
         if let Some(parked) = &self.parked {
-            // If this fails, an attempt too many is counted.
+            // If this write fails, an attempt too many is counted.
             let _counted = self.state.update(parked).is_err();
         }
     }
 }
 
-/// Forgets a parked entry that shall never be handled. The record keeps the reason.
+/// Removes a parked entry that shall never be handled. The record keeps the reason.
 ///
 /// # Errors
 ///
@@ -182,7 +187,7 @@ pub fn drop_parked(
     reason: &str,
 ) -> Result<(), StateError> {
     let delivery = parked.delivery();
-    // The record first: no entry goes without a trace.
+    // The record is written first, so that no entry goes without a trace.
     state.record(
         EntryOutcome::Dropped,
         &delivery,

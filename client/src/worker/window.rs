@@ -1,6 +1,6 @@
 //! Entries that a worker has in hand, in the order of the feed.
 //!
-//! Pure, but for the monotonic clock of its pauses.
+//! Pure, but for the monotonic clock for pauses.
 //!
 //! ```text
 //! entry     7        8         9         10       11
@@ -9,9 +9,9 @@
 //!                              for 7
 //! ```
 //!
-//! The bookmark is before the first entry that is not finished. The entries behind it are noted in
-//! the state folder, so that after a crash no finished entry is handled again, and no attempt goes
-//! uncounted.
+//! The bookmark is before the first entry that is not finished. The entries behind the bookmark are
+//! noted in the state folder, so that after a crash no entry that is noted as finished is handled
+//! again, and no attempt goes uncounted.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -42,14 +42,15 @@ pub(super) struct WindowEntry {
     pub(super) delivery: Delivery,
     pub(super) key: Option<String>,
     pub(super) attempt: Attempt,
-    /// Attempts when this run began: pauses begin short again.
+    /// Number of attempts before this worker took the entry in hand. Pauses grow only with later
+    /// attempts.
     before: u32,
     phase: EntryPhase,
-    /// Error of the attempt before the one that runs.
+    /// Error of the attempt before the running one.
     error_before: Option<String>,
     /// Whether a process before this one ended during an attempt at the entry.
     is_suspect: bool,
-    /// Whether the attempt that runs counts for nothing should the process end during it.
+    /// Whether the running attempt does not count if the process ends during this attempt.
     is_excused: bool,
 }
 
@@ -75,8 +76,8 @@ impl EarlierWork {
         let found = self.begun.iter().position(|begun| begun.is_of(delivery));
         let found = found.and_then(|index| self.begun.remove(index));
         self.unread = self.unread.saturating_sub(1);
-        // The notes that are left are of entries that a foreign feed no longer has. Those never
-        // come again.
+        // The notes that are left are about entries that a foreign feed no longer has, and that
+        // never come again.
         if self.unread == 0 {
             self.begun.clear();
         }
@@ -89,7 +90,7 @@ impl EarlierWork {
 }
 
 impl WindowEntry {
-    /// Returns the attempts of this run.
+    /// Returns the number of attempts since this worker took the entry in hand.
     pub(super) fn attempts_here(&self) -> u32 {
         self.attempt.count.saturating_sub(self.before)
     }
@@ -99,12 +100,12 @@ impl WindowEntry {
         matches!(self.phase, EntryPhase::Waiting(Some(_)))
     }
 
-    /// Makes the entry wait until an instant.
+    /// Makes the entry wait until `due`.
     pub(super) fn wait_until(&mut self, due: Instant) {
         self.phase = EntryPhase::Waiting(Some(due));
     }
 
-    /// Returns the attempts before the one that runs.
+    /// Returns the record of attempts without the running attempt.
     fn attempt_before(&self) -> Attempt {
         Attempt {
             count: self.attempt.count.saturating_sub(1),
@@ -113,8 +114,8 @@ impl WindowEntry {
         }
     }
 
-    /// Takes back an attempt that was interrupted, or never began. The entry may begin again at an
-    /// instant.
+    /// Takes back an attempt that was interrupted, or never began. The entry may begin again at
+    /// `due`.
     pub(super) fn take_back(&mut self, due: Instant) {
         self.attempt = self.attempt_before();
         self.phase = EntryPhase::Waiting(Some(due));
@@ -136,14 +137,14 @@ impl EntryWindow {
     /// Returns an empty window, after a process that had the entries of `begun` in hand.
     pub(super) fn new(begun: Vec<AttemptedEntry>) -> Self {
         let mut begun = VecDeque::from(begun);
-        // Of several that were running, each may be the one that ended the process: the attempt
-        // proves nothing, and each of them runs alone next.
+        // If several entries were running, each of them may have ended the process. So their
+        // attempts prove nothing and do not count, and each entry runs alone next.
         let suspects = begun.iter().filter(|begun| begun.is_cut_short()).count();
         if suspects > 1 {
             for begun in begun.iter_mut().filter(|begun| begun.is_cut_short()) {
                 let attempt = &mut begun.attempt;
                 attempt.count = attempt.count.saturating_sub(1);
-                // So that the entry does not look cut short again, should another one end the
+                // The error keeps the entry from looking cut short again if another entry ends the
                 // process.
                 attempt.error = (attempt.count > 0).then(|| CUT_SHORT.into());
                 begun.alone = true;
@@ -157,8 +158,8 @@ impl EntryWindow {
         }
     }
 
-    /// Takes back the attempts that run: their run was dropped, which is no failure. Returns
-    /// whether there are any.
+    /// Takes back the running attempts: the future of the run was dropped, which is no failure.
+    /// Returns whether there were running attempts.
     pub(super) fn interrupt(&mut self) -> bool {
         let now = Instant::now();
         let slots = self.slots.iter_mut();
@@ -166,8 +167,8 @@ impl EntryWindow {
         running.map(|slot| slot.take_back(now)).count() > 0
     }
 
-    /// Excuses the attempts that run: their end was asked for, and the process may be ended during
-    /// them. Returns whether there are any.
+    /// Excuses the running attempts: the worker was asked to stop, and if the process ends during
+    /// these attempts, they do not count. Returns whether there are running attempts.
     pub(super) fn excuse(&mut self) -> bool {
         for slot in &mut self.slots {
             slot.is_excused = true;
@@ -177,13 +178,13 @@ impl EntryWindow {
             .any(|slot| slot.phase == EntryPhase::Running)
     }
 
-    /// Returns whether no entry behind the bookmark needs a note for a process after this one.
+    /// Returns whether no entry behind the bookmark needs a note for a later process.
     pub(super) fn is_clear(&self) -> bool {
         self.slots.is_empty() && self.left.begun.is_empty()
     }
 
-    /// Returns how many handlers may run: one, while an entry may be at fault for the end of a
-    /// process.
+    /// Returns how many handlers may run: only one, while some entry may be at fault for the end of
+    /// an earlier process.
     pub(super) fn handlers_max(&self, concurrency: NonZeroUsize) -> usize {
         let suspect = self.left.has_suspect() || self.slots.iter().any(|slot| slot.is_suspect);
         if suspect { 1 } else { concurrency.get() }
@@ -192,14 +193,14 @@ impl EntryWindow {
     /// Returns whether another entry may be taken in hand.
     pub(super) fn has_room(&self, concurrency: NonZeroUsize) -> bool {
         let max = match concurrency.get() {
-            // In order: nothing overtakes.
+            // One handler handles the entries in order, so no second entry is needed.
             1 => 1,
             handlers => handlers.saturating_mul(ENTRIES_PER_HANDLER),
         };
         self.slots.len() < max
     }
 
-    /// Takes an entry in hand. Returns whether it is finished already.
+    /// Takes an entry in hand. Returns whether the entry is finished already.
     pub(super) fn admit(&mut self, delivery: Delivery, key: Option<String>) -> bool {
         let begun = self.left.take_begun(&delivery);
         let is_suspect = begun.as_ref().is_some_and(AttemptedEntry::is_suspect);
@@ -241,7 +242,8 @@ impl EntryWindow {
         self.waiting_slots().filter_map(|(_, due)| due).min()
     }
 
-    /// Returns the numbers and pauses of entries that wait for nothing else.
+    /// Returns the numbers of the entries that wait for no other entry, with the ends of their
+    /// pauses.
     fn waiting_slots(&self) -> impl Iterator<Item = (u64, Option<Instant>)> {
         let mut keys = HashSet::new();
         let slots = (self.first..).zip(&self.slots);
@@ -249,7 +251,7 @@ impl EntryWindow {
             if slot.phase == EntryPhase::Finished {
                 return None;
             }
-            // Only the first entry of each key may begin, whatever that entry waits for.
+            // Only the first unfinished entry of each key may begin, whatever that entry waits for.
             let is_first = slot.key.as_ref().is_none_or(|key| keys.insert(key));
             match slot.phase {
                 EntryPhase::Waiting(due) if is_first => Some((number, due)),
@@ -275,7 +277,8 @@ impl EntryWindow {
         }
     }
 
-    /// Lets go of the finished entries before all others. Returns the last of them.
+    /// Removes the finished entries in front of the first unfinished one. Returns the last removed
+    /// entry.
     pub(super) fn pop_finished(&mut self) -> Option<Delivery> {
         let mut last = None;
         while let Some(slot) = self
@@ -288,7 +291,7 @@ impl EntryWindow {
         last
     }
 
-    /// Returns the notes about the entries behind the bookmark, for a process after this one.
+    /// Returns the notes about the entries behind the bookmark, for a later process.
     pub(super) fn begun(&self) -> Vec<AttemptedEntry> {
         let attempt = |slot: &WindowEntry| {
             if slot.phase == EntryPhase::Running && slot.is_excused {
@@ -300,7 +303,7 @@ impl EntryWindow {
         let slots = self.slots.iter().map(|slot| AttemptedEntry {
             attempt: attempt(slot),
             finished: slot.phase == EntryPhase::Finished,
-            // A running suspect runs alone, as the mark demands, so the mark is spent.
+            // A running suspect runs alone already, so the mark is no longer needed.
             alone: slot.is_suspect && slot.phase != EntryPhase::Running,
         });
         slots.chain(self.left.begun.iter().cloned()).collect()

@@ -1,5 +1,5 @@
-//! The entry element with the bytes of the feed. `append` takes several elements one after the
-//! other.
+//! The entry element with the bytes of the feed. `append` accepts several such elements, one after
+//! the other.
 //!
 //! Shell: the writer of the caller.
 

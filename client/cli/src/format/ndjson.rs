@@ -1,4 +1,4 @@
-//! An entry as one JSON object a line; documented in `docs/protocol.md`.
+//! An entry as one JSON object on one line; `docs/protocol.md` documents the object.
 //!
 //! Shell: the writer of the caller.
 

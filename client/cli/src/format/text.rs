@@ -8,7 +8,8 @@ use simplefeed_client::Delivery;
 
 use super::Paint;
 
-/// Numbers of the colours in a terminal: dim for the date and the id, bold for the title.
+/// Numbers of the styles in the terminal's code (SGR): dim for the date and the id, bold for the
+/// title.
 const DIM: &str = "2";
 const BOLD: &str = "1";
 

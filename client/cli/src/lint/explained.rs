@@ -6,7 +6,7 @@ const PAGE: &str = include_str!("../../../../docs/rules.md");
 
 /// Returns the rule with this id and the source of the rule, or `None` if there is no such rule.
 pub(super) fn explain(id: &str) -> Option<String> {
-    // The heads of the tables are no rules.
+    // Only ids of rules end with a digit: the heads of the tables are no rules.
     let is_id = id.ends_with(|last: char| last.is_ascii_digit());
     PAGE.lines().filter(|_| is_id).find_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split(" | ");

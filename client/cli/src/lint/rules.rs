@@ -1,4 +1,4 @@
-//! Checks of each document of a feed, and between neighbours.
+//! Checks of each document of a feed, and of each two neighbouring documents.
 //!
 //! Pure. Rules have the ids of `docs/rules.md`.
 
@@ -17,17 +17,17 @@ use simplefeed_core::{
 };
 use url::Url;
 
-/// The shortest time that an archive is worth being cached for, in seconds.
+/// The shortest time, in seconds, for which caches should be allowed to keep an archive.
 const ARCHIVE_SECONDS_MIN: u64 = 86_400;
 
-/// The longest time that the recent document should be cached for, in seconds.
+/// The longest time, in seconds, for which caches should be allowed to keep the recent document.
 const RECENT_SECONDS_MAX: u64 = 3_600;
 
-/// Severity of a finding, in rising order.
+/// Severity of a finding; the variants stand in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LintSeverity {
-    /// Worth knowing, and harmless where it is known.
+    /// A fact that is worth knowing, and harmless to whoever knows the fact.
     Note,
     /// Consumers or caches do worse than they could.
     Warning,
@@ -54,7 +54,7 @@ pub(super) struct LintFinding {
     pub(super) detail: String,
 }
 
-/// A document as it was answered.
+/// A document, with the answer that brought the document.
 #[derive(Debug)]
 pub(super) struct LintPage {
     pub(super) url: Url,
@@ -63,7 +63,8 @@ pub(super) struct LintPage {
     pub(super) digest: Digest,
 }
 
-/// Facts about a document, with which the next older document is compared.
+/// Facts about the document that was checked last. The next checked document is older, and is
+/// compared with these facts.
 #[derive(Debug)]
 struct Behind {
     url: Url,
@@ -84,7 +85,7 @@ pub(super) struct LintRules {
     tells_json: bool,
 }
 
-/// An entry met before, in a newer document or further up.
+/// An entry that was met before: in a newer document, or further up in the same document.
 #[derive(Debug)]
 struct EarlierEntry {
     content: Digest,
@@ -116,7 +117,7 @@ impl LintRules {
         self.add(LintSeverity::Warning, rule, url, detail);
     }
 
-    /// Checks a document; the first one is the recent document.
+    /// Checks a document. The first document that is checked is the recent one.
     pub(super) fn page(&mut self, page: &LintPage) {
         let is_recent = self.documents == 0;
         self.documents += 1;
@@ -157,7 +158,7 @@ impl LintRules {
 
     fn check_head(&mut self, page: &LintPage, is_recent: bool) {
         let (url, document) = (&page.url, &page.document);
-        // The id in the recent document counts; each other id is a finding.
+        // The id in the recent document counts; another id in an archive is a finding.
         match self.feed.clone() {
             None => self.feed = Some(document.feed.clone()),
             Some(feed) if feed != document.feed => {
@@ -213,12 +214,12 @@ impl LintRules {
         }
     }
 
-    /// Checks that an archive leads on to the document behind. Returns another URL to which the
-    /// archive leads instead.
+    /// Checks that an archive links to the next newer document, which was checked last. Returns the
+    /// URL of the link if that document is not known under this URL.
     pub(super) fn wrong_next(&mut self, page: &LintPage) -> Option<Url> {
         let behind = self.behind.as_ref()?;
         let Some(next) = page.document.link("next-archive").cloned() else {
-            // The newest archive need not (FH-9).
+            // The newest archive need not have this link (FH-9).
             if self.documents > 1 {
                 self.warn(
                     "FH-6",
@@ -228,12 +229,12 @@ impl LintRules {
             }
             return None;
         };
-        // Any URL of the document behind the page will do.
+        // Any URL of the newer document will do.
         let leads_there = next == behind.url || behind.also.contains(&next);
         (!leads_there).then_some(next)
     }
 
-    /// Returns the URL of the document behind the checked one.
+    /// Returns the URL of the document that was checked last.
     pub(super) fn behind(&self) -> Option<&Url> {
         self.behind.as_ref().map(|behind| &behind.url)
     }
@@ -243,7 +244,7 @@ impl LintRules {
         let policy = answer
             .header("cache-control")
             .unwrap_or_default()
-            // Names of directives have no case (RFC 9111, 5.2).
+            // Names of directives are case-insensitive (RFC 9111, 5.2).
             .to_ascii_lowercase();
         let max_age = policy.split(',').find_map(|directive| {
             directive
@@ -295,7 +296,8 @@ impl LintRules {
                 format!("an archive that caches may not keep: its Cache-Control says {said}"),
             );
         }
-        // Codings need `Accept-Encoding`; any other field only splits the cache.
+        // In `Vary`, codings need `Accept-Encoding`. Any other field only makes a cache keep more
+        // copies.
         let splits = answer.all("vary").flat_map(|vary| vary.split(','));
         let other: Vec<&str> = splits
             .map(str::trim)
@@ -319,18 +321,20 @@ impl LintRules {
             };
             let id = entry.id.to_owned();
             self.check_entry(page, index, &id);
-            // Ids are unique in the feed that an entry comes from.
+            // Ids are unique only in the feed that an entry comes from, so a timeline may have an
+            // id twice.
             if is_timeline(document) {
                 continue;
             }
             let updated = document.updated_of(index);
             let content = Digest::of(entry.fragment);
-            // Ids of foreign feeds can be long, and a feed can have many.
+            // The map has digests of ids: ids of foreign feeds can be long, and a feed can have
+            // many entries.
             let key = Digest::of(id.as_bytes());
             if let Some(seen) = self.seen.get(&key) {
                 let other = seen.url.clone();
-                // The walk goes back in time, so the copy that was seen first should be the later
-                // one.
+                // The walk goes back in time, so the copy that was seen first should have the later
+                // date.
                 let (same, revised) = (seen.content == content, seen.updated > updated);
                 match (same, revised) {
                     (true, _) => {
@@ -345,7 +349,7 @@ impl LintRules {
                         format!("entry {id} has another content in {other}, and no later date"),
                     ),
                 }
-                // The newest copy stays the one to compare with.
+                // The newest copy stays in the map, and older copies are compared with that one.
                 continue;
             }
             let url = url.clone();
@@ -411,7 +415,8 @@ impl LintRules {
         }
     }
 
-    /// Checks positions and hashes: documents that have them continue each other exactly.
+    /// Checks positions and hashes: a document that has them must end exactly where the next newer
+    /// document begins.
     fn check_history(&mut self, page: &LintPage) {
         let Some((first, _)) = page.document.history else {
             return;
@@ -420,11 +425,11 @@ impl LintRules {
         let Some((next, expected)) = self.behind.as_ref().and_then(|behind| behind.first) else {
             return;
         };
-        // Timelines have positions only.
+        // Timelines have positions and no hashes, so both hashes are `None` there.
         let hash = page.document.history_after();
         let end =
             u64::try_from(page.document.len()).map_or(u64::MAX, |len| first.0.saturating_add(len));
-        // The end first: at another position, another hash is no news.
+        // The end is compared first: at another position, another hash is expected.
         if end != next {
             self.error(
                 "SF-2",
@@ -447,8 +452,8 @@ fn is_timeline(document: &Document) -> bool {
     document.history.is_some_and(|(_, before)| before.is_none())
 }
 
-/// Returns the text of a refusal without the line number, which does not count lines of the
-/// document.
+/// Returns the text of a refusal without the line number, because that number does not count lines
+/// of the document.
 fn in_place(refusal: &simplefeed_core::refusal::Refusal) -> String {
     match refusal.rule {
         Some(rule) => format!("{} ({rule})", refusal.detail),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// Rows of a chart in a terminal.
 const ROWS: u64 = 8;
-/// Columns, from nothing to an eighth less than full.
+/// Characters for the top cell of a column, from empty to seven eighths.
 const EIGHTHS: [char; 8] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'];
 /// Size of a picture's chart.
 const WIDTH: usize = 800;
@@ -15,7 +15,7 @@ const HEIGHT: usize = 160;
 const TITLE: usize = 34;
 const LABELS: usize = 30;
 
-/// Numbers of spans that follow one another.
+/// A chart of the numbers of consecutive spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -67,7 +67,7 @@ impl Chart {
         text
     }
 
-    /// Writes the chart into a picture, `top` below its upper edge.
+    /// Writes the chart into a picture, `top` units below the upper edge of the picture.
     fn draw_chart(&self, top: usize, out: &mut String) {
         let most = self.most_count().max(1);
         let base = top + TITLE + HEIGHT;
@@ -92,7 +92,7 @@ impl Chart {
             let [left, right] = [at, at + 1].map(|at| at * WIDTH / count);
             // The product of a count and the height may not fit into 64 bits.
             let share = u128::from(*value) * u128::try_from(HEIGHT).unwrap_or(0) / u128::from(most);
-            // However few: each is seen.
+            // However small the number is, the column must be visible.
             let height = usize::try_from(share).unwrap_or(HEIGHT).max(1);
             // A gap of one unit separates columns, where there is room.
             let width = (right - left).saturating_sub(1).max(1);
@@ -115,10 +115,10 @@ impl Chart {
     }
 }
 
-/// Returns the character of a column in a row, counted from below.
+/// Returns the character of a column in a row; rows count from below.
 fn cell_char(value: u64, most: u64, row: u64) -> char {
     let all = u128::from(ROWS) * 8;
-    // However few: each is seen.
+    // However small the number is, the column must be visible.
     let eighths = (u128::from(value) * all / u128::from(most.max(1))).max(u128::from(value > 0));
     let left = eighths.saturating_sub(u128::from(row) * 8);
     let part = usize::try_from(left).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Answers in a provider's body, found by JSON pointers and kept in their bytes.
+//! Answers in a provider's body, found by JSON pointers and kept byte for byte.
 //!
 //! Pure.
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 /// Where answers are, as JSON pointers (RFC 6901).
 #[derive(Clone, Debug)]
 pub(super) struct AnswerPointers {
-    /// Place of the array, or of the object, of answers in a body.
+    /// Place of the answers in a body: an array or an object.
     pub(super) items: String,
     /// Place of the item's id in the answer.
     pub(super) id: String,
@@ -20,7 +20,7 @@ pub(super) type AnswersById = HashMap<String, Box<RawValue>>;
 
 impl AnswerPointers {
     /// Returns the answers of a body: an array of answers, an object of answers by id, or one
-    /// answer. `null` is none.
+    /// answer. `null` is no answer.
     pub(super) fn of_body(&self, body: &str, asked: &[String]) -> Result<AnswersById, String> {
         let whole: &RawValue =
             serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
@@ -31,7 +31,8 @@ impl AnswerPointers {
             for answer in list {
                 self.add_answer(answer, &mut answers)?;
             }
-        // Before the object by id: one answer is an object as well, and has an id of its own.
+        // Before the object of answers by id: one answer is an object, too, but has an id at the
+        // place of ids.
         } else if self.id_of(items).is_some() {
             self.add_answer(items, &mut answers)?;
         } else if let Some(by_id) = read_value::<HashMap<String, &RawValue>>(items) {
@@ -47,7 +48,7 @@ impl AnswerPointers {
         answers.check_answers()
     }
 
-    /// Returns the answers of lines, one in each.
+    /// Returns the answers in a text that has one answer on each line.
     pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<AnswersById, String> {
         let mut answers = AnswerSet::of_items(asked);
         for (number, line) in text.lines().enumerate() {
@@ -78,7 +79,8 @@ impl AnswerPointers {
     }
 }
 
-/// Answers about items that were asked for, and the id of another one.
+/// Answers about items that were asked for. If there were answers about other items, also the id of
+/// one of those.
 struct AnswerSet<'a> {
     asked: HashSet<&'a str>,
     answers: AnswersById,
@@ -106,8 +108,8 @@ impl<'a> AnswerSet<'a> {
         }
     }
 
-    /// Refuses answers about other items only: with a wrong place of ids, every item would count as
-    /// gone.
+    /// Returns the answers, or an error if all answers are about other items: with a wrong
+    /// `--answer-id`, every item would count as gone.
     fn check_answers(self) -> Result<AnswersById, String> {
         match self.other {
             Some(other) if self.answers.is_empty() => Err(format!(
@@ -132,7 +134,7 @@ pub(super) fn raw_at<'t>(value: &'t RawValue, pointer: &str) -> Option<&'t RawVa
     Some(at)
 }
 
-/// Returns a string, or a number with all its digits.
+/// Returns the text of a string, or a number as text with all digits.
 pub(super) fn text_of(value: &RawValue) -> Option<String> {
     if let Some(text) = read_value::<String>(value) {
         return Some(text);
@@ -151,7 +153,7 @@ fn is_null(value: &RawValue) -> bool {
     value.get() == "null"
 }
 
-/// Reads a JSON pointer of the command line.
+/// Checks a JSON pointer from the command line.
 pub(super) fn pointer(text: &str) -> Result<String, String> {
     if text.is_empty() || text.starts_with('/') {
         return Ok(text.to_owned());

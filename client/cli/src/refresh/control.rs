@@ -1,7 +1,7 @@
 //! Questions of `status`, `dead`, `retry` and `drop` to a queue, and the socket of the process that
-//! has the file.
+//! has opened the queue's file.
 //!
-//! Shell: the queue, and a Unix socket. A question and the answer are a line of JSON each.
+//! Shell: the queue, and a Unix socket. A question is a line of JSON, and so is the answer.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ use super::keeper::{Keeper, MOMENT, is_postgres, socket_of};
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Time for a question together with the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Dead items of an answer.
+/// Largest number of dead items in an answer, and of ids in a question.
 pub(super) const DEAD_MAX: usize = 1_000;
 
 /// There is no queue in a file of this name.
@@ -37,7 +37,7 @@ pub(crate) struct NoQueue(String);
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
     Status,
-    /// Dead items after this id.
+    /// Lists dead items whose ids come after `after`.
     Dead {
         after: Option<String>,
     },
@@ -53,7 +53,7 @@ pub(super) enum Question {
 pub(super) enum ControlAnswer {
     Status(StateCounts),
     Dead(Vec<DeadItem>),
-    /// Items that were retried or dropped.
+    /// Number of items that were retried or dropped.
     Changed(usize),
     Failed(String),
 }
@@ -125,10 +125,10 @@ async fn answer_question<Q: Queue>(
     })
 }
 
-/// The side that answers questions.
+/// The process that answers questions: this one by the queue, or another one by a socket.
 pub(super) enum Answerer {
     Keeper(Keeper),
-    /// The process that has the file.
+    /// Socket of the process that has opened the file.
     Socket(PathBuf),
 }
 
@@ -150,7 +150,8 @@ impl Answerer {
                 Ok(keeper) => return Ok(Self::Keeper(keeper)),
                 Err(QueueError::InUse(path)) => {
                     let socket = socket_of(&path);
-                    // Another command may have the file, or a worker that does not listen yet.
+                    // Either another command has the file for a moment, or a worker does not listen
+                    // yet.
                     if UnixStream::connect(&socket).await.is_ok() || began.elapsed() > MOMENT {
                         return Ok(Self::Socket(socket));
                     }
@@ -217,8 +218,8 @@ impl Drop for Socket {
 }
 
 impl Socket {
-    /// Begins to listen. Only the process that has the queue's file listens, so that an existing
-    /// socket belongs to a dead process.
+    /// Begins to listen. Only the process that has opened the queue's file listens, so a socket
+    /// that exists was left by a dead process.
     #[expect(
         clippy::disallowed_methods,
         reason = "a socket that is left is replaced by the next process"
@@ -238,12 +239,12 @@ impl Socket {
     /// Answers one question after the other, for ever.
     pub(super) async fn answer_all<Q: Queue>(&self, queue: &Q) {
         loop {
-            // An error of one connection is that of its caller.
+            // An error of one connection concerns only the command that has connected.
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let _ended = tokio::time::timeout(PATIENCE, answer_one(stream, queue)).await;
                 }
-                // Too many open files: some of them end.
+                // Too many files are open: the pause lets some of them close.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }

@@ -1,4 +1,5 @@
-//! A provider behind a command: ids in, a line each; answers out, a line of JSON each.
+//! A provider behind a command. The command reads ids, one on each line, and prints answers, one
+//! line of JSON for each.
 //!
 //! Shell: processes.
 
@@ -11,10 +12,10 @@ use crate::child::{ChildOutput, run};
 
 /// Largest output, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Time for a command. The refresher would give the command up a little later.
+/// Longest time for a command. The refresher would give the command up a little later.
 const COMMAND: Duration = Duration::from_secs(110);
 
-/// Asks by running a command.
+/// Looks items up by a command.
 pub(super) struct Exec {
     pub(super) command: String,
     pub(super) places: AnswerPointers,
@@ -31,7 +32,7 @@ impl Lookup for Exec {
             pause: None,
             why,
         };
-        // The command would read two ids.
+        // The command would read an id with a line break as two ids.
         if ids.iter().any(|id| id.contains(['\n', '\r'])) {
             return Err(LookupError::Refused {
                 status: 400,
@@ -41,7 +42,8 @@ impl Lookup for Exec {
         let input = ids.join("\n") + "\n";
         let header = credential.header.clone();
         let header = header.map_or(String::new(), |(name, value)| format!("{name}: {value}"));
-        // The rest of the name is the provider's, for the quota.
+        // Behind the `@` stands the provider, which `settings::credentials` has added for the
+        // quota.
         let name = credential.name.split('@').next().unwrap_or_default();
         let variables = [
             ("SIMPLEFEED_CREDENTIAL", name.to_owned()),

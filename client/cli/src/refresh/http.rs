@@ -27,22 +27,23 @@ use crate::exit::Usage;
 const IDS: &str = "{ids}";
 /// Largest answer, in bytes, unpacked.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Characters of an explanation that are shown.
+/// Number of characters of a provider's explanation that a message shows.
 const DETAIL_CHARS: usize = 200;
-/// Characters of an id that a URL has unencoded (RFC 3986, 2.3).
+/// Characters of an id that are percent-encoded in a URL: all but the unreserved ones (RFC 3986,
+/// 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Time for an answer. The refresher would give the request up a little later.
+/// Longest time for an answer. The refresher would give the request up a little later.
 const ANSWER: Duration = Duration::from_secs(118);
 
 /// A header field of a request.
 type Field = (&'static str, String);
 
-/// Asks by a URL with the ids, or by a body with them.
+/// Looks items up by requests with the ids in the URL or in the body.
 pub(super) struct Http {
     transport: Arc<dyn Transport>,
     /// URL, with `{ids}` in the place of the ids.
@@ -68,7 +69,7 @@ impl Http {
             };
             return Err(Usage(why.to_owned()).into());
         }
-        // A wrong URL ends the command at the start, and not as a failed lookup.
+        // A wrong URL ends the command at the start, and is not only reported as a failed lookup.
         url_of(&template, &["1".to_owned()])?;
         let timeouts = Timeouts {
             read: ANSWER,
@@ -79,7 +80,7 @@ impl Http {
         let transport = transport.context("the HTTP client cannot be set up")?;
         let field = |credential: &Credential| {
             let (name, value) = credential.header.clone()?;
-            // One string for each credential, as long as the process lives.
+            // The leak is one string for each credential, once in the life of the process.
             let name: &'static str = Box::leak(name.to_ascii_lowercase().into_boxed_str());
             Some((credential.name.clone(), (name, value)))
         };
@@ -192,7 +193,7 @@ fn without_secret(text: &str, credential: &Credential) -> String {
     text.replace(value, "…").replace(word, "…")
 }
 
-/// Returns the begin of a body, for a message.
+/// Returns the beginning of a body, for a message.
 fn detail_of(body: &str) -> String {
     crate::format::one_line(&body.chars().take(DETAIL_CHARS).collect::<String>())
 }

@@ -10,7 +10,7 @@ use simplefeed_core::event::Event;
 
 use super::answers::{raw_at, text_of};
 
-/// Larger numbers are milliseconds: as seconds, the bound is the year 5138.
+/// Numbers above this bound count as milliseconds: as seconds, the bound is in the year 5138.
 const SECONDS_MAX: i64 = 100_000_000_000;
 
 /// Part of an entry: an element by the Atom name, or a JSON pointer into the content.

@@ -10,12 +10,13 @@ use std::{
 use simplefeed_queue::{Clock, QueueError, postgres::Postgres, redb::Redb};
 use tokio::time::Instant;
 
-/// Longest time for which `status` and the other questions hold a file without a worker.
+/// Time for which a process waits for a file that another process has open. `status` and the other
+/// questions hold the file for less time.
 pub(super) const MOMENT: Duration = Duration::from_secs(3);
 
 /// Queue of `--queue`, opened by this process.
 pub(super) enum Keeper {
-    /// A file, which belongs to this process now.
+    /// A file that only this process has open, and the path of the file.
     File(Redb, PathBuf),
     Postgres(Postgres),
 }
@@ -41,8 +42,8 @@ impl Keeper {
         let began = Instant::now();
         loop {
             match Self::open(queue).await {
-                // A command holds the file for a moment; a worker that holds the file for longer is
-                // the error.
+                // A question has the file for a moment. If the file stays in use, a worker has the
+                // file, which is an error.
                 Err(QueueError::InUse(_)) if began.elapsed() < MOMENT => {
                     tokio::time::sleep(MOMENT / 20).await;
                 }

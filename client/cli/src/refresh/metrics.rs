@@ -25,9 +25,9 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 /// Media type of the text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections at a time.
+/// Largest number of connections at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Time for a connection.
+/// Longest time that a connection may last.
 const CONNECTION: Duration = Duration::from_secs(30);
 
 /// Listener that answers GET `/metrics`.
@@ -79,7 +79,7 @@ impl<Q: Queue> MetricsListener<Q> {
                     .timer(TokioTimer::new())
                     .header_read_timeout(CONNECTION)
                     .serve_connection(TokioIo::new(stream), answer);
-                // An error of a connection is the peer's.
+                // An error of a connection concerns only the peer.
                 let _ended = tokio::time::timeout(CONNECTION, connection).await;
                 drop(place);
             });
@@ -97,14 +97,14 @@ async fn answer_scrape<Q: Queue>(
         *response.body_mut() = Full::from("here is only GET /metrics\n");
         return Ok(response);
     }
-    // Without the queue, the counts of the queue are missing, which an alert can tell.
+    // If the queue fails, the answer lacks the counts of the queue, which an alert can notice.
     let stats = scrape.queue.stats(&scrape.name).await.ok();
     let now = scrape.queue.now().await.ok();
     let age = |stats: &Stats| {
         let since = now? - stats.oldest_due?;
         Some(since.num_seconds().max(0))
     };
-    // With counts, the metric is always there: without a due item, the age is 0.
+    // If there are counts, there is always an age: 0 if no item is due.
     let age = stats.as_ref().map(|stats| age(stats).unwrap_or(0));
     match scrape_text(scrape.refresher.refreshed(), stats, age) {
         Ok(text) => {
@@ -117,7 +117,8 @@ async fn answer_scrape<Q: Queue>(
     Ok(response)
 }
 
-/// Returns the text of a scrape. `age` is the seconds for which an item has been due for longest.
+/// Returns the text of a scrape. `age` is the number of seconds since the due time of the item that
+/// has been due for longest.
 fn scrape_text(
     refreshed: RefreshTally,
     stats: Option<Stats>,

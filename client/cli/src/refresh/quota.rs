@@ -6,14 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use simplefeed_client::{refresher::queue::QuotaReport, transport::Answer};
 
-/// Larger numbers are instants, not spans: as a span, the bound is 31 years.
+/// Numbers from this bound on are instants, and not spans of seconds: as a span, the bound is 31
+/// years.
 const SPAN_MAX: u64 = 1_000_000_000;
-/// Larger numbers are milliseconds: as seconds, the bound is the year 5138.
+/// Numbers above this bound count as milliseconds: as seconds, the bound is in the year 5138.
 const SECONDS_MAX: u64 = 100_000_000_000;
-/// Families of fields, by usage: `RateLimit-Remaining` (drafts of the IETF) and older ones.
+/// Prefixes of the header fields about a quota: first that of the IETF's drafts
+/// (`RateLimit-Remaining`), then older ones.
 const FAMILIES: [&str; 3] = ["ratelimit", "x-ratelimit", "x-rate-limit"];
 
-/// Returns the remaining requests, and the time after which the provider counts anew.
+/// Reads the number of remaining requests, and the time after which the provider counts anew.
 pub(super) fn report(answer: &Answer, now: SystemTime) -> QuotaReport {
     // The single field first: later drafts name both numbers in one field.
     let remaining = one_field(answer).or_else(|| {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use simplefeed_client::refresher::{Credential, IntervalLine, Intervals, TimeSpan, queue::Limit};
 
-/// Quota of the only credential without a file: a request a second.
+/// Quota of the one credential that is used without a file: on average, a request a second.
 const LIMIT: Limit = Limit {
     requests: 60,
     window: Duration::from_mins(1),
@@ -38,8 +38,8 @@ fn read_span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         .map_err(D::Error::custom)
 }
 
-/// Reads the credentials in a file, and adds `provider` to their names: two providers have quotas
-/// of their own, whatever the names of their credentials are.
+/// Reads the credentials in a file, and adds `provider` to their names: credentials of two
+/// providers must not share a quota, even if they have the same name.
 pub(super) fn credentials(path: Option<&Path>, provider: &str) -> anyhow::Result<Vec<Credential>> {
     let mut credentials = match path {
         None => vec![Credential::new("default", LIMIT)],
@@ -119,7 +119,8 @@ fn parse_field(credential: &str, line: &str) -> anyhow::Result<(String, String)>
     }
 }
 
-/// Reads the table of intervals in a file: `"18m" = "2m"` means every 2 minutes up to an age of 18.
+/// Reads the table of intervals in a file: `"18m" = "2m"` means every 2 minutes up to an age of 18
+/// minutes.
 pub(super) fn intervals(path: Option<&Path>) -> anyhow::Result<Intervals> {
     let Some(path) = path else {
         return Ok(Intervals::default());

@@ -1,8 +1,8 @@
 //! The starter: items of a feed become jobs.
 //!
 //! Shell: the feed and the queue. One process at a time reads the feed. The right to read is the
-//! lease of a job, whose note is the bookmark; if the process dies, the lease expires, and another
-//! process goes on from there.
+//! lease of a job, and the job's note is the bookmark. If the process dies, the lease expires, and
+//! another process goes on from the bookmark.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ use crate::{
     say,
 };
 
-/// Time for which the right to read lasts without a sign of life.
+/// Time for which the right to read lasts without an extension.
 const LEASE: Duration = Duration::from_secs(9);
-/// A lease that ends later was set by a wrong clock.
+/// A lease that ends later than this from now was set by a wrong clock.
 const LEASE_AHEAD: Duration = Duration::from_mins(2);
 /// Time after which a reader that waits extends the lease.
 const EXTEND: Duration = Duration::from_secs(3);
@@ -39,12 +39,13 @@ const PAUSE: Duration = Duration::from_secs(5);
 const PAUSE_OF_FEED: Duration = Duration::from_secs(30);
 /// Time after which an error no longer counts as a fault of the command line.
 const BEGUN: Duration = Duration::from_secs(10);
-/// Items that are started together.
+/// Largest number of items that are started together.
 const ITEMS_MAX: usize = 1_000;
-/// Key of the job.
+/// Key of the job whose lease is the right to read.
 const BOOKMARK: &str = "bookmark";
 
-/// Payload and note of the job: the place between two readers.
+/// Content of the job's payload, and of the job's note: the bookmark from which the next reader
+/// goes on.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct StarterPlace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,14 +62,16 @@ pub(super) struct Starter<Q> {
     stop: watch::Receiver<bool>,
 }
 
-/// Refuses a name in a queue that belongs to other feeds. `feeds` names the feeds of this process.
+/// Claims a name in the queue for the feeds of this process, which `feeds` names. Fails if the name
+/// belongs to other feeds.
 pub(super) async fn claim<Q: Queue>(queue: &Q, name: &str, feeds: &str) -> anyhow::Result<()> {
     let of = Namespace::new(&format!("{name}:feeds"))?;
     // A job that is never due stands for a pair of feeds.
     let key = Digest::of(feeds.as_bytes()).to_string();
     let job = NewJob::new(&of, key.clone(), Due::After(Duration::MAX));
     let scheduled = queue.schedule(vec![job], Existing::Keep).await?;
-    // An earlier pair of feeds stays, also while another process asks.
+    // A pair that has the name already is `Kept`, and so keeps the name, even while another process
+    // claims the name for another pair.
     if scheduled == [ScheduleOutcome::Added] && queue.stats(&of).await?.waiting > 1 {
         queue.remove(&of, vec![key]).await?;
         return Err(Usage(format!(
@@ -96,8 +99,8 @@ impl<Q: Queue> Starter<Q> {
         })
     }
 
-    /// Reads whenever no other process does, until a stop. `consumer` makes a consumer that follows
-    /// the feed.
+    /// Reads the feed whenever no other process reads the feed, until a stop. `consumer` begins a
+    /// consumer of the feed.
     pub(super) async fn run(
         self,
         consumer: impl Fn() -> anyhow::Result<Builder>,
@@ -131,7 +134,8 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Reads once no other process does, until a stop, or until another process reads.
+    /// Waits until no other process reads, and then reads until a stop, or until another process
+    /// has the lease.
     async fn take_turn(
         &self,
         consumer: &impl Fn() -> anyhow::Result<Builder>,
@@ -139,8 +143,8 @@ impl<Q: Queue> Starter<Q> {
     ) -> anyhow::Result<()> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
-        // The bookmark is always due. A wrong clock has set any other due time, and any longer
-        // lease.
+        // The job is always due. If the job is due later, or leased for longer than `LEASE_AHEAD`,
+        // a wrong clock has set the time.
         let (due, lease) = (Duration::ZERO, LEASE_AHEAD);
         self.queue.bring_forward(&self.name, due, lease).await?;
         let want = Want {
@@ -161,7 +165,7 @@ impl<Q: Queue> Starter<Q> {
         }
         let read = self.read_items(builder.build()?, &lease, &mut place, has_read);
         let read = read.await;
-        // Also after an error: the place is that of the last items that were started.
+        // Also after an error: `place` is the place behind the last items that were started.
         let payload = Some(serde_json::to_vec(&place)?);
         let due = Due::After(Duration::ZERO);
         let again = Finish::new(lease.token, Successor::Again { due, payload });
@@ -210,9 +214,8 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Returns the next entry; nothing at a stop, or if another process reads. The lease is
-    /// extended meanwhile, and the wait goes on: a document may take longer to come than a lease
-    /// lasts.
+    /// Returns the next entry; `None` at a stop, or if another process reads. During the wait, the
+    /// lease is extended: a document may take longer to come than a lease lasts.
     async fn next_entry(
         &self,
         items: &mut Consumer,
@@ -272,7 +275,8 @@ fn is_of_queue(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Returns whether only a person can mend the error: entries are gone, or the feed is another one.
+/// Returns whether only a person can mend the error: entries are gone, the history has changed, or
+/// the feed is another one.
 fn is_final(error: &anyhow::Error) -> bool {
     let code = exit::code_of(error);
     [exit::GAP, exit::INTEGRITY, exit::ANOTHER_FEED].contains(&code)
