@@ -37,10 +37,10 @@ impl Manual {
 /// The clock of a keeper.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// The real one: this machine's, or the PostgreSQL server's.
+    /// The real clock: that of this machine or, for PostgreSQL, that of the server.
     #[default]
     Real,
-    /// One that tests set.
+    /// A clock that tests set.
     Manual(Manual),
 }
 
@@ -51,7 +51,7 @@ impl From<Manual> for Clock {
 }
 
 impl Clock {
-    /// Returns the time, by this machine's clock if the clock is the real one.
+    /// Returns the time. The real clock gives the time of this machine here, also for PostgreSQL.
     pub fn now(&self) -> DateTime<Utc> {
         match self {
             Self::Real => Utc::now(),
@@ -68,8 +68,8 @@ impl Clock {
         }
     }
 
-    /// Waits from `now` until `next`, both by the keeper's clock, and no longer than `poll` by the
-    /// real clock.
+    /// Waits from `now` until `next`, both by the keeper's clock. With the real clock, the wait is
+    /// no longer than `poll`; with a manual clock, `poll` has no effect.
     pub(crate) async fn wait(
         &self,
         now: DateTime<Utc>,
@@ -80,7 +80,8 @@ impl Clock {
             Self::Real => {
                 // An instant that has passed is a negative span, which `to_std` refuses.
                 let until_next = next.map(|next| (next - now).to_std().unwrap_or_default());
-                // Timers are coarser than instants: a wait of nothing would ask again and again.
+                // Timers are coarser than instants: after a wait of no time, a worker would ask
+                // again and again.
                 let until_next = until_next.map(|span| span.max(Duration::from_millis(1)));
                 tokio::time::sleep(until_next.map_or(poll, |span| span.min(poll))).await;
             }

@@ -8,7 +8,8 @@ use crate::limits::{
     CALL_JOBS_MAX, KEY_BYTES_MAX, LEASE_MIN, Limit, NAMESPACE_BYTES_MAX, PAYLOAD_BYTES_MAX,
 };
 
-/// Why a call failed. Nothing was changed, except by [`QueueError::Lost`].
+/// Why a call failed. A failed call has changed nothing, but after [`QueueError::Lost`] the change
+/// may have been made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -18,7 +19,7 @@ pub enum QueueError {
     /// A key has a wrong form. The value is the start of the key, at most 64 characters.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
     Key(String),
-    /// Bytes of a payload or note that is too large.
+    /// Length of a payload or note that is too large, in bytes.
     #[error("a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {0}")]
     Payload(usize),
     /// Number of jobs that is out of range.
@@ -49,7 +50,8 @@ pub enum QueueError {
         why: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The connection broke before the answer, or the file failed in a commit: the change was made,
-    /// or not. Every call may be repeated: a token whose change was made is void.
+    /// or not. Every call may be repeated. If a finish or a failure was made, the token is void,
+    /// and the repeated call changes nothing.
     #[error("{doing}: no answer, so the change was made or not")]
     Lost {
         /// Operation that failed, and its object.
@@ -61,8 +63,8 @@ pub enum QueueError {
     /// The queue was closed.
     #[error("the queue is closed")]
     Closed,
-    /// The file failed before, so that the queue is closed: only a new opening shows the state of
-    /// the file.
+    /// The file has failed, which has closed the queue. Only a new opening of the file shows which
+    /// changes were made.
     #[error("the queue's file failed, so the queue is closed until it is opened again")]
     Failed {
         /// Failure that closed the queue.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound as _, Utc};
 
-/// Years 1970 to 9999: instants that every keeper can store.
+/// End of the year 9999, in microseconds after 1970. Every keeper can store the instants from 1970
+/// to this one.
 const INSTANT_MICROS_MAX: i64 = 253_402_300_799_000_000;
 
-/// Returns the instant so many microseconds after 1970, clamped to those that every keeper can
-/// store.
+/// Returns the instant so many microseconds after 1970, clamped to the instants that every keeper
+/// can store.
 pub(crate) fn from_micros(micros: i64) -> DateTime<Utc> {
     let micros = micros.clamp(0, INSTANT_MICROS_MAX);
     DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::UNIX_EPOCH)

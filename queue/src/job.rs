@@ -54,12 +54,14 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// The time from which a job may be leased. Microseconds count; finer parts are cut off.
+/// The time from which a job may be leased. The time has whole microseconds; finer parts are cut
+/// off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// At an instant of the keeper's clock. Before 1970 is 1970.
+    /// An instant, by the clock of the keeper: the part that stores the queue. An instant before
+    /// 1970 counts as 1970, and one after the year 9999 as the end of that year.
     At(DateTime<Utc>),
-    /// Some time after the call, by the keeper's clock. A caller whose clock is wrong uses this.
+    /// Some time after the call, by the keeper's clock. For callers whose own clock may be wrong.
     After(Duration),
 }
 
@@ -85,7 +87,8 @@ pub struct NewJob {
     pub key: String,
     /// Data for the worker beside the key, at most [`PAYLOAD_BYTES_MAX`] bytes.
     pub payload: Vec<u8>,
-    /// Time from which a worker may lease the job; also the job's first slot.
+    /// Time from which a worker may lease the job. This time is also the job's first
+    /// [slot](Job::slot).
     pub due: Due,
 }
 
@@ -110,7 +113,7 @@ impl NewJob {
 
     /// Checks the bounds of key and payload.
     pub(crate) fn check(&self) -> Result<(), QueueError> {
-        // PostgreSQL stores no U+0000 in a text, and every keeper has the same keys.
+        // PostgreSQL cannot store U+0000 in a text, and all keepers accept the same keys.
         if self.key.is_empty() || self.key.len() > KEY_BYTES_MAX || self.key.contains('\0') {
             return Err(QueueError::Key(self.key.chars().take(64).collect()));
         }
@@ -147,7 +150,7 @@ pub enum Existing {
 /// Outcome of scheduling one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleOutcome {
-    /// The key had no job, and has the new one now.
+    /// The key had no job, and has the new job now.
     Added,
     /// The key has a waiting job, which was kept.
     Kept,
@@ -159,12 +162,13 @@ pub enum ScheduleOutcome {
     Dead,
 }
 
-/// Size and patience of a batch, and duration of the leases.
+/// Size of a batch, time to wait for a full batch, and duration of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Jobs of a full batch: 1 to [`CALL_JOBS_MAX`]. No batch has more.
+    /// Number of jobs in a full batch: 1 to [`CALL_JOBS_MAX`]. No batch has more.
     pub max: usize,
-    /// Time that the oldest due job waits for a full batch. Then the batch may have fewer jobs.
+    /// Time that the oldest due job waits for a full batch. After that time, a batch may have fewer
+    /// jobs.
     pub buffer: Duration,
     /// Time for which the jobs are leased.
     pub lease: Duration,
@@ -190,12 +194,12 @@ pub struct Job {
     pub key: String,
     /// Payload of the schedule, or of the last [`Successor::Again`].
     pub payload: Vec<u8>,
-    /// Note of the last [`Extension`] in this slot; else empty.
+    /// Note of the last [`Extension`] in this slot that had a note; empty if none had.
     pub note: Vec<u8>,
-    /// Due time set by schedule or by [`Successor::Again`]. Failures, retries and expired leases keep
-    /// the slot, so that the slot names this round of the job.
+    /// Due time set by schedule or by [`Successor::Again`]. Failures, retries and expired leases
+    /// keep the slot, so that a slot names one round of the job.
     pub slot: DateTime<Utc>,
-    /// Failures of this slot so far.
+    /// Number of failures in this slot, since the last retry by hand.
     pub failures: u32,
 }
 
@@ -206,13 +210,14 @@ pub struct Lease {
     pub token: LeaseToken,
     /// The job at the time of the lease.
     pub job: Job,
-    /// Time of the keeper at which the lease began.
+    /// Instant at which the lease began, by the keeper's clock.
     pub leased: DateTime<Utc>,
-    /// Time of the keeper from which the token is void.
+    /// Instant from which the token is void unless the lease is extended, by the keeper's clock.
     pub until: DateTime<Utc>,
 }
 
-/// The right to a leased job. Each lease has a token of its own; that of an earlier lease is void.
+/// The right to a leased job. Each lease has a token of its own; the token of an earlier lease is
+/// void.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
     pub(crate) namespace: Namespace,
@@ -232,7 +237,8 @@ impl LeaseToken {
 pub enum TokenStanding {
     /// The token was valid, and the change was made.
     Yes,
-    /// The lease had expired, or the job was removed: nothing was changed.
+    /// The token was void: the lease had expired or ended, or the job was removed. Nothing was
+    /// changed.
     Lost,
 }
 
@@ -243,8 +249,8 @@ pub struct Extension {
     pub token: LeaseToken,
     /// Length of the lease from now on.
     pub lease: Duration,
-    /// New note of the job, if any, which is stored durably: at most [`PAYLOAD_BYTES_MAX`] bytes. A
-    /// later lease of the same slot has the note.
+    /// New note of the job, of at most [`PAYLOAD_BYTES_MAX`] bytes, which is stored durably; `None`
+    /// keeps the old note. Later leases in the same slot have the note.
     pub note: Option<Vec<u8>>,
 }
 
@@ -269,8 +275,8 @@ pub struct Finish {
     pub token: LeaseToken,
     /// Successor of the job: none, or the job again.
     pub next: Successor,
-    /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by
-    /// [`Existing::Keep`]. With a void token, none is scheduled.
+    /// Jobs that are scheduled in the same transaction, after all finishes of the call, with
+    /// [`Existing::Keep`]. If the token is void, none of these jobs is scheduled.
     pub also: Vec<NewJob>,
 }
 
@@ -305,7 +311,7 @@ pub struct JobFailure {
     pub token: LeaseToken,
     /// Time before which no worker leases the job again.
     pub retry: Due,
-    /// Failures of one slot that make the job dead.
+    /// Number of failures in one slot that makes the job dead.
     pub attempts: u32,
     /// Cause of the failure; a dead job keeps the first [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
@@ -316,7 +322,7 @@ impl JobFailure {
     pub(crate) fn reason(&self) -> String {
         // PostgreSQL does not store U+0000.
         let mut kept = self.reason.replace('\0', "");
-        // The bound may fall into a character.
+        // The bound may fall into the middle of a character.
         kept.truncate(kept.floor_char_boundary(REASON_BYTES_MAX));
         kept
     }
@@ -329,7 +335,8 @@ pub enum FailureOutcome {
     Waits,
     /// The job failed too often, and stays dead until somebody retries or removes the job by hand.
     Dead,
-    /// The lease had expired, or the job was removed: nothing was changed.
+    /// The token was void: the lease had expired or ended, or the job was removed. Nothing was
+    /// changed.
     Lost,
 }
 
@@ -349,12 +356,12 @@ pub struct Stats {
     pub waiting: u64,
     /// Jobs that are due and not leased.
     pub due: u64,
-    /// Jobs that workers have.
+    /// Jobs that workers have leased.
     pub leased: u64,
     /// Jobs that failed too often.
     pub dead: u64,
-    /// Due time of the job that has been due for longest.
+    /// Due time of the job that has been due for longest, of those that are not leased.
     pub oldest_due: Option<DateTime<Utc>>,
-    /// Due time of the job that is due next, of those that wait.
+    /// Due time of the waiting job that becomes due next.
     pub next_due: Option<DateTime<Utc>>,
 }

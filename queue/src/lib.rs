@@ -2,12 +2,12 @@
 //!
 //! Pure: the contract and the model. Shell: the keepers, which use memory, a file or PostgreSQL.
 //!
-//! Any number of workers share a queue without a master, a table of workers or a lock beside the
-//! job's own row. The jobs of a dead worker stay leased until the leases expire; then another
-//! worker gets them. The queue assembles the batches, so that workers need no buffer and more
-//! workers do not make emptier batches.
+//! Any number of workers share a queue without a master, without a table of workers, and without
+//! any lock but that of a job's row. The jobs of a dead worker stay leased until the leases expire;
+//! then another worker gets them. The queue assembles the batches, so workers need no buffer, and
+//! batches stay full however many workers there are.
 //!
-//! One contract, [`Queue`], and three keepers:
+//! The contract is [`Queue`]. Three keepers, which store a queue, fulfil the contract:
 //!
 //! | keeper | for | survives |
 //! | --- | --- | --- |

@@ -21,7 +21,7 @@ use crate::{
     quota::{QuotaReport, Reservation},
 };
 
-/// A queue in the memory of this process, which ends with the last clone.
+/// A queue in the memory of this process. The queue ends with the last clone.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<QueueState>);
 
@@ -44,7 +44,7 @@ impl Memory {
     /// Calls the model, and wakes waiting workers.
     fn change_model<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
         let answer = call(&mut self.0.model.lock(), self.0.clock.now());
-        // The lock is free again: a woken worker takes the lock at once.
+        // The lock is free again here: a woken worker needs the lock at once.
         self.0.changes.send_replace(());
         answer
     }
@@ -115,7 +115,7 @@ impl Queue for Memory {
         requests: u32,
         limit: Limit,
     ) -> Result<Reservation, QueueError> {
-        // Workers that wait for jobs do not wait for a quota, so none is woken.
+        // Workers that wait for jobs do not wait for a quota, so no worker is woken.
         self.0
             .model
             .lock()

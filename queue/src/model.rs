@@ -67,7 +67,7 @@ enum JobState {
 impl Jobs {
     /// Makes jobs wait again whose leases have expired.
     fn expire_leases(&mut self, now: DateTime<Utc>) {
-        // By the ends of leases: the first lease that lasts ends the look.
+        // `leased` is in the order of the ends: the first lease that has not expired ends the loop.
         while let Some((until, key)) = self.leased.pop_first() {
             if until > now {
                 self.leased.insert((until, key));
@@ -136,8 +136,8 @@ impl Jobs {
             return ScheduleOutcome::Added;
         };
         match (&row.state, existing) {
-            // A new due time would take a leased job from its worker, and a dead job stays until a
-            // retry by hand.
+            // A new due time would take a leased job from its worker, and a dead job stays dead
+            // until a retry by hand.
             (JobState::Leased { .. }, _) => ScheduleOutcome::Leased,
             (JobState::Dead { .. }, _) => ScheduleOutcome::Dead,
             (JobState::Waiting, Existing::Keep) => ScheduleOutcome::Kept,
@@ -170,7 +170,7 @@ fn renew_job(row: &mut ModelJob, due: DateTime<Utc>, payload: Option<Vec<u8>>) {
 }
 
 impl Model {
-    /// Returns the jobs of a namespace, without expired leases.
+    /// Returns the jobs of a namespace, after all expired leases have ended.
     fn jobs_of(&mut self, namespace: &Namespace, now: DateTime<Utc>) -> &mut Jobs {
         let jobs = self.jobs.entry(namespace.clone()).or_default();
         jobs.expire_leases(now);
@@ -310,7 +310,7 @@ impl Model {
             }
             match next {
                 Successor::Done => {
-                    // Before the row is removed, which names the job's place in the order.
+                    // Before the row is removed: the row names the job's place in the order.
                     jobs.forget_order(&token.key);
                     jobs.rows.remove(&token.key);
                 }
@@ -366,7 +366,7 @@ impl Model {
             };
             jobs.put_job(&failure.token.key, state, |row| {
                 row.job.failures = failed;
-                // The slot stays: a failure is another try of the same round.
+                // The slot stays: the try after a failure belongs to the same round.
                 row.due = failure.retry.at(now);
             });
             if is_dead {
@@ -446,7 +446,7 @@ impl Model {
         };
         let mut removed = 0;
         for key in keys {
-            // Before the row is removed, which names the job's place in the order. No lease needs
+            // Before the row is removed: the row names the job's place in the order. No lease needs
             // to expire first: the state of a removed job does not matter.
             jobs.forget_order(key);
             removed += usize::from(jobs.rows.remove(key).is_some());

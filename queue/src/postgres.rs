@@ -1,9 +1,8 @@
 //! The queue of any number of processes, in PostgreSQL.
 //!
-//! Shell: PostgreSQL. A job is a row; a lease is a deadline and a token in the row. Nothing else is
-//! locked, and the memory of a process only shortens the next look, so a worker may come and go at
-//! any time. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look
-//! earlier.
+//! Shell: PostgreSQL. A job is a row; a lease is a deadline and a token in the row, and not a lock.
+//! The memory of a process only shortens the next search, so a worker may come and go at any time.
+//! Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them search earlier.
 //!
 //! The tables are made in the first schema of the connection's `search_path`.
 
@@ -38,26 +37,28 @@ use crate::{
     quota::{Bucket, QuotaReport, Reservation},
 };
 
-/// Longest time between two looks for jobs.
+/// Longest time between two searches for jobs.
 pub const POLL: Duration = Duration::from_millis(500);
 /// Connections of one process, beside the one that listens.
 const CONNECTIONS_MAX: usize = 8;
 /// Time that a call waits for a connection.
 const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Tries of a transaction that PostgreSQL ended because of another one.
+/// Largest number of tries, if PostgreSQL ends a transaction because of another transaction.
 const TRIES_MAX: usize = 10;
-/// Looks again after a batch that another worker took first.
+/// Largest number of searches in a call, if other workers lease the batches first.
 const LOOKS_MAX: usize = 3;
-/// Each statement finds some jobs by their keys. A planner that knows nothing of the table yet, or
-/// plans for any number of jobs, reads the whole table instead.
+/// Options of the planner. Each statement finds some jobs by their keys. Without these options, a
+/// planner that has no statistics yet, or plans for any number of jobs, reads the whole table.
 const PLANS: &str =
     "-c plan_cache_mode=force_custom_plan -c enable_hashjoin=off -c enable_mergejoin=off";
-/// A worker that vanishes in a transaction, with its machine or its network, must not keep locks.
+/// Options of a connection. A worker that vanishes in a transaction, with its machine or its
+/// network, must not keep locks.
 const VANISHED: &str = "-c idle_in_transaction_session_timeout=30s -c tcp_user_timeout=30s \
     -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3";
 /// Time after which a server that does not answer any more counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Any number that all processes share when they make the tables.
+/// Number of the lock under which a process makes the tables. Any number would do, if all processes
+/// have the same.
 const SETUP_LOCK: i64 = 0x5346_5131;
 
 /// A queue in PostgreSQL.
@@ -70,30 +71,31 @@ struct PostgresState {
     clock: Clock,
     changes: Arc<watch::Sender<()>>,
     passed: Mutex<PassedJobs>,
-    /// Ends with this process's last clone of the queue.
+    /// Task that listens, which ends with the last clone of the queue in this process.
     _listener: JoinSet<()>,
 }
 
-/// Jobs that a process need not look at again for a moment. Finished jobs leave dead entries at the
-/// begin of the order of due times, until vacuum removes the entries: after a minute there are more
-/// dead entries than live ones.
+/// How far the last search has come. For a moment, the next search of the process may start there.
+/// Finished jobs leave dead entries at the beginning of the order of due times, until vacuum
+/// removes the entries: after a minute, there are more dead entries than live ones.
 #[derive(Clone, Copy, Debug)]
 struct LastLook {
-    /// No job was free that is due before this.
+    /// No job with a due time before this instant was free.
     due: DateTime<Utc>,
-    /// Time of the last look at all jobs.
+    /// Time of the last search that began with the first job.
     since: DateTime<Utc>,
 }
 
-/// Jobs that a process may pass by, of each namespace.
+/// For each namespace, how far the last search has come.
 #[derive(Debug, Default)]
 struct PassedJobs {
     of: HashMap<Namespace, LastLook>,
-    /// Grows when the passed jobs are forgotten: a look that began before must not bring them back.
+    /// Grows when `of` is cleared: a search that began before must not store a result afterwards.
     generation: u64,
 }
 
-/// Returns the error of a call. Without an answer, the server may have made the change or not.
+/// Returns the error of a call. If the server has not answered, the change may have been made or
+/// not.
 fn call_error(doing: &str, error: tokio_postgres::Error) -> QueueError {
     let doing = format!("{doing} in PostgreSQL");
     if error.as_db_error().is_some() {
@@ -108,8 +110,8 @@ fn call_error(doing: &str, error: tokio_postgres::Error) -> QueueError {
     }
 }
 
-/// Does work on a connection, again if another transaction was in the way. (No function, since a
-/// future that is made for each connection cannot be said to be `Send`.)
+/// Does work on a connection, and tries again if another transaction was in the way. (A macro,
+/// because a function's bounds cannot say that the future for each connection is `Send`.)
 macro_rules! attempt {
     ($queue:expr, $doing:expr, |$client:ident| $work:expr) => {{
         let mut tries = 0;
@@ -144,7 +146,7 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// If the URL is none, or the database cannot be reached or may not be used.
+    /// If the URL is malformed, or the database cannot be reached or may not be used.
     pub async fn open(url: &str, clock: Clock) -> Result<Self, QueueError> {
         let opening = "opening the queue";
         let mut config: Config = url.parse().map_err(|why| call_error(opening, why))?;
@@ -159,8 +161,8 @@ impl Postgres {
             .keepalives_idle(SILENCE_MAX)
             .tcp_user_timeout(SILENCE_MAX);
         let recycling = ManagerConfig {
-            // Without a question to the server before each call. A connection that has broken fails
-            // the call, which may be repeated.
+            // The server is not asked before each call whether the connection still works. If the
+            // connection has broken, the call fails, and may be repeated.
             recycling_method: RecyclingMethod::Fast,
         };
         let manager = Manager::from_config(config.clone(), NoTls, recycling);
@@ -208,7 +210,8 @@ impl Postgres {
         self.0.pool.get().await.map_err(|why| QueueError::Storage {
             doing: format!("{doing} in PostgreSQL"),
             why: match why {
-                // The error of PostgreSQL alone: `doing` names the work of the pool already.
+                // Only the error of PostgreSQL, without the words of the pool: `doing` names the
+                // work already.
                 PoolError::Backend(why) => Box::new(why),
                 why => Box::new(why),
             },
@@ -220,25 +223,26 @@ impl Postgres {
         self.0.changes.send_replace(());
     }
 
-    /// Makes the next look find jobs that are due for longer than those leased last.
+    /// Makes the next search begin with the job that has been due for longest.
     fn look_at_all(&self) {
         let mut passed = self.0.passed.lock();
         passed.of.clear();
         passed.generation += 1;
     }
 
-    /// Returns the jobs that the next look may pass by, and their generation. Other processes may
-    /// free a job that is due for longer: the next poll finds that job.
+    /// Returns how far the last search has come, if the next search may start there, and the
+    /// generation. Another process may free a job before that place: the next poll finds that job.
     fn passed_jobs(&self, namespace: &Namespace) -> (Option<LastLook>, u64) {
         let passed = self.0.passed.lock();
         let now = self.0.clock.now();
-        // A clock that has gone back makes the age negative, so that the look counts as old.
+        // A clock that has gone back makes the age negative, so that the search counts as old.
         let is_new = |one: &LastLook| (now - one.since).to_std().is_ok_and(|age| age < POLL);
         let of = passed.of.get(namespace).copied().filter(is_new);
         (of, passed.generation)
     }
 
-    /// Forgets the passed jobs if finishes put jobs before those that were leased last.
+    /// Makes the next search begin with the first job, if finishes put jobs before the place that
+    /// the last search has reached.
     fn look_at_all_if_early(&self, finishes: &[Finish]) {
         let is_early = |finish: &Finish| {
             let passed = self.0.passed.lock();
@@ -296,14 +300,14 @@ impl Queue for Postgres {
             if let Some(passed) = passed {
                 let behind = take_behind(client, now, namespace, want, passed.due).await?;
                 if let Some((due, leases)) = behind {
-                    // The time of the last look at all jobs stays, so that the next one comes
-                    // within a poll.
+                    // The time of the last search of all jobs stays, so that the next such search
+                    // comes within a poll.
                     self.note_passed(namespace, generation, LastLook { due, ..passed });
                     return Ok(TakeOutcome::Leased(leases));
                 }
             }
-            // Before the look, so that a job that becomes free during the look is passed by for a
-            // poll at most.
+            // Before the search, so that a job that becomes free during the search is passed by for
+            // a poll at most.
             let since = self.0.clock.now();
             match take(client, now, namespace, want).await? {
                 Err(wait) => Ok(wait),
@@ -335,8 +339,8 @@ impl Queue for Postgres {
             Ok(held)
         })?;
         if extensions.iter().any(|one| one.lease < POLL) {
-            // So short a lease gives a job back, which may be due before the jobs that the next
-            // look reads.
+            // So short a lease gives a job back. That job may be due before the place at which the
+            // next search starts.
             self.look_at_all();
             self.wake_workers();
         }
@@ -367,8 +371,8 @@ impl Queue for Postgres {
         let (now, failures) = (self.set_time(), &failures);
         let failed = attempt!(self, "giving jobs back", |client| {
             let statement = client.prepare_cached(statements::FAIL).await?;
-            // Of two rows for one job in a statement, PostgreSQL applies any; the contract says the
-            // first.
+            // If a statement has two rows for one job, PostgreSQL applies either row. The contract
+            // demands the first.
             let first = first_of_each(failures, |one| &one.token);
             let (names, keys, tokens) = token_columns(first.iter().map(|one| &one.token));
             let attempts: Vec<i64> = first.iter().map(|one| one.attempts.into()).collect();

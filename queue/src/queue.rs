@@ -18,39 +18,41 @@ use crate::{
     quota::{QuotaReport, Reservation},
 };
 
-/// Longest time between two looks for jobs, in a keeper that notices every change. Timers stand
-/// still while a machine sleeps, and do not follow a clock that is set.
+/// Longest time between two searches for jobs, in a keeper that notices every change. The bound is
+/// needed even there: timers stand still while a machine sleeps, and do not notice when the clock
+/// is set.
 const POLL: Duration = Duration::from_secs(10);
 
 /// Answer of [`Queue::take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// A batch: as many as were wanted, or all that are due.
+    /// A batch: as many jobs as were wanted, or all jobs that are due.
     Leased(Vec<Lease>),
     /// No batch yet: no free job is due, or the oldest due job still waits for a full batch.
     Wait {
-        /// Time of the keeper.
+        /// The time, by the keeper's clock.
         now: DateTime<Utc>,
-        /// Time before which no batch is ready, unless jobs change. `None`, if no job waits.
+        /// Time before which no batch is ready, unless jobs change. `None`, if no job waits or is
+        /// leased.
         next: Option<DateTime<Utc>>,
     },
 }
 
 /// A delayed job queue.
 ///
-/// Each call is one transaction: the storage keeps all of its changes or none, also if the process
-/// is killed. Only leases may be forgotten by a crash, which makes their jobs due again. All times
-/// are those of the keeper's clock.
+/// Each call is one transaction: the storage keeps all changes of the call or none, even if the
+/// process is killed. Only leases may be lost in a crash, and their jobs are then due again. All
+/// times are those of the keeper's clock.
 ///
 /// A job is in one of three states: the job *waits* (not due yet, or due), a worker has *leased*
 /// the job, or the job is *dead*. An expired lease makes the job wait again, with an unchanged due
 /// time.
 ///
-/// A call does its parts in their order: a token that occurs again after its finish or failure is
-/// void there.
+/// A call makes changes in the order of its arguments: a token that occurs again in the same call,
+/// after a finish or failure, is void.
 pub trait Queue: Clone + Send + Sync + 'static {
-    /// Schedules jobs. Of equal keys in one call, the first counts and the others meet an existing
-    /// job.
+    /// Schedules jobs. If a call has a key more than once, the first job with the key counts, and
+    /// the others meet an existing job.
     ///
     /// # Errors
     ///
@@ -61,11 +63,13 @@ pub trait Queue: Clone + Send + Sync + 'static {
         existing: Existing,
     ) -> impl Future<Output = Result<Vec<ScheduleOutcome>, QueueError>> + Send;
 
-    /// Leases a batch, if there is one, without waiting: `max` due jobs, those first that are due
-    /// for longest; or all due jobs, once the oldest has waited for the buffer. A job that another
-    /// process makes free may be passed by until the next [poll](Self::poll).
+    /// Leases a batch, if there is one, without waiting. A batch has `max` due jobs, from the job
+    /// that has been due for longest on; or all due jobs, once the oldest has waited for the
+    /// buffer. A job that another process has freed may be left out until the next
+    /// [poll](Self::poll).
     ///
-    /// If the future is dropped, the jobs are leased to nobody until the lease expires, at worst.
+    /// If the future is dropped, the jobs may stay leased, without a worker, until the lease
+    /// expires.
     ///
     /// # Errors
     ///
@@ -106,8 +110,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         failures: Vec<JobFailure>,
     ) -> impl Future<Output = Result<Vec<FailureOutcome>, QueueError>> + Send;
 
-    /// Returns dead jobs whose keys come after `after`, by key in the order of bytes, at most
-    /// `limit`.
+    /// Returns at most `limit` dead jobs, those with the first keys after `after`, in the byte
+    /// order of keys.
     ///
     /// # Errors
     ///
@@ -143,11 +147,11 @@ pub trait Queue: Clone + Send + Sync + 'static {
         keys: Vec<String>,
     ) -> impl Future<Output = Result<usize, QueueError>> + Send;
 
-    /// Makes jobs due now that are not due within `due` from now, in unchanged slots, and ends
-    /// leases that last for more than `lease` from now: a clock that was wrong has set these times.
-    /// One call changes at most [`CALL_JOBS_MAX`](crate::limits::CALL_JOBS_MAX) jobs, and passes by
-    /// those that another call is changing. Returns the number of changes; after a call without
-    /// changes, only the passed jobs are left.
+    /// Makes jobs due now whose due time is more than `due` from now, in unchanged slots. Also ends
+    /// leases that last for more than `lease` from now. A clock that was wrong has set such times.
+    /// One call makes at most [`CALL_JOBS_MAX`](crate::limits::CALL_JOBS_MAX) changes, and leaves
+    /// out jobs that another call is changing. Returns the number of changes; after a call that
+    /// returns 0, only the jobs that were left out have such times.
     ///
     /// # Errors
     ///
@@ -207,8 +211,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
     /// Returns the clock by which callers of this keeper wait.
     fn clock(&self) -> &Clock;
 
-    /// Returns the longest time between two looks for jobs. A keeper may miss a change, or a
-    /// machine sleep.
+    /// Returns the longest time between two searches for jobs. The bound is needed, because a
+    /// keeper may miss a change, and a machine may sleep.
     fn poll(&self) -> Duration {
         POLL
     }
@@ -231,8 +235,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         }
     }
 
-    /// Leases a batch as soon as there is one; nothing once `stop` is ready, so that no batch is
-    /// leased to nobody.
+    /// Leases a batch as soon as there is one. Once `stop` is ready, leases nothing and returns
+    /// `None`, so that no batch is leased without a worker.
     ///
     /// # Errors
     ///
@@ -246,7 +250,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
         async move {
             let mut stop = std::pin::pin!(stop);
             loop {
-                // A backlog must not keep a worker from its end.
+                // Asked before each search: with a backlog, every search finds a batch, and the
+                // worker must stop all the same.
                 let is_told = tokio::select! {
                     biased;
                     _ = &mut stop => true,
@@ -255,14 +260,15 @@ pub trait Queue: Clone + Send + Sync + 'static {
                 if is_told {
                     return Ok(None);
                 }
-                // Before the look, so that no change falls between the two.
+                // Subscribed before the search, so that no change falls between the search and the
+                // wait.
                 let mut changes = self.changes();
                 let (now, next) = match self.take(namespace, want).await? {
                     TakeOutcome::Leased(leases) => return Ok(Some(leases)),
                     TakeOutcome::Wait { now, next } => (now, next),
                 };
                 tokio::select! {
-                    // A stop wins over a change: the next look could lease a batch for a worker
+                    // A stop wins over a change: the next search could lease a batch for a worker
                     // that ends.
                     biased;
                     _ = &mut stop => return Ok(None),

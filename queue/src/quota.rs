@@ -1,11 +1,11 @@
 //! Requests that a credential may still make: one small state for each credential, shared by all
 //! workers.
 //!
-//! Pure. A provider allows so many requests in any window of time. The provider's count may start a
-//! window at the first request, at the full hour, or slide. So the promise here is the strictest:
-//! *no* window of that length holds more requests than the limit, wherever the window starts. The
-//! state is that of the generic cell rate algorithm (GCRA): one instant. A tenth of the limit may
-//! be used at once; the rest is spread evenly.
+//! Pure. A provider allows a number of requests in a window of time. The provider's window may
+//! start at the first request or at the full hour, or may slide. So the promise here is the
+//! strictest: *no* window of that length holds more requests than the limit, wherever the window
+//! starts. The algorithm is the generic cell rate algorithm (GCRA), whose state is one instant. A
+//! tenth of the limit may be used at once; the rest is spread evenly.
 //!
 //! A provider's own count ([`QuotaReport`]) only makes the quota stricter.
 
@@ -15,11 +15,11 @@ use chrono::{DateTime, Utc};
 
 use crate::{error::QueueError, instant::later, limits::Limit};
 
-/// The part of a limit that may be used at once.
+/// Divisor of a limit: the quotient is the number of requests that may be made at once.
 const BURST: u32 = 10;
-/// Longest window: a year, so that no arithmetic of instants ends.
+/// Longest window: a year, so that no arithmetic of instants overflows.
 const WINDOW_MAX: Duration = Duration::from_hours(366 * 24);
-/// Time by which a provider may count a request earlier or later than it was reserved.
+/// Longest time between the reservation of a request and the provider's count of the request.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
 
 /// Longest time for which a provider's report stops a credential. After that time, one request asks
@@ -33,16 +33,16 @@ const CLOCKS_APART: i64 = 3_600_000_000;
 const SAME_COUNT: i64 = 2_000_000;
 
 impl Limit {
-    /// Requests that may be made at once.
+    /// Returns the number of requests that may be made at once.
     fn burst_size(self) -> u32 {
         (self.requests / BURST).max(1)
     }
 
-    /// Microseconds between requests once the burst is used.
+    /// Returns the microseconds between two requests once the burst is used.
     ///
-    /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which
-    /// this gap makes the limit. The window is taken longer by the time that requests may lose or
-    /// gain on their way, up to a tenth.
+    /// A half-open window holds at most `burst + ceil(window / gap) - 1` requests, and with this
+    /// gap, that number is the limit. The window counts as longer than it is, by `TRANSIT_MAX` or
+    /// at most by a tenth, because requests take different times on their way.
     fn gap_micros(self) -> i64 {
         let window = self
             .window
@@ -75,23 +75,23 @@ pub enum Reservation {
     After(Duration),
 }
 
-/// State of a credential.
+/// State of a credential's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// Microseconds after 1970 when all requests so far are spread out: GCRA's "theoretical arrival
-    /// time".
+    /// Instant, in microseconds after 1970, at which all requests so far are spread out: GCRA's
+    /// "theoretical arrival time".
     pub(crate) spread: i64,
-    /// Microseconds after 1970 before which no request is made.
+    /// Instant, in microseconds after 1970, before which no request is made.
     pub(crate) paused: i64,
     /// Requests that the provider still accepts before `reset`.
     pub(crate) remaining: u32,
-    /// Microseconds after 1970 when the provider counts anew.
+    /// Instant, in microseconds after 1970, at which the provider counts anew.
     pub(crate) reset: i64,
 }
 
 impl Bucket {
-    /// Reserves requests, and returns the answer. A refusal changes the state only where the state
-    /// ends too far ahead: such a state is forgotten.
+    /// Reserves requests, and returns the answer. A refusal changes nothing, but pauses and counts
+    /// that end too far ahead are forgotten even then.
     pub(crate) fn reserve(
         &mut self,
         now: DateTime<Utc>,
@@ -105,16 +105,16 @@ impl Bucket {
         {
             return Err(QueueError::Quota { requests, limit });
         }
-        // Before the count is read: a reset that a wrong clock has set would hold the credential
-        // until then.
+        // Before the count is read: a reset that a wrong clock has set would stop the credential
+        // until the reset.
         self.forget_what_is_far(now);
         let now = now.timestamp_micros();
         let is_counted = now < self.reset;
         let gap = limit.gap_micros();
         let burst = gap.saturating_mul(limit.burst_size().into());
         let these = gap.saturating_mul(requests.into());
-        // A spread beyond a burst was set by a wrong clock. The bucket then counts as full behind
-        // these requests.
+        // A spread that ends more than `CLOCKS_APART` after a whole burst was set by a wrong clock.
+        // Then these requests are allowed, and the whole burst counts as used.
         let burst_ends = now.saturating_add(burst);
         let before = if self.spread > burst_ends.saturating_add(CLOCKS_APART) {
             burst_ends.saturating_sub(these)
@@ -166,9 +166,9 @@ impl Bucket {
         }
         if let Some((remaining, reset)) = report.remaining {
             let reset = until(reset);
-            // Answers overtake each other. Of one count, the smallest number is the newest; of two
-            // counts, the one that ends later is the newer. A count whose end slides on is a new
-            // count with each report.
+            // Answers overtake each other. Of two reports of one count, the smaller number is the
+            // newer; of two counts, the count that ends later is the newer. A count whose end
+            // slides on is a new count with each report.
             if reset > self.reset.saturating_add(SAME_COUNT) {
                 (self.remaining, self.reset) = (remaining, reset);
             } else if reset >= self.reset.saturating_sub(SAME_COUNT) {
@@ -296,7 +296,8 @@ mod tests {
                 }
                 now += delay;
             }
-            // One request a window finds out.
+            // In each window, one request may be refused, and so show that the provider's count is
+            // used up.
             let windows = (now - began) / window + 1;
             prop_assert!(refused <= windows, "{} refused in {} windows", refused, windows);
             let least = i64::from(requests) * (windows - 2);
@@ -344,7 +345,7 @@ mod tests {
         bucket.report(at(now), report);
         let wait = Reservation::After(day);
         assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), wait);
-        // It went back. Requests go on in the pace of the quota, without another burst.
+        // The clock went back. Requests go on in the pace of the quota, without another burst.
         let mut asked = now - years;
         for _ in 0..50 {
             assert_eq!(

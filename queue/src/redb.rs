@@ -1,11 +1,12 @@
 //! The queue of one process, in one file of `redb`.
 //!
-//! Shell: one file, and two threads. One thread changes the file. Changes that arrive during a
-//! commit share the next commit, so that many workers cost one sync. Leases are in memory only:
-//! they end with the process that gave them, and so do the workers that have them; so a lease waits
-//! for no commit. Notes, due times, failures and quotas are in the file before a call returns.
+//! Shell: one file, and two threads. One thread changes the file, the other checks that the file is
+//! still there. Changes that arrive during a commit share the next commit, so that many workers
+//! cost one sync. Leases are in memory only, so a lease waits for no commit: leases end with the
+//! process that gave them, and so do the workers that hold them. Notes, due times, failures and
+//! quotas are in the file before a call returns.
 //!
-//! A storage error ends the queue: only a new opening of the file shows the state.
+//! A storage error closes the queue: only a new opening of the file shows which changes were made.
 
 mod leases;
 #[cfg(test)]
@@ -45,13 +46,13 @@ use crate::{
 
 /// Bytes of the file that are kept in memory.
 const CACHE_BYTES: usize = 64 * 1024 * 1024;
-/// Changes that wait for the thread; more wait before it.
+/// Changes that wait in the channel to the thread; callers with further changes wait for room.
 const WRITES_MAX: usize = 1_024;
-/// Changes that share a commit.
+/// Largest number of changes that share a commit.
 const GROUP_MAX: usize = 256;
 
-/// A queue in a file. The last clone that is dropped closes the queue, once the calls under way
-/// have ended.
+/// A queue in a file. The drop of the last clone closes the queue, once the calls under way have
+/// ended.
 #[derive(Clone, Debug)]
 pub struct Redb {
     writes: mpsc::Sender<Write>,
@@ -59,8 +60,8 @@ pub struct Redb {
     changes: Arc<watch::Sender<()>>,
 }
 
-/// Makes the file of a new queue. The file gets its name only as a whole: redb refuses a file of
-/// which a power cut has kept the length alone.
+/// Makes the file of a new queue. The file gets the final name only when the file is complete: redb
+/// would refuse a file of which a power cut has kept the length and not the bytes.
 #[expect(
     clippy::disallowed_methods,
     reason = "the opening syncs the folder; a second name that comes back goes before another queue is made"
@@ -70,8 +71,8 @@ fn make_file(path: &Path) -> Result<(), redb::DatabaseError> {
         return Ok(());
     }
     let storage = |why: io::Error| redb::DatabaseError::Storage(redb::StorageError::Io(why));
-    // Another process that makes the queue waits, and finds the file. A folder that knows no locks
-    // has none.
+    // Another process that makes the same queue waits for this lock, and then finds the file. If
+    // the folder cannot be locked, the work goes on without a lock.
     let lock = |folder: File| folder.lock().map(|()| folder);
     let _locked = File::open(folder_of(path)).and_then(lock).ok();
     // The other process may have finished while this one waited for the lock.
@@ -90,19 +91,19 @@ fn make_file(path: &Path) -> Result<(), redb::DatabaseError> {
     // Before the name: a power cut must not keep the name of a file without bytes.
     let synced = File::open(unfinished).and_then(|file| file.sync_all());
     synced.map_err(storage)?;
-    // Not a rename: another process may have made the queue meanwhile. Where the file system has no
-    // second names, redb makes the queue under the final name.
+    // Not a rename: another process may have made the queue meanwhile. If the file system has no
+    // hard links, redb makes the queue later, under the final name.
     drop(fs::hard_link(unfinished, path));
     fs::remove_file(unfinished).map_err(storage)
 }
 
 /// Makes the name of a file durable.
 fn sync_name(path: &Path) -> io::Result<()> {
-    // Behind a link, the name of the file itself.
+    // If the path is a link, the name of the file behind the link is synced.
     let path = path.canonicalize()?;
     match File::open(folder_of(&path)).and_then(|folder| folder.sync_all()) {
-        // A process that may not read the folder, or whose folder knows no sync, did not make the
-        // file.
+        // Nothing more can be done if this process may not read the folder, or if the folder cannot
+        // be synced.
         Err(error)
             if matches!(
                 error.kind(),
@@ -119,21 +120,22 @@ fn sync_name(path: &Path) -> io::Result<()> {
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
-        // That of a name without a folder is empty.
+        // The parent of a name without a folder is empty.
         _ => Path::new("."),
     }
 }
 
-/// Time between two looks at an idle queue's file.
+/// Time between two checks of the queue's file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The file of a queue, which the next process must find as this one leaves it.
+/// The file of a queue. The next process must find this file under the same name, and whole.
 #[derive(Debug)]
 struct QueueFile {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// Length of the file after the last commit. Held while a commit changes the length.
+    /// Length of the file after the last commit. The lock is held while a commit changes the
+    /// length.
     length: Mutex<u64>,
 }
 
@@ -159,7 +161,7 @@ impl QueueFile {
         };
         match fs::metadata(&self.path) {
             Ok(found) if is_it(&found) => return Ok(()),
-            // A folder that is not readable for a moment leaves the file as it is.
+            // Any other error proves nothing: the folder may be unreadable for a moment only.
             Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => return Ok(()),
             Ok(_) | Err(_) => {}
         }
@@ -170,22 +172,23 @@ impl QueueFile {
         Err(io::Error::new(NotFound, why))
     }
 
-    /// Looks at the file each second, and closes the queue if another file, or none, has its name.
+    /// Checks the file each second, and closes the queue if the file was removed, replaced or cut.
     #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
     fn watch_file(&self, writes: &mpsc::WeakSender<Write>) {
         loop {
             std::thread::sleep(LOOK);
-            // A strong sender would keep the queue's threads alive after the last handle.
+            // A strong sender would keep the queue's threads alive after the drop of the last
+            // handle.
             let Some(writes) = writes.upgrade() else {
                 return;
             };
-            // A commit changes the length, so a look in the midst of a commit could take a whole
-            // file for a cut one.
+            // The lock waits for a commit under way: that commit changes the length, and the check
+            // could take a whole file for a cut one.
             let length = self.length.lock();
             if self.check_file(*length).is_err() {
                 drop(length);
-                // Each commit checks the file, and this one fails. A full channel has other
-                // changes, which fail as well.
+                // An empty change makes the other thread commit. Each commit checks the file, and
+                // this commit fails. If the channel is full, the changes there fail instead.
                 let nothing: Write = Box::new(|_| Ok(Box::new(drop)));
                 drop(writes.try_send(nothing));
                 return;
@@ -199,14 +202,14 @@ impl QueueFile {
 struct OpenFile {
     database: Arc<Database>,
     leases: Mutex<Leases>,
-    /// Held by a look at file and leases, and after a commit while the leases follow the commit. A
-    /// look may see the file from before a commit: until the look ends, the leases must name the
-    /// jobs of that commit.
+    /// Held by a search in file and leases, and after a commit while the leases are brought up to
+    /// date. A search may read the file as it was before a commit. Until that search ends, the
+    /// leases must still name the jobs that the commit has changed.
     still: Mutex<()>,
     /// Why the queue is closed, if the file failed.
     failure: OnceLock<Arc<StorageError>>,
     clock: Clock,
-    /// None where a test keeps the bytes elsewhere.
+    /// `None` in a test that keeps the bytes elsewhere.
     file: Option<Arc<QueueFile>>,
 }
 
@@ -217,7 +220,7 @@ type CallAnswer = Box<dyn FnOnce(Result<(), Arc<StorageError>>) + Send>;
 /// A change of the file.
 type Write = Box<dyn FnOnce(&mut TablesWriter<'_, '_>) -> Result<CallAnswer, StorageError> + Send>;
 
-/// Returns the error for callers.
+/// Returns the error of a call that has changed nothing.
 fn failed_error(why: Arc<StorageError>) -> QueueError {
     QueueError::Storage {
         doing: "using the queue's file".to_owned(),
@@ -244,7 +247,7 @@ impl Redb {
             doing: format!("opening the queue {}", path.display()),
             why: Box::new(why),
         };
-        // redb panics at some pages that are no pages.
+        // redb panics at some damaged pages.
         let opened = std::panic::catch_unwind(|| Self::open_whole(path, clock));
         opened.unwrap_or_else(|_panic| {
             let why = io::Error::new(io::ErrorKind::InvalidData, "the file is damaged");
@@ -281,7 +284,7 @@ impl Redb {
         Ok(queue)
     }
 
-    /// Begins to work on a file.
+    /// Starts the thread that changes the file.
     fn work_on(
         database: Database,
         clock: Clock,
@@ -353,8 +356,9 @@ impl Redb {
         }
     }
 
-    /// Reads the file, beside the thread that changes the file. A read that fails ends that thread.
-    /// `undo` gets the result if the caller has gone.
+    /// Reads the file on another thread than the one that changes the file. If the read fails, the
+    /// thread that changes the file ends, and the queue is closed. If the caller has gone, `undo`
+    /// gets the result.
     async fn read_file<T: Send + 'static>(
         &self,
         read: impl FnOnce(&TablesReader<'_>) -> Result<T, StorageError> + Send + 'static,
@@ -368,7 +372,7 @@ impl Redb {
         tokio::task::spawn_blocking(move || {
             let result = read(&shared.begin_reading());
             if result.is_err() {
-                // A full channel has other changes, which fail as well.
+                // If the channel is full, the changes there should fail as well.
                 let failing: Write = Box::new(|_| {
                     let said = "the file could not be read".to_owned();
                     Err(StorageError::Corrupted(said))
@@ -378,6 +382,7 @@ impl Redb {
             let result = result.map_err(|why| failed_error(Arc::new(why)));
             if let Err(Ok(unseen)) = answer.send(result) {
                 undo(&mut shared.leases.lock(), unseen);
+                // Jobs may be free again, so a waiting worker may have a batch.
                 changes.send_replace(());
             }
         });
@@ -404,11 +409,11 @@ struct Thread {
 }
 
 impl Drop for Thread {
-    /// Wakes waiting workers, which look again and find that the queue is closed.
+    /// Wakes waiting workers, which search again and find that the queue is closed.
     fn drop(&mut self) {
-        // Before the wake: a worker that looks again must find the queue closed.
+        // Before the wake: a worker that searches again must find the queue closed.
         self.received.close();
-        // The jobs are free again, so a waiting worker may have a batch.
+        // Without this wake, waiting workers would notice the end only at their next poll.
         self.changes.send_replace(());
     }
 }
@@ -419,8 +424,8 @@ impl Thread {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
             match self.commit_changes(group.drain(..)) {
-                // After the leases have followed the commit: a caller that leases next must find
-                // the new jobs.
+                // Answered after the leases were brought up to date: a caller that leases next must
+                // find the new jobs.
                 Ok(deliveries) => deliveries.into_iter().for_each(|deliver| deliver(Ok(()))),
                 Err(why) => {
                     tracing::error!(error = %why, "the queue's file failed, so the queue is closed");
@@ -430,8 +435,8 @@ impl Thread {
         }
     }
 
-    /// Commits changes together. If one change fails, none is made: the callers before that change
-    /// get the error, the others hear that the queue is closed.
+    /// Commits changes together. If one change fails, none is made. The callers of the changes
+    /// before the failed one get the error; the other callers hear that the queue is closed.
     fn commit_changes(
         &self,
         writes: impl Iterator<Item = Write>,
@@ -439,10 +444,10 @@ impl Thread {
         let mut deliveries = Vec::with_capacity(GROUP_MAX);
         let done = self.make_changes(writes, &mut deliveries).map_err(Arc::new);
         if let Err(why) = &done {
-            // Before the answers, which may make callers ask again.
+            // Set before the answers: a caller with an answer may call again at once.
             if self.shared.failure.set(Arc::clone(why)).is_ok() {
-                // A dropped database writes to the file. After a cut, the file would look whole
-                // again.
+                // The database is never dropped now: at a drop, redb writes to the file, and a file
+                // that was cut would look whole again.
                 std::mem::forget(Arc::clone(&self.shared.database));
             }
             for deliver in deliveries.drain(..) {
@@ -454,7 +459,7 @@ impl Thread {
             let _still = self.shared.still.lock();
             self.shared.leases.lock().show(moved);
         }
-        // After the leases: a worker that looks earlier would pass by the jobs that this commit
+        // After the leases: a worker that searches earlier would pass by the jobs that this commit
         // changed.
         self.changes.send_replace(());
         Ok(deliveries)
@@ -485,7 +490,8 @@ impl Thread {
         let moved = writing.end()?;
         transaction.commit()?;
         if let Some((file, length)) = file.as_ref().zip(length.as_mut()) {
-            // The file may be shorter than before. The next commit looks at the name first.
+            // A commit may make the file shorter. If the file is gone, the check before the next
+            // commit notices.
             **length = fs::metadata(&file.path).map_or(**length, |found| found.len());
         }
         Ok(moved)
@@ -525,7 +531,7 @@ impl Queue for Redb {
             .filter_map(|one| one.note.as_deref())
             .try_for_each(check_bytes)?;
         if extensions.iter().all(|one| one.note.is_none()) {
-            // Leases are not in the file.
+            // Leases are not in the file, so nothing need be written.
             self.check_open()?;
             let now = self.shared.clock.now();
             let mut leases = self.shared.leases.lock();
@@ -540,8 +546,8 @@ impl Queue for Redb {
             let standings = extensions.iter().map(extend).collect();
             drop(leases);
             if is_earlier {
-                // A worker that gives a job back shortens the lease. Waiting workers took the former
-                // end of the lease for the next time at which there may be work.
+                // A worker that gives a job back shortens the lease. Waiting workers would wait
+                // until the former end of the lease.
                 self.changes.send_replace(());
             }
             return Ok(standings);
@@ -656,7 +662,7 @@ mod tests {
         let job = NewJob::new(&name, "a", Due::After(Duration::ZERO));
         queue.schedule(vec![job], Existing::Keep).await.unwrap();
         drop(queue);
-        // The threads of the queue end after it.
+        // The threads of the queue end a little later than the queue.
         let database = loop {
             match redb::Builder::new().create(&path) {
                 Err(redb::DatabaseError::DatabaseAlreadyOpen) => tokio::task::yield_now().await,

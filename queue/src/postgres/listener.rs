@@ -1,4 +1,4 @@
-//! The connection that hears of new jobs, and looks whether old transactions hold up vacuum.
+//! The connection that hears of new jobs, and checks whether old transactions hold up vacuum.
 //!
 //! Shell: one connection to PostgreSQL, and the log.
 
@@ -12,9 +12,9 @@ use super::statements::OLDEST_TRANSACTION;
 
 /// Tells all processes that a job is due soon.
 pub(super) const NOTIFY: &str = "NOTIFY simplefeed_jobs";
-/// Pause after a connection that broke.
+/// Pause after a connection that failed or broke.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Time between two looks at old transactions.
+/// Time between two checks for old transactions.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// Age of a transaction that is worth a warning: vacuum removes no row that the transaction may
 /// see.
@@ -26,7 +26,8 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
         match config.connect(NoTls).await {
             Ok((client, connection)) => {
                 tokio::select! {
-                    // The client's statements move only while `pass_on` polls the connection.
+                    // The client's statements make progress only while `pass_on` polls the
+                    // connection.
                     () = listen_on(&client) => {}
                     () = pass_on(connection, &changes) => {}
                 }

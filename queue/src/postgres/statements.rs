@@ -1,5 +1,5 @@
-//! The statements of PostgreSQL. `$1` is the time that a test has set, or NULL, in all that need
-//! the time.
+//! The statements of PostgreSQL. In the statements that need the time, `$1` is the time that a test
+//! has set, or NULL.
 //!
 //! Pure.
 
@@ -21,7 +21,7 @@ macro_rules! due {
     };
 }
 
-/// Whether a live job has no lease, or one that has expired.
+/// Whether a job that is not dead has no lease, or an expired lease.
 macro_rules! is_free {
     () => {
         concat!("(leased_until IS NULL OR leased_until <= ", now!(), ")")
@@ -40,8 +40,8 @@ macro_rules! is_held {
     };
 }
 
-/// Rows of jobs to be scheduled. In the order of keys, so that two calls do not wait for each
-/// other.
+/// Inserts rows of jobs to be scheduled, in the order of keys, so that two calls do not wait for
+/// each other.
 macro_rules! insert {
     () => {
         concat!(
@@ -85,9 +85,10 @@ pub(super) const STATES: &str = concat!(
         USING (namespace, key)"
 );
 
-/// Leases a batch of jobs that are due since `$6` or later, if there is one. The statement passes
-/// by rows that another worker is about to lease. The remaining rows must then fill a batch, or one
-/// batch would be split among all workers that look at the same time.
+/// Leases a batch of due jobs whose due times are `$6` or later, if there is one. The statement
+/// skips rows that another worker is about to lease. If rows are skipped, the remaining rows must
+/// fill a batch. Otherwise, all workers that search at the same time would split one batch among
+/// them.
 ///
 /// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence
 /// would repeat the tokens that the crash forgot.
@@ -123,9 +124,9 @@ pub(super) const LEASE: &str = concat!(
     ", job.leased_until, job.due"
 );
 
-/// Free jobs that are due, the due time of the first free one and of the last of a full batch, and
-/// an end of a lease. (Of more leases than 1,000 at the begin of the order, not the first end:
-/// workers look again soon.)
+/// Returns the time, the number of free jobs that are due (at most `$3`), the due time of the first
+/// free job, the first end of a lease, and the due time of the last job of a full batch. (Only the
+/// leases among the first 1,000 jobs count for the end: workers search again soon.)
 pub(super) const LOOK: &str = concat!(
     "SELECT ",
     now!(),
@@ -211,7 +212,8 @@ pub(super) const RETRY: &str = concat!(
     WHERE namespace = $2 AND key = ANY($3::text[]) AND reason IS NOT NULL"
 );
 
-/// Reads all jobs of the namespace: no index has the ends of leases, so that a lease writes none.
+/// Reads all jobs of the namespace: no index has the ends of leases, because each lease would have
+/// to write the index.
 pub(super) const SHORTEN: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET token = NULL, leased_until = NULL
     FROM (
@@ -225,7 +227,7 @@ pub(super) const SHORTEN: &str = concat!(
     WHERE job.namespace = $2 AND job.key = long.key"
 );
 
-/// The jobs that are due last come first, so that the index of due times ends the look.
+/// The jobs that are due last come first, so that the search ends early in the index of due times.
 pub(super) const BRING_FORWARD: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET due = ",
     now!(),
@@ -263,7 +265,7 @@ pub(super) const STATS: &str = concat!(
 
 pub(super) const NOW: &str = concat!("SELECT ", now!());
 
-/// Makes the row of a credential, if there is none.
+/// Makes the row of a credential, if there is no row.
 pub(super) const BUCKET: &str =
     "INSERT INTO simplefeed_buckets VALUES ($1, 0, 0, 0, 0) ON CONFLICT DO NOTHING";
 

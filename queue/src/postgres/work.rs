@@ -35,8 +35,8 @@ pub(super) type DueColumns = (Vec<Option<DateTime<Utc>>>, Vec<Option<i64>>);
 
 pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
     let both = |due| match due {
-        // `at` reads the time only for `After`. The call clamps the instant to those that a keeper
-        // can store.
+        // Here, `at` does not read the time that is passed. The call only clamps the instant to
+        // those that a keeper can store.
         Due::At(_) => (Some(due.at(DateTime::UNIX_EPOCH)), None),
         Due::After(span) => (None, Some(micros(span))),
     };
@@ -61,7 +61,7 @@ pub(super) fn token_columns<'t>(
 pub(super) struct JobChanges(HashMap<(String, String, i64), bool>);
 
 impl JobChanges {
-    /// Adds rows that have these columns in this order.
+    /// Adds rows with the columns namespace, key, token, and whether the job is dead now.
     pub(super) fn add(&mut self, rows: Vec<Row>) {
         for row in rows {
             self.0
@@ -69,7 +69,8 @@ impl JobChanges {
         }
     }
 
-    /// Returns whether a job was changed, and is dead. A token counts once in a call.
+    /// Returns whether the job of a token is dead now; `None` if the job was not changed. A token
+    /// counts once in a call.
     pub(super) fn take(&mut self, token: &LeaseToken) -> Option<bool> {
         let name = token.namespace.as_str().to_owned();
         self.0.remove(&(name, token.key.clone(), token.number))
@@ -82,8 +83,8 @@ impl JobChanges {
     }
 }
 
-/// Splits a call into parts of indexes. No part has a key twice, and items with equal keys stay in
-/// order.
+/// Splits the items of a call into parts, which are lists of indexes. No part has a key twice, and
+/// items with equal keys stay in order.
 pub(super) fn without_repeats<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<Vec<usize>> {
     let mut seen: HashMap<K, usize> = HashMap::new();
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -182,7 +183,8 @@ pub(super) async fn schedule_in(
             }
         }
     }
-    // A notification takes a lock of the whole cluster: only where a poll would be late.
+    // A notification takes a lock of the whole cluster, so workers are notified only if a poll
+    // would be late.
     let is_soon = |job: &NewJob| match job.due {
         Due::After(span) => span < POLL,
         // By this machine's clock: a wrong answer costs a poll, or one notification.
@@ -202,8 +204,8 @@ pub(super) async fn extend_in(
 ) -> Result<Vec<TokenStanding>, tokio_postgres::Error> {
     let statement = transaction.prepare_cached(statements::EXTEND).await?;
     let mut answers = vec![TokenStanding::Lost; extensions.len()];
-    // Of two rows for one job in a statement, PostgreSQL applies any; the contract says both, in
-    // order.
+    // If a statement has two rows for one job, PostgreSQL applies either row. The contract demands
+    // both, in order.
     for part in without_repeats(extensions.iter().map(|one| &one.token)) {
         let of_part = || part.iter().filter_map(|index| extensions.get(*index));
         let (names, keys, tokens) = token_columns(of_part().map(|one| &one.token));
@@ -277,7 +279,7 @@ pub(super) async fn finish_in(
     let mut also = Vec::new();
     let mut answers = Vec::with_capacity(finishes.len());
     for finish in finishes {
-        // The first finish of a token takes the change, so that a second one is lost.
+        // The first finish of a token takes the change, so that a second finish is lost.
         let answer = changed.held(&finish.token);
         if answer == TokenStanding::Yes {
             also.extend(finish.also.iter().cloned());
@@ -290,7 +292,8 @@ pub(super) async fn finish_in(
     Ok(answers)
 }
 
-/// Brings jobs forward, or else ends leases. Returns the number of changes.
+/// Brings jobs forward or, if there are none to bring forward, ends leases. Returns the number of
+/// changes.
 pub(super) async fn bring_forward_in(
     transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
@@ -315,7 +318,7 @@ pub(super) async fn bring_forward_in(
         .await
 }
 
-/// Changes the bucket of a credential, if `change` says so.
+/// Locks the bucket of a credential, and stores the bucket if `change` changes it.
 pub(super) async fn with_bucket<T>(
     transaction: &Transaction<'_>,
     now: Option<DateTime<Utc>>,
@@ -396,8 +399,8 @@ pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Leas
     )
 }
 
-/// Leases a batch of jobs that are due since `from` or later, oldest first, with their due times.
-/// Empty, if there is no batch.
+/// Leases a batch of due jobs whose due times are `from` or later, oldest first. Returns the leases
+/// with the due times; an empty list, if there is no batch.
 async fn lease_due(
     client: &Client,
     now: Option<DateTime<Utc>>,
@@ -417,8 +420,8 @@ async fn lease_due(
     Ok(leases)
 }
 
-/// Leases a full batch of jobs that are due since `from` or later, if there is one, and returns the
-/// first due time.
+/// Leases a full batch of due jobs whose due times are `from` or later, if there is one. Returns
+/// the batch with the first due time.
 pub(super) async fn take_behind(
     client: &Client,
     now: Option<DateTime<Utc>>,
@@ -427,8 +430,8 @@ pub(super) async fn take_behind(
     from: DateTime<Utc>,
 ) -> Result<Option<LeasedBatch>, tokio_postgres::Error> {
     let want = Want {
-        // No patience ends: a batch that is not full may leave older jobs free, which only a look
-        // at all jobs finds.
+        // The buffer never ends: a batch that is not full might leave out older free jobs, which
+        // only a search of all jobs finds.
         buffer: Duration::MAX,
         ..want
     };
@@ -468,7 +471,8 @@ pub(super) async fn take(
             .flatten()
             .min();
         looks += 1;
-        // Another worker was faster, or leased at the same time and passed this worker's rows by.
+        // If a batch is ready, but was not leased, another worker was faster, or each of the two
+        // has skipped rows that the other had locked. So the search is repeated.
         let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
         if !is_ready || looks == LOOKS_MAX {
             return Ok(Err(TakeOutcome::Wait { now: at, next }));

@@ -23,12 +23,13 @@ const TOKENS_OF_OPENING: u32 = 40;
 pub(super) struct JobLease {
     /// Number of the lease's token.
     number: i64,
-    /// Place of the leased job in the file.
+    /// Place of the leased job in the order of due times.
     pub(super) place: DuePlace,
     pub(super) until: DateTime<Utc>,
 }
 
-/// Place of a job in the order of due times: due time and number of the job.
+/// Place of a job in the order of due times: the due time, in microseconds after 1970, and the
+/// number of the job.
 pub(super) type DuePlace = (i64, u64);
 
 /// Leases of all namespaces.
@@ -42,16 +43,18 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 pub(super) struct OfNamespace {
     held: HashMap<u64, JobLease>,
-    /// Numbers of tokens, and of their jobs.
+    /// Number of each valid token, with the number of the token's job.
     tokens: HashMap<i64, u64>,
-    /// Ends of leases, and how many end then.
+    /// Ends of leases, each with the number of leases that end at this instant.
     ends: BTreeMap<DateTime<Utc>, usize>,
-    /// Jobs that a transaction under way changes. The committed file still has them at their old
-    /// places.
+    /// Jobs that a transaction under way changes. The committed file still has these jobs at their
+    /// old places.
     changing: HashSet<u64>,
-    /// Every job before this place is leased or changing, so that a look need not pass them.
+    /// Place at which the next search for free jobs starts: every job before this place is leased
+    /// or changing.
     from: DuePlace,
-    /// First job that became free since the last look began, which may not have seen the job.
+    /// First place at which a job became free since the last search began. That search may have
+    /// passed the place before.
     freed: Option<DuePlace>,
 }
 
@@ -72,11 +75,11 @@ impl OfNamespace {
         }
     }
 
-    /// Ends at most `max` leases that last beyond an instant. Returns how many.
+    /// Ends at most `max` leases that last beyond an instant. Returns the number of ended leases.
     pub(super) fn shorten(&mut self, end: DateTime<Utc>, max: usize) -> usize {
         let is_long = |(_, leased): &(&u64, &JobLease)| leased.until > end;
         let long = self.held.iter().filter(is_long).take(max);
-        // The ends of the leases change `held`, which is being read here.
+        // The places are collected first: the loop below changes `held`, which is being read here.
         let long: Vec<DuePlace> = long.map(|(_, leased)| leased.place).collect();
         for place in &long {
             self.end(place.1);
@@ -85,10 +88,10 @@ impl OfNamespace {
         long.len()
     }
 
-    /// Notes that a job may be leased.
+    /// Notes that the job at a place is free.
     fn offer_job(&mut self, place: DuePlace) {
-        // A look under way does not read this place again, so the next look must start here at the
-        // latest.
+        // A search under way does not read this place again, so the next search must start here at
+        // the latest.
         self.from = self.from.min(place);
         self.freed = Some(self.freed.map_or(place, |freed| freed.min(place)));
     }
@@ -99,7 +102,7 @@ impl OfNamespace {
         self.changing.insert(job);
     }
 
-    /// Returns whether a job that the file has may be leased.
+    /// Returns whether a job in the file is free: neither leased nor changing.
     pub(super) fn is_free(&self, job: u64) -> bool {
         !self.is_leased(job) && !self.changing.contains(&job)
     }
@@ -109,16 +112,16 @@ impl OfNamespace {
         self.held.contains_key(&job)
     }
 
-    /// Begins a look at the jobs, which is the only look under way. Returns the place where the
-    /// look starts.
+    /// Begins a search for free jobs, which is the only search under way. Returns the place where
+    /// the search starts.
     pub(super) fn begin_look(&mut self) -> DuePlace {
         self.freed = None;
         self.from
     }
 
-    /// Notes that the look found no free job up to this place.
+    /// Notes that every job before this place is leased or changing, as far as the search has seen.
     fn pass_to(&mut self, place: DuePlace) {
-        // A job that became free during the look may stand before the place.
+        // A job that became free during the search may stand before the place.
         self.from = self.freed.map_or(place, |freed| freed.min(place));
     }
 
@@ -128,7 +131,7 @@ impl OfNamespace {
         self.held.get(job).copied()
     }
 
-    /// Leases the first free job.
+    /// Leases the job at `place`. Every job before that place must be leased or changing.
     pub(super) fn lease(&mut self, number: i64, place: DuePlace, until: DateTime<Utc>) {
         self.put_lease(JobLease {
             number,
@@ -175,12 +178,12 @@ impl OfNamespace {
 }
 
 impl Leases {
-    /// Returns the leases of a file that was opened so many times. No earlier opening gave tokens
-    /// with the same numbers.
+    /// Returns empty leases for an opening of the file; `opening` is the number of openings so far.
+    /// No earlier opening has given tokens with the same numbers.
     pub(super) fn of_opening(opening: i64) -> Self {
         Self {
-            // The file stores no tokens, and its number of openings only grows. An `i64` has room
-            // for 2^23 openings.
+            // The file stores no tokens, but stores the number of openings, which only grows. So
+            // each opening has a range of numbers of its own. An `i64` has room for 2^23 openings.
             number: opening << TOKENS_OF_OPENING,
             of: HashMap::new(),
         }
@@ -205,14 +208,14 @@ impl Leases {
         let of = self.of(&token.namespace, now);
         let JobLease { place, .. } = of.of_token(token)?;
         of.end(place.1);
-        // The committed file still shows the job as waiting, and nothing else keeps a look from the
-        // job.
+        // The committed file still shows the job as waiting, and nothing else keeps a search from
+        // leasing the job.
         of.change(place.1);
         Some(place)
     }
 
-    /// Notes that the transaction under way is committed, and the first place of moved jobs in each
-    /// namespace.
+    /// Notes that the transaction under way is committed. `moved` has, for each namespace, the
+    /// first place at which a job may be free now.
     pub(super) fn show(&mut self, moved: Vec<(Namespace, DuePlace)>) {
         // One thread commits, so all changing jobs are those of this transaction.
         self.of.values_mut().for_each(|of| of.changing.clear());
@@ -233,14 +236,15 @@ impl Leases {
         Some(leased)
     }
 
-    /// Ends leases whose worker has gone before the answer.
+    /// Ends the leases of a batch whose worker has gone before the answer.
     pub(super) fn give_back(&mut self, taken: TakeOutcome) {
         let TakeOutcome::Leased(leases) = taken else {
             return;
         };
         for lease in leases {
             if let Some(of) = self.of.get_mut(&lease.token.namespace)
-                // A lease that has expired meanwhile may be another worker's.
+                // If the lease has expired meanwhile, the token names no lease, and the job may be
+                // another worker's.
                 && let Some(leased) = of.of_token(&lease.token)
             {
                 of.end(leased.place.1);
@@ -254,7 +258,7 @@ impl Leases {
 mod tests {
     use super::*;
 
-    /// Goal: a job whose lease ends while a look is under way is found by the next one.
+    /// Goal: a job whose lease ends while a search is under way is found by the next search.
     #[test]
     fn a_look_passes_no_job_that_becomes_free_meanwhile() {
         let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();

@@ -223,7 +223,7 @@ enum Call {
 
 fn call(dice: &mut Dice, tokens: &mut Vec<(LeaseToken, LeaseToken)>) -> Call {
     let key = dice.below(6).to_string();
-    // No two are equal: those may be leased in any order.
+    // No two due times are equal: jobs with equal due times may be leased in any order.
     let due = Due::After(Duration::from_micros(dice.below(5_000_000)));
     let index = dice.one_of(tokens.len().max(1));
     let kind = dice.below(8);
@@ -321,7 +321,7 @@ async fn take(
     ours.into_iter().map(pair).collect()
 }
 
-/// Runs calls until the power is cut, and returns the models of before and after the last one.
+/// Runs calls until the power is cut, and returns the models before and after the last call.
 async fn run(dice: &mut Dice, disk: &SharedDisk, clock: &Manual, model: Model) -> (Model, Model) {
     let (mut before, mut after) = (model.clone(), model);
     // The cut may come in the opening, which changes no job.
@@ -377,7 +377,7 @@ async fn what_was_answered_survives_a_power_cut() {
             model = if found == is { after } else { before };
         }
     }
-    // Most cuts come between two changes of jobs: in the syncs of one.
+    // Enough cuts must come within a call that changes jobs, or the test would show little.
     assert!(cuts_within > SEEDS / 4, "{cuts_within}");
 }
 

@@ -3,9 +3,10 @@
 //! Shell: the transactions of redb.
 //!
 //! A job has a number, given by its first schedule. The job stands in one of two tables: waiting
-//! and leased jobs, in the order of their due times, and dead jobs. The place stands beside the
-//! number, not beside the key: jobs that are scheduled together are due together, so that the
-//! places of a batch are a few pages. By their keys they would be a page each.
+//! and leased jobs, in the order of their due times, and dead jobs. A further table gives a job's
+//! place by the number of the job, and not by the key. Jobs that are scheduled together have
+//! neighbouring numbers and are due together, so the places of a batch are on a few pages. By key,
+//! each place would be on another page.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -43,8 +44,9 @@ const KEYS: TableDefinition<'_, (&str, &str), u64> = TableDefinition::new("keys"
 const PLACES: TableDefinition<'_, u64, Option<i64>> = TableDefinition::new("places");
 /// Key, slot, failures, payload and note.
 type JobRow<'r> = (&'r str, i64, u32, &'r [u8], &'r [u8]);
-/// Namespace, due time and number to the rest of a job that waits or is leased.
+/// Namespace, due time and number of a job that waits or is leased.
 type WaitingKey<'k> = (&'k str, i64, u64);
+/// Place to the row of a job that waits or is leased.
 const WAITING: TableDefinition<'_, WaitingKey<'_>, JobRow<'_>> = TableDefinition::new("waiting");
 /// Namespace and key to the rest of a dead job, and its reason.
 const DEAD: TableDefinition<'_, (&str, &str), (JobRow<'_>, &str)> = TableDefinition::new("dead");
@@ -120,14 +122,14 @@ fn row_of(job: &Job) -> JobRow<'_> {
     )
 }
 
-/// Changes of a namespace as a whole in a transaction.
+/// Sums of the changes that a transaction makes in a namespace.
 #[derive(Default)]
 struct NamespaceChange {
     /// Change of the number of jobs that wait or are leased.
     waiting: i64,
     /// Change of the number of dead jobs.
     dead: i64,
-    /// First place to which the transaction moved a job of the namespace.
+    /// First place at which a job may be free after the commit.
     first: Option<DuePlace>,
 }
 
@@ -163,8 +165,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
         })
     }
 
-    /// Writes the changed counts. Returns the first place to which jobs of each namespace were
-    /// moved.
+    /// Writes the changed counts. Returns, for each namespace, the first place at which a job may
+    /// be free after the commit.
     pub(super) fn end(mut self) -> Result<Vec<(Namespace, DuePlace)>, StorageError> {
         let mut moved = Vec::with_capacity(self.changed.len());
         // Once for each commit: each change of a count would write the same row again.
@@ -195,7 +197,7 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
         changed.dead += dead;
     }
 
-    /// Notes that a job is free at a place after the commit.
+    /// Notes that the job at a place may be free after the commit.
     fn note_free(&mut self, namespace: &Namespace, place: DuePlace) {
         let first = &mut self.namespace_change(namespace).first;
         *first = Some(first.map_or(place, |first| first.min(place)));
@@ -207,7 +209,7 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
         Ok(number.map(|number| number.value()))
     }
 
-    /// Numbers a new job.
+    /// Gives a new job a number.
     fn add_job(&mut self, namespace: &Namespace, key: &str) -> Result<u64, StorageError> {
         // The table has all jobs of all namespaces, the dead too. The number of a removed job may
         // come again: no token and no place names that job any more.
@@ -264,8 +266,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
                     return Ok(ScheduleOutcome::Dead);
                 };
                 let mut leases = self.lock_leases(namespace);
-                // The lock is held until the job counts as changing: a look between the two could
-                // lease the job.
+                // The lock is held from this check until the job counts as changing: a search in
+                // between could lease the job.
                 if leases.is_leased(number) {
                     return Ok(ScheduleOutcome::Leased);
                 }
@@ -273,7 +275,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
                     return Ok(ScheduleOutcome::Kept);
                 }
                 leases.change(number);
-                // Looks wait for this lock, and `pull_job` reads the disk.
+                // The lock is released now: searches wait for the lock, and `pull_job` reads the
+                // disk.
                 drop(leases);
                 self.pull_job(namespace, (due, number))?;
                 (number, ScheduleOutcome::Moved)
@@ -298,11 +301,11 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
             return Ok(TokenStanding::Lost);
         };
         if let Some(note) = note {
-            // The lease may end before the commit. A look that then reads the committed file would
-            // lease the job without the note, so the job counts as changing.
+            // The lease may end before the commit. A search that then reads the committed file
+            // would lease the job without the note, so the job counts as changing.
             self.lock_leases(&token.namespace).change(leased.place.1);
-            // A look may pass by the changing job. After the commit, the next look must start here
-            // at the latest.
+            // A search may pass by the changing job. After the commit, the next search must start
+            // here at the latest.
             self.note_free(&token.namespace, leased.place);
             let job = Job {
                 note: note.clone(),
@@ -407,8 +410,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
         for key in keys {
             let row = self.dead.remove((namespace.as_str(), key.as_str()))?;
             let job = row.map(|row| job_of(row.value().0));
-            // No lease to note: the committed file has a dead job outside the order that looks
-            // read.
+            // The job need not count as changing: in the committed file, a dead job stands outside
+            // the order that searches read.
             if let (Some(job), Some(number)) = (job, self.job_number(namespace, key)?) {
                 self.put_waiting(namespace, (due, number), &Job { failures: 0, ..job })?;
                 self.change_counts(namespace, 1, -1);
@@ -467,8 +470,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
             let due = self.places.remove(number)?;
             if let Some(due) = due.and_then(|due| due.value()) {
                 let mut leases = self.lock_leases(namespace);
-                // The token of a removed job is void, and a look must not lease the job before the
-                // commit.
+                // The token of a removed job is void, and a search must not lease the job before
+                // the commit.
                 leases.end(number);
                 leases.change(number);
                 drop(leases);
@@ -515,7 +518,8 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
     ) -> Result<Result<Reservation, QueueError>, StorageError> {
         let mut bucket = self.bucket_of(credential)?;
         let reserved = bucket.reserve(self.now, requests, limit);
-        // After a refusal the bucket is as before, or the next call forgets the same part again.
+        // After a refusal, nothing is stored: a part that `reserve` has forgotten is forgotten
+        // again by the next call.
         if let Ok(Reservation::Now) = reserved {
             self.store_bucket(credential, bucket)?;
         }
@@ -543,7 +547,7 @@ pub(super) struct TablesReader<'s> {
 }
 
 impl TablesReader<'_> {
-    /// Leases a batch. Jobs that the transaction under way changes are passed by.
+    /// Leases a batch. Jobs that the transaction under way changes are left out.
     pub(super) fn take(
         &self,
         namespace: &Namespace,
@@ -563,8 +567,9 @@ impl TablesReader<'_> {
             first.extend(read);
             let leases = &mut *self.leases.lock();
             let of = leases.of(namespace, self.now);
-            // All rows again: a change of the file may have got a job of an earlier round
-            // meanwhile. The lock is held from here until the batch is leased.
+            // All rows are checked, also those of earlier rounds: the transaction under way may
+            // have begun to change such a job meanwhile. The lock is held from here until the batch
+            // is leased.
             first.retain(|(place, _)| of.is_free(place.value().2));
             if is_end || first.len() == want.max {
                 break lease_free(leases, namespace, want, self.now, &first);
@@ -603,7 +608,8 @@ impl TablesReader<'_> {
         let dead = self.database.begin_read()?.open_table(DEAD)?;
         let name = namespace.as_str();
         let mut listed = Vec::new();
-        // Open to the end, since no key is the last: another namespace ends the list.
+        // The range has no end, because no key is the largest possible one: the first row of
+        // another namespace ends the list.
         for row in dead.range((name, after.unwrap_or_default())..)? {
             let (place, row) = row?;
             let ((of, key), (row, reason)) = (place.value(), row.value());
@@ -623,7 +629,8 @@ impl TablesReader<'_> {
 
     /// Counts the jobs of a namespace. Reads every job that is due.
     pub(super) fn stats(&self, namespace: &Namespace) -> Result<Stats, StorageError> {
-        // File and leases of the same commit. The counting itself needs no lock.
+        // The lock makes file and leases those of the same commit. The counting itself needs no
+        // lock.
         let (transaction, (leased, not_free)) = {
             let _still = self.still.lock();
             let transaction = self.database.begin_read()?;
@@ -676,8 +683,8 @@ type DueRow = (
     AccessGuard<'static, JobRow<'static>>,
 );
 
-/// Leases a batch of the first free jobs, which may be due or not. Returns the numbers of the
-/// tokens, or the time at which a batch may be ready.
+/// Leases a batch of the due jobs among `first`, the first free jobs. Returns the numbers of the
+/// tokens or, as the error, the time at which a batch may be ready.
 fn lease_free(
     leases: &mut Leases,
     namespace: &Namespace,
