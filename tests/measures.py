@@ -112,9 +112,20 @@ def unfold(path):
         part += letter
 
 
+def reexports(files):
+    """Returns the names that the root of a crate has from its modules, each with the path there."""
+    names = {}
+    for use in re.findall(r"^pub(?:\([^)]*\))? use ([^;]+);", files[()].read_text(), re.M) if () in files else []:
+        for path in unfold(re.sub(r"\s+", "", use)):
+            parts = path.removeprefix("crate::").removeprefix("self::").split("::")
+            names[parts[-1]] = parts
+    return names
+
+
 def edges(folder):
     """Returns which module names which, by module path; a module that declares another does not name it."""
     files = modules(folder)
+    names = reexports(files)
     graph = defaultdict(set)
     for module, path in files.items():
         text = "\n".join(without_tests(path.read_text().split("\n")))
@@ -132,6 +143,8 @@ def edges(folder):
                 target = base + parts
             else:
                 continue
+            # What the root has from a module is that module's.
+            target = names.get(target[0], target) if target and tuple(target[:1]) not in files else target
             while target and tuple(target) not in files:
                 target = target[:-1]
             target = tuple(target)

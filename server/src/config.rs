@@ -150,7 +150,7 @@ pub struct ServeArgs {
 impl Default for ServeArgs {
     /// Returns the defaults of the flags.
     fn default() -> Self {
-        // Without the environment, which a library does not read unasked.
+        // The flags lose their variables, because a library does not read the environment unasked.
         let flags = Self::augment_args(Command::new("")).mut_args(|flag| flag.env(None));
         let matches = flags.no_binary_name(true).get_matches_from([""; 0]);
         Self::from_arg_matches(&matches).expect("every setting has a default or none")
@@ -202,8 +202,7 @@ impl ServeArgs {
         if let Some(problem) = self.public_url.as_ref().and_then(problem_of_url) {
             problems.push(format!("public_url {problem}"));
         }
-        // The listener's own address can be the public URL only where the clients are on this
-        // machine.
+        // The listener's own address can be the public URL only if all clients are on this machine.
         let local = self.listen.ip().is_loopback();
         let public = self.public_url.as_ref().map_or(local, is_loopback);
         if !local && self.public_url.is_none() && is_known("public_url") {
@@ -241,7 +240,8 @@ impl ServeArgs {
                 problems.push(format!("{name}: {} is not a folder", path.display()));
             }
         }
-        // Elsewhere in the data folder, a web server could get at the log and at closed feeds.
+        // Within the data folder, only the folder `www` is for documents: from any other folder
+        // there, a web server could serve the log and closed feeds.
         if let (Some(data), Some(www)) = (&self.data, &self.www)
             && let (data, www) = (resolve_path(data), resolve_path(www))
             && www.starts_with(&data)
@@ -263,7 +263,7 @@ impl ServeArgs {
         ];
         let mut taken: Vec<(&str, SocketAddr)> = vec![];
         for (name, address) in listeners {
-            // Port 0 takes any free port, so two of them do not collide.
+            // Port 0 takes any free port, so two listeners with port 0 do not collide.
             let Some(address) = address.filter(|address| address.port() != 0) else {
                 continue;
             };
@@ -277,7 +277,7 @@ impl ServeArgs {
     }
 }
 
-/// Place of a listener for publishing requests.
+/// Address of a listener for publishing requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ListenAddress {
@@ -335,7 +335,8 @@ fn parse_period(text: &str) -> Result<Period, String> {
     }
 }
 
-/// Periods of the SUP documents, in seconds, the default one first; empty for no documents.
+/// Periods of the SUP documents, in seconds, the default one first; empty if there are no such
+/// documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SupPeriods(Vec<u32>);
@@ -437,11 +438,11 @@ impl Config {
             Some(path) => read_file(&path, args, given)?,
             None => (args, FileProblems::default()),
         };
-        // A problem does not end the checks: the operator sees all of them at once.
+        // A problem does not end the checks, so that the operator sees all problems at once.
         args.check_settings(&keys, &mut problems);
         args.check_folders(&mut problems);
-        // Read for its problems only. The listeners get their rules from `access_at_start`, and
-        // from `access` on SIGHUP.
+        // The file is read for its problems only. The listeners get their rules from
+        // `access_at_start`, and from `access` on SIGHUP.
         if let Some(path) = &args.tokens {
             match read_tokens_at_start(path) {
                 Ok((tokens, is_torn)) => {
@@ -462,8 +463,8 @@ impl Config {
         }
     }
 
-    /// Checks this configuration for the address that the listener really has, which systemd may
-    /// have bound.
+    /// Checks this configuration for the real address of the listener: systemd may have bound the
+    /// listener to another address than the configured one.
     ///
     /// # Errors
     ///
@@ -495,7 +496,7 @@ impl Config {
     }
 
     /// Returns the rules as [`access`](Self::access) does, for a start after a power cut: a last
-    /// line of which only a part was kept is left out.
+    /// line that the power cut has torn is left out.
     ///
     /// # Errors
     ///
@@ -545,12 +546,13 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Returns an error if a path is not UTF-8, which a file cannot express.
+    /// Returns an error if a path is not UTF-8, because a TOML file cannot express such a path.
     pub fn in_toml(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let values = serde_json::to_value(&self.0).map_err(|error| ConfigError {
             problems: vec![error.to_string()],
         })?;
-        // In the order of the flags. A JSON string, number or array of numbers is one of TOML, too.
+        // The settings come in the order of the flags. A JSON string, number or array of numbers is
+        // valid TOML, too.
         let flags = ServeArgs::augment_args(Command::new(""));
         let names = flags.get_arguments().map(|flag| flag.get_id().as_str());
         let shown = names.filter_map(|name| {
@@ -560,7 +562,8 @@ impl Config {
         Ok(shown.collect())
     }
 
-    /// Returns the defaults that the server proposes to feeds, seen at `public_url`.
+    /// Returns the defaults that the server proposes to feeds; `public_url` is the URL at which
+    /// clients see the server.
     pub fn defaults(&self, public_url: &Url) -> Defaults {
         Defaults {
             document_entries: self.document_entries,
@@ -576,8 +579,9 @@ fn read_tokens(path: &Path) -> Result<TokenGrants, ConfigError> {
     parse_tokens(path, &text_of_tokens(path)?)
 }
 
-/// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a
-/// mistake, or somebody is still writing it. Also returns whether there is such a line.
+/// Reads a file of tokens without a last line that a power cut has torn. Only a start leaves such a
+/// line out: later on, the line is a mistake, or somebody is still writing there. Also returns
+/// whether there is such a line.
 fn read_tokens_at_start(path: &Path) -> Result<(TokenGrants, bool), ConfigError> {
     let text = text_of_tokens(path)?;
     let tokens = parse_tokens(path, access::whole_lines(&text))?;
@@ -612,7 +616,7 @@ pub fn listen_in(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let table = text.parse::<toml::Table>();
     let table = table.map_err(|error| wrong(error.to_string()))?;
-    // Only this key is looked at, so a health check works whatever else is wrong in the file.
+    // Only this key is read, so a health check works even if other settings in the file are wrong.
     match table.get("listen").and_then(toml::Value::as_str) {
         None => Ok(None),
         Some(listen) => listen
@@ -641,7 +645,7 @@ pub fn keys_in(path: &Path) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// Problems of a configuration file, and the keys they concern.
+/// Problems of a configuration file, and the keys that have them.
 #[derive(Default)]
 struct FileProblems {
     problems: Vec<String>,
@@ -656,7 +660,7 @@ fn read_file(
     args: ServeArgs,
     given: impl Fn(&str) -> bool,
 ) -> Result<(ServeArgs, FileProblems), ConfigError> {
-    // A file that cannot be read, or is not TOML, leaves nothing else to check.
+    // A file that cannot be read, or is not TOML, ends the checks with this one problem.
     let unreadable = |problem: String| ConfigError {
         problems: vec![problem],
     };
@@ -687,7 +691,8 @@ fn problem_of_url(url: &Url) -> Option<&'static str> {
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return Some("is not an http or https URL");
     }
-    // Every URL in a document begins with this one, so nothing can stand behind the path here.
+    // Every URL in a document begins with the public URL, so nothing may follow the path of the
+    // public URL.
     if url.query().is_some()
         || url.fragment().is_some()
         || !url.username().is_empty()
@@ -708,7 +713,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Returns a path without links and `..`, as far as it exists.
+/// Returns an absolute path without `..`, and without links as far as the path exists.
 fn resolve_path(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let found = path.ancestors().find_map(|ancestor| {
@@ -718,7 +723,7 @@ fn resolve_path(path: &Path) -> PathBuf {
     let Some((mut resolved, rest)) = found else {
         return path;
     };
-    // Nothing of the rest exists, so no link can lead elsewhere.
+    // No part of the rest exists, so no part is a link that leads elsewhere.
     for part in rest.components() {
         match part {
             Component::ParentDir => drop(resolved.pop()),

@@ -1,8 +1,8 @@
 //! The way to a log that a server has open: a socket in its data folder.
 //!
 //! Shell: a Unix socket that only its owner can open. A client sends a task as one line of JSON and
-//! reads the output, line by line; the last line is the exit code. One task runs at a time, others
-//! wait; a server that is asked to stop breaks the task off.
+//! reads the output, line by line; the last line is the exit code. One task runs at a time, and
+//! other tasks wait. A server that is asked to stop breaks off the running task.
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
@@ -35,33 +35,34 @@ use crate::{
     upkeep::{OutputLine, Task, run},
 };
 
-/// Pause between two looks for a client: the longest delay of a task on an idle server.
+/// Pause between two checks for a new client, which is the longest delay of a task on an idle
+/// server.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time that a client has to send a task, and to read each line.
+/// Longest wait for a client, at each read of the task and at each write of the answer.
 const WAIT: Duration = Duration::from_secs(2);
-/// Time after which a waiting client says so.
+/// Time without an answer after which the client tells its user that it waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAITS: &str =
     "Waiting for the server: it does another task, or can take none now (`health` may say why).";
 /// Longest line with a task, in bytes.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
-/// Answer of the server, one line each.
+/// One line of the server's answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum AnswerLine {
-    /// The server has read the order, and carries the order out next.
+    /// The server has read the client's line, and carries the order out next.
     Begun,
     Exit(u8),
     #[serde(untagged)]
     Tell(OutputLine),
 }
 
-/// Order of a client, one line.
+/// Order of a client, sent as one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Follow the system clock without a judgement.
+    /// Accept the time of the system clock, however far the clock has leapt.
     AcceptClock,
     /// Do a task of upkeep.
     #[serde(untagged)]
@@ -88,7 +89,7 @@ impl Ground {
         match order {
             Order::Do(task) => run(task, &self.log, &self.shown, &self.views, tell),
             Order::AcceptClock => {
-                // First, so that a failure changes nothing.
+                // The note is written first, so that the clock does not change if the write fails.
                 if let Some(moment) = &self.moment {
                     let noted = moment.write(self.clock.system());
                     noted.context(
@@ -119,7 +120,7 @@ pub fn accepted(now: Timestamp, last: Timestamp) -> String {
 /// Carries out the orders sent to the socket, until the server stops.
 pub fn serve(listener: &UnixListener, ground: &Ground, stop: &Stop) {
     while !stop.is_requested_within(LOOK) {
-        // The listener does not block: no client has connected.
+        // The listener does not block: without a new client, `accept` fails at once.
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
@@ -141,7 +142,7 @@ fn answer_order(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
-    // Nobody may be there any more: the task is carried out all the same.
+    // The client may be gone by now. The task is carried out all the same.
     let _unheard = send(&AnswerLine::Begun);
     let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
@@ -149,7 +150,7 @@ fn answer_order(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
             info!(?order, "a task begins");
             let mut there = true;
             ground.carry_out(&order, &mut |line| {
-                // The client may have gone. A task that has begun is finished all the same.
+                // The client may be gone by now. A task that has begun is finished all the same.
                 there = there && send(&AnswerLine::Tell(line)).is_ok();
             })
         });
@@ -176,8 +177,8 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(OutputLine)) -> io::
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
     };
-    // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a
-    // thread reads on.
+    // Printing may take long, into a pager for instance. The server waits for its client only for
+    // `WAIT`, so a thread of its own reads the answer.
     let (send, answers) = channel();
     let answering = stream.try_clone()?;
     let reader = std::thread::Builder::new().spawn(move || {
@@ -189,7 +190,7 @@ pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(OutputLine)) -> io::
             }
         }
     })?;
-    // Last, so that no task begins that nobody waits for.
+    // The order is sent last, so that the server begins no task whose answer nobody reads.
     let mut line = serde_json::to_vec(order).map_err(io::Error::other)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;

@@ -1,4 +1,4 @@
-//! `demo`: something to look at within a minute of cloning.
+//! `demo`: a server with sample feeds, to be seen within a minute of cloning.
 //!
 //! Shell: a temporary folder, a server, a timer.
 
@@ -27,13 +27,14 @@ use simplefeed_server::{
     serve::Server,
 };
 
-/// The events the sample feed begins with.
+/// The events that the sample feed begins with.
 const EVENTS: &str = include_str!("../../fixtures/demo.ndjson");
 const FEED: &str = "demo";
-/// A second feed, and a timeline with the entries of both.
+/// Name of a second feed.
 const TICKS: &str = "ticks";
+/// Name of a timeline with the entries of both feeds.
 const ALL: &str = "all";
-/// Entries of a document: few, so that archived documents appear while one watches.
+/// Entries of a document: so few that archived documents appear while a person watches.
 const DOCUMENT_ENTRIES: u32 = 5;
 
 /// Options of `demo`: only the address can be chosen.
@@ -45,7 +46,7 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
-    // Removed when this function returns.
+    // The folder is removed when this function returns.
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let preferred = args.listen.unwrap_or(([127, 0, 0, 1], 8080).into());
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
@@ -57,10 +58,10 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
         };
         Config::new(args, |_| true)
     };
-    // Another program may have port 8080; then any free one will do.
+    // Another program may have port 8080. Then any free port will do.
     let (preferred, config) = (config(preferred)?, config(free)?);
     let listening = match args.listen {
-        // The user asked for this address, so no other one will do.
+        // The user asked for this address, so no other address will do.
         Some(_) => Listening::bind(&preferred)?,
         None => Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?,
     };
@@ -68,7 +69,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     let store = SledStore::from(opening::open(folder.path())?);
     let server = Server::start(&config, listening, store)?;
     let (publisher, runtime) = server.publisher();
-    // The sample is there before the URL is printed.
+    // The sample is published before the URL is printed.
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     print_introduction(server.public_url().as_str());
@@ -81,7 +82,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
 
 fn print_introduction(url: &str) {
     let feed = format!("{url}feeds/{FEED}");
-    // A demo goes on without a reader of stdout.
+    // The demo goes on even if nobody reads stdout.
     let _closed = writeln!(
         io::stdout(),
         "Open {url}ui/ in a browser.\n\n\
@@ -96,7 +97,7 @@ fn print_introduction(url: &str) {
     );
 }
 
-/// Makes the feeds, and appends the sample.
+/// Creates the feeds, and appends the sample.
 async fn publish_sample(publisher: &WriterHandle) -> anyhow::Result<()> {
     let timeline = FeedKindRule::Timeline {
         owner: None,
@@ -140,7 +141,7 @@ fn name_of(name: &str) -> anyhow::Result<FeedName> {
     FeedName::parse(name).context("the demo's names are names")
 }
 
-/// Appends events, one a line.
+/// Appends the events in `lines`, of which each line holds one event.
 async fn append_events(publisher: &WriterHandle, feed: &str, lines: &str) -> anyhow::Result<()> {
     publisher
         .append(AppendRequest {
@@ -154,7 +155,7 @@ async fn append_events(publisher: &WriterHandle, feed: &str, lines: &str) -> any
     Ok(())
 }
 
-/// Appends to each feed once a second, until the server stops.
+/// Appends an event to each of the two feeds once a second, until the server stops.
 async fn publish_more(publisher: WriterHandle) {
     let mut timer = tokio::time::interval(Duration::from_secs(1));
     for number in 1_u64.. {
@@ -165,7 +166,7 @@ async fn publish_more(publisher: WriterHandle) {
             number % 7 + 1
         );
         for (feed, event) in [(TICKS, tick), (FEED, order)] {
-            // The first failure ends the events: when the demo stops, the writer is gone.
+            // The first failure ends the loop: once the demo stops, the writer is gone.
             if append_events(&publisher, feed, &event).await.is_err() {
                 return;
             }

@@ -71,7 +71,7 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     health::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
-    // The last one, which a server may do without.
+    // This table comes last, because `table` leaves the last one out for a server without pages.
     pages::ENDPOINTS,
 ];
 
@@ -84,7 +84,7 @@ pub fn table(has_pages: bool) -> EndpointTable<Site> {
     EndpointTable {
         endpoints: if has_pages { ALL } else { for_machines },
         takes_cookie: if has_pages {
-            // Live rows of a page read a stream of events.
+            // The live rows of a page read a stream of events.
             |path| pages::is_below(path) || path == events::PATH
         } else {
             |_| false
@@ -136,9 +136,9 @@ pub struct Handles {
     pub publisher: WriterHandle,
     /// Views, by their types.
     pub views: ServedViews,
-    /// The list of them, with their followers.
+    /// The same views as a list, with the progress of their followers.
     pub followed: Views,
-    /// Seconds that are over.
+    /// Watermark, which tells the seconds that are over.
     pub watermark: Arc<Watermark>,
     /// Counters that operators see.
     pub metrics: Arc<Metrics>,
@@ -151,9 +151,9 @@ pub struct Handles {
 /// Bounds that several files of endpoints have in common.
 #[derive(Debug)]
 struct SharedBounds {
-    /// Memory of pages, each of which is made for one reader.
+    /// Memory of pages, where each page is made for one reader.
     pages: PageRoom,
-    /// One permit for each search through all names at the same time.
+    /// Permits for searches through all names, one for each search that may run at the same time.
     searches: Arc<Semaphore>,
 }
 
@@ -179,7 +179,8 @@ impl Site {
             metrics,
             ..
         } = handles;
-        // All that wait share the places, because each of them holds a connection.
+        // All requests that wait, and all streams, share the places, because each holds a
+        // connection.
         let parking = WaitPlaces::beside(config.limits().connections);
         let held = || Arc::clone(&shelf);
         Self {
@@ -233,7 +234,7 @@ fn without_slash(url: &str) -> String {
     url.trim_end_matches('/').into()
 }
 
-/// Runs work that may read from the disk on a thread that serves no connection.
+/// Runs work that may read from the disk, on a thread that serves no connection.
 ///
 /// # Errors
 ///
@@ -244,8 +245,9 @@ async fn off_thread<T: Send + 'static>(
     sending::off_thread(|| work().map_err(ReadError::from)).await
 }
 
-/// Returns whether the sender of a request may see a feed. To see a closed timeline is to see
-/// entries of all closed feeds that the timeline follows, or ever followed.
+/// Returns whether the sender of a request may see a feed. For a closed timeline, the sender needs
+/// rights to all closed feeds that the timeline follows or ever followed, because the timeline
+/// shows their entries.
 ///
 /// # Errors
 ///
@@ -280,12 +282,13 @@ fn may_see_closed(
     if sight.is_all() {
         return Ok(true);
     }
-    // A right to the timeline alone is not enough: the entries are those of closed feeds.
+    // The sender needs a right to the feed itself. For a timeline, that right alone is not enough,
+    // because the entries are those of closed feeds.
     if !sight.shows(name) {
         return Ok(false);
     }
     let closed = timelines.closed_sources(feed)?;
-    // `None` stands for a feed that is no timeline, where the feed's own name decides.
+    // `None` stands for a feed that is no timeline: there, the right to the feed itself decides.
     Ok(closed.is_none_or(|closed| {
         closed.feeds.iter().all(|feed| sight.shows(feed))
             && closed.patterns.iter().all(|pattern| sight.covers(pattern))

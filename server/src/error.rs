@@ -7,11 +7,11 @@ use simplefeed_log::{LogError, store::StoreError};
 
 use crate::config::{ConfigError, ListenAddress};
 
-/// Reason why a server cannot run.
+/// Reason why a server cannot run, or did not end in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address is in use or not ours.
+    /// A listener cannot be bound, for example because the address is in use.
     #[error("cannot listen on {door}")]
     Listen {
         /// Listener that could not be bound.
@@ -22,17 +22,18 @@ pub enum ServeError {
     /// The system refuses the server a thread, a signal or a listener.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
-    /// A file or a folder of the log cannot be used: it may be of another kind, or of another user.
-    /// Nothing was served.
+    /// A file or a folder of the log cannot be used: the file or folder may be of another kind, or
+    /// of another user. Nothing was served.
     #[error("the folder of the log cannot be used")]
     Folder(#[source] StoreError),
-    /// The file of tokens, or a socket that was handed over, cannot be used. Nothing was served.
+    /// The file of tokens, or a socket that systemd handed over, cannot be used. Nothing was
+    /// served.
     #[error("the configuration cannot be used")]
     Config(#[from] ConfigError),
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[source] LogError),
-    /// The epoch of a restored log would be numbered by a clock that is not accepted. Nothing was
+    /// The epoch of a restored log would be numbered by a system clock that is refused. Nothing was
     /// served.
     #[error(
         "the log was restored, and the system clock ({now}) is more than five years ahead of all that the data folder knows \
@@ -44,8 +45,8 @@ pub enum ServeError {
         /// The time on the system clock.
         now: Timestamp,
     },
-    /// The epoch of a restored log would be numbered by a clock that is before any log. Nothing was
-    /// served.
+    /// The epoch of a restored log would be numbered by a system clock that is earlier than any
+    /// log. Nothing was served.
     #[error("the log was restored, and the system clock ({now}) is before any log: set the clock")]
     EarlyClock {
         /// The time on the system clock.

@@ -1,4 +1,4 @@
-//! Exit codes of both programs, and the error that each stands for.
+//! Exit codes of `simplefeed-server`, and the errors that they stand for.
 //!
 //! Pure.
 
@@ -15,18 +15,18 @@ pub const OK: u8 = 0;
 pub const OTHER: u8 = 1;
 /// The command line or configuration is wrong.
 pub const USAGE: u8 = 2;
-/// The log, or whatever else was asked for, does not exist.
+/// The log, or the thing that the command names, does not exist.
 pub const NOT_FOUND: u8 = 10;
-/// Another process holds the data folder.
+/// Another process holds the lock of the data folder.
 pub const LOCKED: u8 = 11;
-/// Stored data is damaged, or of a newer version.
+/// Stored data is damaged, of another storage version, or not the log that readers have seen.
 pub const INTEGRITY: u8 = 15;
 /// The data folder of a server was moved, replaced or changed under it, so the server took no
 /// entries any more.
 pub const DISPLACED: u8 = 16;
-/// Ended by Ctrl-C.
+/// The program was ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
-/// Ended at once, by a second SIGTERM.
+/// The program was ended at once, by a second SIGTERM.
 pub(crate) const TERMINATED: u8 = 143;
 
 /// Returns the exit code of an error.
@@ -35,14 +35,14 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<LogError>())
         .any(|error| matches!(error, LogError::Damaged { .. } | LogError::Replaced { .. }));
-    // Anywhere in the chain, because `context` wraps errors.
+    // The whole chain is searched, because `context` wraps errors.
     if error
         .chain()
         .any(<dyn std::error::Error>::is::<ConfigError>)
     {
         return USAGE;
     }
-    // Before `damaged`, because an `OpenError` is more exact.
+    // An `OpenError` is asked for before `damaged`, because it is more exact.
     match open_error(error) {
         Some(OpenError::Locked { .. }) => LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. } | OpenError::Older { .. }) => {
@@ -98,7 +98,8 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     let lack = lack_in(error.as_ref());
     let advice = lack.and_then(advice);
     let advice = advice.map(|advice| format!("hint: {advice}."));
-    // The advice is about any lack of the system, and the hint about this one.
+    // The hint is about threads alone, so it replaces the advice, which fits any lack of the
+    // system.
     texts.extend(hint_for_threads(error).map(Into::into).or(advice));
     let is_log = error
         .chain()
@@ -113,7 +114,8 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     texts
 }
 
-/// Returns which limits keep the system from starting a thread.
+/// Returns a hint about the limits that keep the system from starting a thread, if that is the
+/// error.
 fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
     let is_start = error.chain().any(|cause| {
         let of_serve = |error: &ServeError| matches!(error, ServeError::Start(_));
@@ -140,7 +142,7 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
             || cause.downcast_ref().is_some_and(of_open)
     });
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    // A thread that cannot be started for a limit fails with EAGAIN (pthread_create(3)).
+    // If a limit keeps a thread from starting, the error is EAGAIN (pthread_create(3)).
     let is_limited = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     (is_start && causes.any(is_limited)).then_some(
         "hint: the system gives the server no more threads or memory: look at the limits of tasks (TasksMax, pids.max, \
@@ -148,7 +150,7 @@ fn hint_for_threads(error: &anyhow::Error) -> Option<&'static str> {
     )
 }
 
-/// Names in a data folder that another file or folder may have got.
+/// Names of the log's files and folders in a data folder, which something else may have by mistake.
 const OF_THE_LOG: [&str; 10] = [
     "clock",
     "ids",
@@ -173,7 +175,7 @@ fn hint_for_files(error: &anyhow::Error) -> Option<&'static str> {
                 _ => None,
             })?;
     let mut names = path.iter();
-    // The hints are about the data folder, so other paths get none.
+    // The hints are about the data folder, so an error with another path gets no hint.
     names.find(|name| OF_THE_LOG.iter().any(|known| name == known))?;
     match source.kind() {
         io::ErrorKind::PermissionDenied => Some(

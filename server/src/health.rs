@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time that a server may take to connect, and to answer: longer than a server takes to say that
-/// the disk hangs.
+/// Longest time for connection and answer together: longer than a server takes to answer that its
+/// disk hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Most bytes of an answer that are read.
+/// Length of an answer, in bytes, beyond which nothing more is read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Returns whether the server that listens on `address` is ready, and the text of its answer.
@@ -22,7 +22,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 pub fn ask(address: SocketAddr) -> Result<(bool, String), String> {
     ask_at(address).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("nobody listens at {address}"),
-        // A socket whose time is over says `WouldBlock`.
+        // A socket whose timeout has passed returns `WouldBlock`.
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             let seconds = PATIENCE.as_secs();
             format!("the server at {address} gives no answer within {seconds} s")
@@ -33,7 +33,7 @@ pub fn ask(address: SocketAddr) -> Result<(bool, String), String> {
 }
 
 fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
-    // A server that listens on every address is reachable at this machine's own.
+    // A server that listens on every address is reachable at the loopback address, too.
     let here = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -42,14 +42,14 @@ fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
     let address = SocketAddr::new(here, address.port());
     let deadline = Instant::now() + PATIENCE;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    // A server that takes no request must not hold this command up either.
+    // A server that reads no request must not hold this command up, either.
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(asked.as_bytes())?;
     let mut answer = vec![];
     let mut piece = [0; 4_096];
     loop {
-        // The time is for the whole answer, however slowly the bytes come.
+        // The deadline holds for the whole answer, however slowly the bytes come.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -67,7 +67,8 @@ fn ask_at(address: SocketAddr) -> io::Result<(bool, String)> {
         .filter(|(head, _)| head.starts_with("HTTP/1."))
         .ok_or(io::ErrorKind::InvalidData)?;
     let is_ready = head.starts_with("HTTP/1.1 200 ");
-    // One line without control characters: the answer may be another program's.
+    // Only one line is returned, without control characters, because the answer may be another
+    // program's.
     let said = body.lines().next().unwrap_or_default().trim();
     let said: String = said.chars().filter(|char| !char.is_control()).collect();
     if said.is_empty() {

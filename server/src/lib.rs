@@ -4,7 +4,7 @@
 //! arrow points back. The rooms are crates of their own, internal to this crate:
 //!
 //! - `simplefeed-process`: time, threads, and the limits of the system.
-//! - `simplefeed-log`: the entry log: the contract, and two kinds.
+//! - `simplefeed-log`: the entry log: the contract, and two implementations.
 //! - `simplefeed-publish`: the single writer, with group commit. A publish begins there.
 //! - `simplefeed-resource`: representations that can be sent, between views and HTTP.
 //! - `simplefeed-views`: documents, archive files, the archive index and updates, computed from
@@ -14,18 +14,18 @@
 //!
 //! This crate puts them together. The modules, in the order to read them:
 //!
-//! - [`endpoints`]: the URLs, a file per subject.
+//! - [`endpoints`]: the URLs, in one file per subject.
 //! - [`views`]: the views that a server has.
 //! - [`metrics`]: metrics of the server, for Prometheus.
 //! - [`config`]: settings by flag, environment and file.
 //! - [`error`]: reasons why a server cannot run.
 //! - [`listening`]: sockets and signals.
-//! - [`serve`]: all of it put together, running.
-//! - [`upkeep`]: verification, repair, copies and recovery of a log; [`control`] does them while a
-//!   server runs, at a [`socket`].
+//! - [`serve`]: all of these put together, as a running server.
+//! - [`upkeep`]: verification, repair, copies and recovery of a log. While a server runs,
+//!   [`control`] takes orders for these tasks, except recovery, at a [`socket`].
 //! - [`health`]: whether a server is ready.
 //! - [`logging`]: lines on stderr, which no work waits for.
-//! - [`exit`]: the exit codes of both programs.
+//! - [`exit`]: the exit codes of the program.
 #![cfg_attr(
     test,
     expect(

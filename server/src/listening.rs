@@ -45,14 +45,14 @@ use crate::{
     socket,
 };
 
-/// File descriptors kept for files, beside those of connections: those of the log and the views,
-/// and copies of bodies.
+/// File descriptors that are kept for files of the log and the views, and for copies of bodies,
+/// beside those of connections.
 const FILES: usize = 256 + COPIES_MAX;
-/// Of those, the descriptors without which nothing is served.
+/// Descriptors among these without which nothing is served.
 const FILES_LEAST: usize = 24;
 /// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
-/// Most sockets that are handed over.
+/// Most sockets that systemd may hand over.
 const SOCKETS_MAX: u64 = 256;
 /// Mode of the socket for publishing: the owner and the group may connect.
 const PUBLISHERS: u32 = 0o660;
@@ -77,26 +77,28 @@ impl Listening {
     ///
     /// See [`ServeError`].
     pub fn bind(config: &Config) -> Result<Self, ServeError> {
-        // For listeners and signals; connections go to the workers.
+        // This runtime is for listeners and signals; connections go to the workers.
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(ServeError::Start)?;
         // tokio's sockets and signals belong to the runtime that is entered.
         let entered = runtime.enter();
-        // systemd may have bound the listeners for us, so no client is refused while we start.
+        // systemd may have bound the listeners for the server, so that no client is refused during
+        // the start.
         let mut listeners = activated_sockets()?;
         if listeners.is_empty() {
             listeners.push(bind_address(config.listen)?);
         }
-        // Checked with the real addresses, because systemd's may be beyond loopback.
+        // The real addresses are checked, because those that systemd has bound may be beyond
+        // loopback.
         for (_, address) in &listeners {
             config.check_at(*address)?;
         }
         let (listener, address) = listeners.remove(0);
         let publishing = config.publish_listen.as_ref().map(bind_door).transpose()?;
         let metrics = config.metrics_listen.map(bind_address).transpose()?;
-        // From now on SIGHUP does not end the process any more.
+        // From here on, SIGHUP no longer ends the process.
         let hangup = signal(SignalKind::hangup()).map_err(ServeError::Start)?;
         drop(entered);
         Ok(Self {
@@ -110,18 +112,19 @@ impl Listening {
         })
     }
 
-    /// Takes the signals that ask the process to end. The call belongs before the announcement of
-    /// the server, so that the server always ends in order.
+    /// Handles the signals that ask the process to end. Must be called before the server is
+    /// announced, so that the server always ends in order.
     ///
     /// # Errors
     ///
     /// Returns why signals cannot be received.
     pub fn stop_signals(&self) -> Result<StopSignals, ServeError> {
-        // A second signal ends the process at once: nothing acknowledged is lost by that.
+        // A second signal ends the process at once. No acknowledged entry is lost then.
         let asked = Arc::new(AtomicBool::new(false));
         for (signal, code) in [(SIGTERM, exit::TERMINATED), (SIGINT, exit::INTERRUPTED)] {
             let code = code.into();
-            // In this order, or the signal that sets the flag would end the process itself.
+            // The handlers are registered in this order. In the other order, the first signal would
+            // set the flag, and then end the process.
             register_conditional_shutdown(signal, code, Arc::clone(&asked))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
                 .map_err(ServeError::Start)?;
@@ -159,7 +162,7 @@ impl Listening {
     }
 
     /// Serves until `stop` completes and the requests in flight are answered, or cut off. Work that
-    /// blocks its thread gets `cut_off` to end.
+    /// blocks a thread then has the time `cut_off` to end.
     pub(crate) fn serve(
         self,
         config: &Config,
@@ -181,7 +184,7 @@ impl Listening {
             },
             limits,
             copies: Arc::clone(pipeline.copies()),
-            // Each listener has slots of its own, so readers cannot take those of publishers.
+            // Each service has slots of its own, so readers cannot take the slots of publishers.
             slots: Arc::new(Semaphore::new(limits.connections)),
             open: Arc::default(),
             stopping: stopped.clone(),
@@ -200,7 +203,7 @@ impl Listening {
             open: Arc::default(),
             stopping: stopped.clone(),
         };
-        // One service, so that all sockets for readers share the slots.
+        // All sockets for readers have one service, so that they share the slots.
         let reading = feeds(&gates.reading);
         let others = self.others.into_iter().map(|(listener, _)| listener);
         let readers = std::iter::once(self.listener).chain(others);
@@ -224,13 +227,14 @@ impl Listening {
             let served = async {
                 tokio::join!(join_all(serving), OptionFuture::from(scraped), stop);
             };
-            // Not as a task: one that panics would end in silence.
+            // The reload does not run as a task, because a task that panics would end in silence.
             tokio::select! {
                 () = served => {}
                 () = reload => {}
             }
         });
-        // Before the runtime of the listeners, whose end nobody waits for.
+        // The workers end first: nothing waits for tasks of the listeners' runtime when that is
+        // dropped.
         workers.end(cut_off);
         Ok(())
     }
@@ -271,12 +275,13 @@ impl Gates {
                 Err(error) => error!(%error, "the tokens stay as they were"),
             }
         }
-        // No signal comes any more, and the server goes on.
+        // No more signals can come, but the server goes on, so this future must not end.
         std::future::pending::<()>().await;
     }
 }
 
-/// Returns the sockets that systemd has bound for this process, in systemd's order.
+/// Returns the sockets that systemd has bound for this process, in the order in which systemd
+/// passes them.
 fn activated_sockets() -> Result<Vec<(TcpListener, SocketAddr)>, ServeError> {
     let count = std::env::var_os("LISTEN_FDS").and_then(|count| count.to_str()?.parse().ok());
     if count.is_some_and(|count: u64| count > SOCKETS_MAX) {
@@ -339,8 +344,8 @@ fn bind_door(door: &ListenAddress) -> Result<(Listener, ListenAddress), ServeErr
     }
 }
 
-/// Raises the system's limit on open files, for `connections` at each of `doors` listeners. Returns
-/// the number of connections that the limit allows.
+/// Raises the limit on open files, for `connections` at each of `doors` listeners. Returns the
+/// number of connections that the limit allows at each listener.
 fn allow_connections(connections: usize, doors: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
     let needed = connections.saturating_mul(doors).saturating_add(FILES);
@@ -359,9 +364,9 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
         Err(_) => limits.current.unwrap_or(needed),
     };
     let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-    // Of few descriptors, half are for connections.
+    // If there are few descriptors, somewhat less than half of them are for connections.
     let left = allowed.saturating_sub(FILES.min(allowed / 2 + FILES_LEAST));
-    // One at least, or nothing would be served.
+    // At least one connection is allowed, or nothing would be served.
     let fewer = connections.min((left / doors).max(1));
     if fewer < connections {
         warn!(
@@ -373,7 +378,8 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
     fewer
 }
 
-/// SIGTERM and SIGINT, from the moment they are taken: a signal before the wait is not lost.
+/// SIGTERM and SIGINT, from the call of [`Listening::stop_signals`] on: a signal that comes before
+/// [`received`](Self::received) is called is not lost.
 #[derive(Debug)]
 pub struct StopSignals {
     terminate: Signal,

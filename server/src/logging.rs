@@ -1,7 +1,7 @@
 //! Lines on stderr, which no work waits for.
 //!
 //! Shell: stderr, a thread, the hook of panics. Whoever reads stderr may go away, stand still or
-//! have a full disk. A line that cannot be written then is dropped and counted.
+//! have a full disk. A line that cannot be written for that reason is dropped and counted.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -21,7 +21,7 @@ use rustix::{
 };
 use tracing_subscriber::{EnvFilter, filter::ParseError};
 
-/// Most bytes of lines that wait for their reader.
+/// Most bytes of lines that wait to be written.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 /// Longest wait for a line to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -37,22 +37,22 @@ pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Lets the process log the events that `filter` wants, and panics. Lines that are left at the end
-/// are written by [`flush`].
+/// Makes the process log the events that `filter` selects, and every panic. At the end of the
+/// process, [`flush`] writes the lines that are left.
 ///
 /// # Errors
 ///
 /// Returns the mistake in the filter.
 pub fn start(filter: &str) -> Result<(), ParseError> {
-    // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on
-    // a page.
+    // The parser of HTML warns of each tag that is out of place, which can be thousands of lines
+    // for one entry on a page.
     let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
     let lines = LINES.get_or_init(Lines::start_thread);
     std::panic::set_hook(Box::new(tell_panic));
     tracing_subscriber::fmt()
         .with_ansi(io::stderr().is_terminal())
         .with_env_filter(filter)
-        // Results go to stdout, so the log must not.
+        // Results of commands go to stdout, so the log must not go there.
         .with_writer(|| lines.clone())
         .init();
     Ok(())
@@ -73,8 +73,8 @@ pub fn flush() {
     }
 }
 
-/// Tells a panic as the standard hook does, which would wait for stderr for ever. A panic of the
-/// main thread ends the process, so the line is written first.
+/// Logs a panic in the form of the standard hook. The standard hook itself would wait for stderr
+/// for ever. A panic of the main thread ends the process, so the line is written first.
 fn tell_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("<unnamed>");
@@ -85,7 +85,7 @@ fn tell_panic(panic: &PanicHookInfo<'_>) {
     }
     let lines = LINES.get_or_init(Lines::start_thread);
     lines.put_or_write(text.into());
-    // The thread that writes the lines cannot wait for that.
+    // The thread that writes the lines cannot wait for itself.
     if name != THREAD {
         lines.flush_lines();
     }
@@ -123,15 +123,17 @@ impl Lines {
             told: 0,
         };
         let thread = std::thread::Builder::new().name(THREAD.into());
-        // Without the thread, `put_line` fails.
+        // If the thread cannot be started, `put_line` fails.
         let _thread = thread.spawn(move || writer.run(&items));
         Self { queue, waiting }
     }
 
-    /// Takes or drops a line. Returns the line if there is no thread that writes.
+    /// Queues a line, or drops the line if too many bytes wait. Returns the line if there is no
+    /// thread that writes.
     fn put_line(&self, line: Vec<u8>) -> Result<(), Vec<u8>> {
         let length = line.len();
-        // A line of any length, where no other waits: the report of a command may be one.
+        // An empty queue takes a line of any length, because the report of a command may be one
+        // long line.
         let with = |bytes: usize| {
             let has_room = bytes == 0 || bytes + length <= WAITING_BYTES_MAX;
             has_room.then_some(bytes + length)
@@ -142,7 +144,7 @@ impl Lines {
             return Ok(());
         }
         self.queue.send(QueueItem::Line(line)).map_err(|refused| {
-            // Without the thread, nobody else takes these bytes off.
+            // Without the thread, nobody else subtracts these bytes.
             self.waiting.bytes.fetch_sub(length, Ordering::AcqRel);
             match refused.0 {
                 QueueItem::Line(line) => line,
@@ -151,7 +153,7 @@ impl Lines {
         })
     }
 
-    /// Takes a line, or writes the line on this thread: the line may be about a system that gives
+    /// Queues a line, or writes the line on this thread: the line may be about a system that starts
     /// no thread.
     fn put_or_write(&self, line: Vec<u8>) {
         if let Err(line) = self.put_line(line) {
@@ -174,7 +176,8 @@ impl Lines {
             return;
         }
         let is_late = written.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        // The thread clears the mark only behind a line.
+        // The mark is set only while a line waits, because the thread clears the mark only after a
+        // line.
         if is_late && self.waiting.bytes.load(Ordering::Acquire) > 0 {
             self.waiting.is_overdue.store(true, Ordering::Release);
         }
@@ -182,7 +185,7 @@ impl Lines {
 }
 
 impl io::Write for Lines {
-    /// Takes a whole event: the formatter writes each at once.
+    /// Queues a whole event: the formatter passes each event in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.put_line(line.into()).is_err() {
             DROPPED.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +203,7 @@ struct LineWriter {
     waiting: Arc<LineQueue>,
     /// Whether the last line was cut short.
     is_torn: bool,
-    /// Dropped lines that the log has reported.
+    /// Number of dropped lines that the log has reported so far.
     told: u64,
 }
 
@@ -215,13 +218,13 @@ impl LineWriter {
                         self.waiting.is_overdue.store(false, Ordering::Release);
                     }
                 }
-                // The wait may have timed out.
+                // The thread that asked may have stopped waiting.
                 QueueItem::Flush(done) => drop(done.send(())),
             }
         }
     }
 
-    /// Writes a line, and then the number of lines before that were dropped.
+    /// Writes a line, and then the number of dropped lines that the log has not reported yet.
     fn write_counted(&mut self, line: &[u8]) {
         let dropped = dropped_lines();
         if !self.write_line(line) {
@@ -231,17 +234,17 @@ impl LineWriter {
         let lines = dropped - self.told;
         if lines > 0 {
             let told = format!("{lines} lines of the log were dropped, since nobody took them\n");
-            // A number that could not be written is told again behind a later line.
+            // A number that could not be written is written behind a later line.
             if self.write_line(told.as_bytes()) {
                 self.told = dropped;
             }
         }
     }
 
-    /// Returns whether all of a line is written.
+    /// Writes a line. Returns whether the whole line was written.
     fn write_line(&mut self, line: &[u8]) -> bool {
         if self.is_torn {
-            // The next line stays whole, because a line break ends the part of the line before.
+            // A line break ends the torn part of the line before, so that this line stands alone.
             self.is_torn = write_to_stderr(b"\n").is_err();
         }
         let mut rest = line;
@@ -256,13 +259,13 @@ impl LineWriter {
     }
 }
 
-/// Writes a part of some bytes, however long that takes. Returns the length of that part.
+/// Writes a first part of `bytes`, however long that takes. Returns the length of that part.
 fn write_to_stderr(bytes: &[u8]) -> rustix::io::Result<usize> {
     let stderr = io::stderr();
     loop {
         match rustix::io::write(&stderr, bytes) {
             Err(Errno::INTR) => {}
-            // Another program has set that the pipe does not wait.
+            // Another program has made the pipe non-blocking.
             Err(Errno::AGAIN) => {
                 let _ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }

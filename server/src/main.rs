@@ -59,12 +59,12 @@ mod token_file;
 
 use token_file::TokenFile;
 
-/// glibc's allocator took a quarter of the CPU of an append, and mimalloc half as much memory again
-/// over many feeds.
+/// jemalloc, because glibc's allocator took a quarter of the CPU time of an append, and mimalloc
+/// took half as much memory again with many feeds.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Files that a command may have to open, besides those of connections.
+/// Number of files that a command may have to open, beside the sockets of connections.
 const FILES_LEAST: u64 = 48;
 
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
@@ -257,8 +257,8 @@ struct NewFolderArgs {
 }
 
 fn main() -> ExitCode {
-    // Before anything is written: a write beyond the limit of a file's length must fail, and not
-    // end the process by a signal.
+    // Called before anything is written: a write beyond the limit on the length of a file must
+    // fail, and must not end the process by a signal.
     survive_long_files();
     let parsed = CommandLine::command().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((CommandLine::from_arg_matches(&matches)?, matches)));
@@ -284,7 +284,8 @@ fn main() -> ExitCode {
         }
         exit::code_of(&error)
     });
-    // The thread that writes the lines ends with the process.
+    // The lines that wait are written now, because the thread that writes them ends with the
+    // process.
     logging::flush();
     ExitCode::from(code)
 }
@@ -316,7 +317,8 @@ fn carry_out(command: Command, matches: &ArgMatches) -> anyhow::Result<u8> {
     }
 }
 
-/// Returns where the value of a setting is from, as far as clap knows: clap does not know the file.
+/// Returns where the value of a setting comes from, as far as clap knows: the command line or the
+/// environment. `None` for a default, and for a value of the file, which clap does not read.
 fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
     let mut given = matches;
     while let Some((_, of_subcommand)) = given.subcommand() {
@@ -327,7 +329,8 @@ fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
 }
 
 fn checked_config(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Config> {
-    // Reads the tokens, too, so that a wrong file is found before anything is opened.
+    // `Config::new` also reads the tokens, so that a wrong file of tokens is found before anything
+    // is opened.
     Ok(Config::new(args, |name| {
         source_of(name, matches).is_some()
     })?)
@@ -367,7 +370,7 @@ fn ask_health(args: &HealthArgs) -> anyhow::Result<u8> {
     };
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let (is_ready, said) = health::ask(listen).map_err(anyhow::Error::msg)?;
-    // The exit code is the result; the words are for people.
+    // The exit code is the result. The text is for people, so a failure to print does not matter.
     let _unread = print_line(&said);
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
@@ -375,9 +378,11 @@ fn ask_health(args: &HealthArgs) -> anyhow::Result<u8> {
 fn serve_feeds(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let config = checked_config(args, matches)?;
     let listening = Listening::bind(&config)?;
-    // Before the log is opened: a signal from here on ends the server in order.
+    // The signals come before the log, so that a signal during or after the opening ends the server
+    // in order.
     let signals = listening.stop_signals()?;
-    // After the listener, so that an address in use is found before the log is touched.
+    // The log comes after the listener, so that an address in use is found before the log is
+    // changed.
     let opened = opening::open(config.data())?;
     let server = Server::start(&config, listening, SledStore::from(opened))?;
     let listening = server.listening();
@@ -394,7 +399,8 @@ fn serve_feeds(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     run(server, signals)
 }
 
-/// Makes a token, adds a line to the file of tokens if there is one, and prints the token.
+/// Makes a token, and prints the token. Before that, adds the line for the token to the file of
+/// tokens, or prints that line to stderr if no file is named.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     if is_stdout_closed() {
         anyhow::bail!("stdout is closed, so nobody would see the token");
@@ -420,10 +426,10 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
             }
         }
     }
-    // Printed only once the file has the line.
+    // The token is printed only once the file has the line.
     let printed = print_line(&token).context("cannot print the token");
     if let (Err(_), Some(path)) = (&printed, &args.tokens) {
-        // Nobody has a token that was not printed.
+        // Nobody has a token that was not printed, so the line is removed again.
         let taken_back = TokenFile::open(path).and_then(|file| file.take_back(&line));
         if let Err(error) = taken_back {
             let path = path.display();
@@ -436,8 +442,8 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     printed.map(|()| exit::OK)
 }
 
-/// Returns whether stdout was closed when the program began. The runtime then puts the null device
-/// in the place of stdout, for reading and writing; a shell's `>/dev/null` is for writing only.
+/// Returns whether stdout was closed when the program began. The runtime then opens the null device
+/// as stdout, for reading and writing. A shell's `>/dev/null` opens the device for writing only.
 fn is_stdout_closed() -> bool {
     let stdout = io::stdout();
     let null = fs::metadata("/dev/null").map(|null| null.rdev());
@@ -465,11 +471,13 @@ fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
 /// Removes the lines of a holder from a file of tokens, which is replaced as a whole.
 fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     let path = &args.tokens.tokens;
-    // Before the lock, which would be a message about the folder if there is no file.
+    // The file is read before the lock: without a file, the lock might fail with a message about
+    // the folder.
     read_tokens(path)?;
     let failed = || format!("cannot write {}", path.display());
     let file = TokenFile::open(path).with_context(failed)?;
-    // Counted under the lock: another command may have changed the file since the look above.
+    // The tokens are counted under the lock, because another command may have changed the file
+    // after the read above.
     let revoked = tokens_of(access::whole_lines(&file.text), &args.name).count();
     if revoked == 0 {
         say(&format!(
@@ -495,7 +503,7 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Tells that a change has dropped a last line that was cut short.
+/// Tells the user if a change has dropped a last line that was cut short.
 fn tell_dropped(file: &TokenFile, path: &Path) {
     if access::is_torn(&file.text) {
         say(&format!(
@@ -510,12 +518,12 @@ fn tokens_of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     text.lines().filter(move |line| is_of(line, name))
 }
 
-/// Returns whether a line of a file of tokens is a holder's.
+/// Returns whether a line of a file of tokens is the line of the holder `name`.
 fn is_of(line: &str, name: &str) -> bool {
     access::is_grant(line) && line.trim().split(':').next() == Some(name)
 }
 
-/// Returns the lines of a file of tokens that a server takes at its start.
+/// Returns the lines of a file of tokens that a starting server would use.
 fn read_tokens(path: &Path) -> anyhow::Result<String> {
     let text = regular::read(path)
         .map_err(anyhow::Error::from)
@@ -545,13 +553,13 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     })
 }
 
-/// Notifies systemd. Where there is no systemd, a failure does not matter. A reader that stands
-/// still holds up no end of the process.
+/// Notifies systemd. A failure does not matter, because there may be no systemd. A reader that does
+/// not read the notification never delays the end of the process.
 fn notify_systemd(state: NotifyState<'static>) {
     let is_start = matches!(state, NotifyState::Ready);
     let notify = move || drop(sd_notify::notify(&[state]));
-    // Without a thread, the message may wait for its reader. A start without this message counts as
-    // failed, an end does not.
+    // If no thread starts, this thread sends the message, and may have to wait for the reader. Only
+    // the message about a start is worth that wait: a start without the message counts as failed.
     if std::thread::Builder::new().spawn(notify.clone()).is_err() && is_start {
         notify();
     }
@@ -577,11 +585,11 @@ fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u
             socket.display()
         ));
     }
-    // Nobody listens at the socket, but a process holds the lock. So the lock is the error.
+    // If nobody listens at the socket, the lock is the error, because some process holds the lock.
     code.map_or_else(|| Err(locked.into()), |code| output.end_task(code))
 }
 
-/// Lets the system clock be followed, by the server that has the log open or by the next one.
+/// Accepts the system clock, for the server that has the log open or for the next start.
 fn accept_clock(data: &Path) -> anyhow::Result<u8> {
     let opened = match opening::open_existing(data) {
         Ok(opened) => opened,
@@ -590,7 +598,7 @@ fn accept_clock(data: &Path) -> anyhow::Result<u8> {
         }
         Err(error) => return Err(error.into()),
     };
-    // The next start counts the moment in this file as known, so that start does not refuse the
+    // The next start takes the moment in this file as known, and therefore does not refuse the
     // clock.
     let now = clock::system().wall;
     let noted = opened.folder.moment().write(now);
@@ -613,7 +621,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
-    // `--www` may name the folder of another server, which has a lock of its own.
+    // The folders are locked, too: `--www` may name the folder of another server.
     let folders = Folders::held(folder.held(), args.www.as_deref()).locked()?;
     let views = FileViews::of_upkeep(&folders).all();
     let shown = with_timelines(&shared).context("the log cannot be read")?;
@@ -621,9 +629,9 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut |line| {
         output.print_line(line);
     });
-    // The log can be closed only by its last owner.
+    // Only the last owner of the log can close the log.
     drop((shared, shown));
-    // After any fault, everything stays unchanged.
+    // After any fault the log is not closed, so that all files stay as they are.
     let sound = matches!(outcome, Ok(exit::OK));
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
@@ -661,7 +669,7 @@ fn recover_log(args: &NewFolderArgs) -> anyhow::Result<u8> {
 }
 
 /// Returns the absolute path of the folder that a task makes, because the server that does the task
-/// may run in another folder.
+/// may have another working directory.
 ///
 /// # Errors
 ///
@@ -672,10 +680,10 @@ fn check_target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
         std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
     };
     let to = absolute(to)?;
-    // Links count, too: the nearest folder that is there decides.
+    // Links may lead into the data folder, so the nearest existing folder is checked without links.
     let real = to.ancestors().find_map(|path| path.canonicalize().ok());
     let data = absolute(data)?;
-    // A data folder that is not there is an error of the task itself.
+    // The task itself reports a data folder that does not exist.
     let data = data.canonicalize().unwrap_or(data);
     if to.starts_with(&data) || real.is_some_and(|real| real.starts_with(&data)) {
         let problem = format!("--to {} lies within the data folder", to.display());
@@ -684,7 +692,7 @@ fn check_target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
     Ok(to)
 }
 
-/// Lines of a task, which goes on where they cannot be printed.
+/// Output of a task. The task goes on even if lines cannot be printed.
 #[derive(Debug, Default)]
 struct TaskOutput {
     failure: Option<io::Error>,
@@ -704,7 +712,7 @@ impl TaskOutput {
     /// Returns the exit code of a task, or an error if a successful task has lines that could not
     /// be printed.
     fn end_task(self, code: u8) -> anyhow::Result<u8> {
-        // A reader such as `head` closes the pipe early.
+        // A closed pipe is no failure: a reader such as `head` closes the pipe early.
         let failure = self
             .failure
             .filter(|error| error.kind() != io::ErrorKind::BrokenPipe);

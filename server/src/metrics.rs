@@ -46,8 +46,8 @@ pub(crate) fn form_of(text: String, accept: &str) -> (String, &'static str) {
     (in_prometheus_form(&text), PROMETHEUS)
 }
 
-/// Returns `OpenMetrics` text in Prometheus' own format: counters are named as their samples are,
-/// infos are gauges, and there is neither a unit nor an end.
+/// Returns `OpenMetrics` text in Prometheus' own format. There, a counter is named as its samples
+/// are, an info is a gauge, and the lines `# UNIT` and `# EOF` are absent.
 fn in_prometheus_form(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = "";
@@ -55,7 +55,8 @@ fn in_prometheus_form(text: &str) -> String {
         if line.starts_with("# UNIT ") || line == "# EOF" {
             continue;
         }
-        // Kept until the kind is known, because the name of the metric depends on it.
+        // The help is kept until the kind is known, because the name of the metric depends on the
+        // kind.
         if line.starts_with("# HELP ") {
             help = line;
             continue;
@@ -104,10 +105,10 @@ struct Of {
     view: &'static str,
 }
 
-/// View whose numbers have metrics of their own, from the time when there was no other.
+/// View whose numbers also have metrics of their own, without a label.
 const ARCHIVE: &str = "archive-files";
 
-/// Metrics that are measured on each request, and the places where they are measured.
+/// Metrics that are measured on each request for the metrics, and the handles that this takes.
 #[derive(Debug)]
 struct RequestMetrics {
     folder: PathBuf,
@@ -174,7 +175,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads `/proc`. A value that cannot be read stays as before.
+    /// Reads `/proc`. A metric that cannot be read keeps its last value.
     fn look_at_process(&self) {
         if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
             // The program's name comes before the last `)`, and may hold anything, spaces too.
@@ -245,7 +246,7 @@ impl Process {
     }
 }
 
-/// Ticks of `/proc/self/stat` in a second, 100 on every Linux there is.
+/// Ticks of `/proc/self/stat` in a second, which are 100 on every Linux.
 const TICKS: f64 = 100.0;
 
 fn resident_kib() -> Option<i64> {
@@ -281,7 +282,7 @@ pub struct Metrics {
     plain: Registry,
     /// Connections that are open now, at all listeners.
     connections: Gauge,
-    /// Bytes of bodies sent since the start.
+    /// Number of bytes of bodies sent since the start.
     sent_bytes: Counter,
     requests: Family<AnswerLabels, Counter>,
     seconds: Family<On, Histogram>,
@@ -320,7 +321,7 @@ impl Metrics {
         clock: Clock,
         threads: Threads,
     ) -> Self {
-        // 50 µs to 26 s.
+        // The buckets reach from 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
         let requests: Family<AnswerLabels, Counter> = Family::default();
@@ -343,7 +344,7 @@ impl Metrics {
             documents,
             entries: Family::default(),
             commit_seconds: durations(),
-            // 1 to 16,384 requests.
+            // The buckets reach from 1 to 16,384 requests.
             group: Histogram::new(exponential_buckets(1.0, 4.0, 8)),
             log,
             looked: Mutex::new(RequestMetrics {
@@ -468,7 +469,8 @@ impl Metrics {
 
     /// Returns all metrics as `OpenMetrics`. Measures the folder of the log.
     pub fn text(&self) -> String {
-        // Held until the text is complete, so the values of one answer belong together.
+        // The lock is held until the text is complete, so that the values of one answer belong
+        // together.
         let looked = self.looked.lock();
         let head = self.log.head();
         // A gauge is an `i64`, which no count of a log exceeds.
@@ -479,7 +481,7 @@ impl Metrics {
             let lag = head.number.0.saturating_sub(progress.reached().0);
             let view_lag = Of { view: view.name() };
             looked.lags.get_or_create(&view_lag).set(whole(lag));
-            // The alerts and the dashboard ask for the older names of these two numbers.
+            // The alerts and the dashboard ask for these two numbers by names without a label.
             if view.name() == ARCHIVE {
                 looked.lag.set(whole(lag));
                 looked.documents.set(whole(view.made()));
@@ -488,7 +490,7 @@ impl Metrics {
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));
         looked.last.set(last.as_secs_f64());
         looked.open.set(self.log.takes_entries().is_ok().into());
-        // A value that cannot be measured keeps the last one.
+        // A metric that cannot be measured keeps its last value.
         let measure = |name| folder_bytes(&looked.folder.join(name));
         if let Ok((journal, sled)) =
             measure("journal").and_then(|bytes| Ok((bytes, measure("sled")?)))
@@ -505,13 +507,14 @@ impl Metrics {
             (&looked.dropped_lines, logging::dropped_lines()),
             (&looked.panics, looked.threads.panics()),
         ] {
-            // The counts are kept elsewhere, and a counter takes only the difference.
+            // The counts are kept elsewhere, and a counter can only be incremented by the
+            // difference.
             counter.inc_by(count.saturating_sub(counter.get()));
         }
         looked.process.look_at_process();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");
-        // Two registries make one text, which has one `# EOF` at the end.
+        // Two registries make one text, which may have only one `# EOF`, at the end.
         let end = text.trim_end_matches("# EOF\n").len();
         text.truncate(end);
         encode(&mut text, &self.registry).expect("writing to memory does not fail");
@@ -555,7 +558,7 @@ impl Traffic for Metrics {
     }
 
     fn sent(&self, bytes: u64) {
-        // A counter that all processors write is not touched for nothing.
+        // All processors write this counter, so an empty body does not touch it.
         if bytes > 0 {
             self.sent_bytes.inc_by(bytes);
         }
@@ -570,7 +573,8 @@ impl WriterObserver for Metrics {
     }
 
     fn panicked(&self) {
-        // The process is about to abort, and with it ends the thread that writes the lines.
+        // The process is about to abort, and the thread that writes the lines ends with the
+        // process.
         logging::flush();
     }
 }

@@ -1,7 +1,8 @@
 //! A running server: the log, the writer, the views and the listener, put together and taken apart.
 //!
-//! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no
-//! more commits, then everything committed is archived, and the log is closed.
+//! Shell: threads, sockets, signals. The server ends in the order in which data flows: first no
+//! more requests come, then no more commits. Then everything committed is archived, and the log is
+//! closed.
 
 use std::{
     fmt,
@@ -58,11 +59,13 @@ use crate::{
     views::{FileViews, ServedViews},
 };
 
-/// Time between two looks at a clock whose next second is waited for.
+/// Pause between two reads of the clock, while the server waits for the next second.
 const PART_OF_SECOND: Duration = Duration::from_millis(50);
-/// Longest time for work that was cut off. Then the server ends without a further wait.
+/// Longest time for work that was cut off to end. After that time, the server ends without that
+/// work.
 const CUT_OFF: Duration = Duration::from_secs(5);
-/// Threads beside those of the workers, with some for merging and settling.
+/// Number of threads that the server may need beside those of the workers, threads for merging and
+/// settling included.
 const THREADS: usize = 24;
 
 /// A server that is ready to take connections.
@@ -76,7 +79,8 @@ pub struct Server {
     publisher: WriterHandle,
     writer: JoinHandle<()>,
     stop: Stop,
-    /// Followers of the log, which end once they have seen all commits, and the scrubber.
+    /// Threads that the stop ends: followers of the log, which first apply all commits, the
+    /// scrubber, and the threads of the clock and of the catalogue.
     followers: Vec<JoinHandle<()>>,
     control: Option<JoinHandle<()>>,
     store: Box<dyn LogStore>,
@@ -93,19 +97,19 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`ServeError`]. The log is not closed then, so the next start opens the log the careful
-    /// way.
+    /// See [`ServeError`]. The log is not closed then, so the next start checks the log with more
+    /// care.
     pub fn start(
         config: &Config,
         listening: Listening,
         store: impl LogStore + 'static,
     ) -> Result<Self, ServeError> {
-        // A runtime panics where it gets no thread.
+        // The threads are tried first, because a runtime panics where the system gives no thread.
         ask_for_threads(THREADS + Workers::threads()).map_err(ServeError::Start)?;
         Self::start_by(config, listening, store, clock::system)
     }
 
-    /// Like [`start`](Self::start), by clocks that `read` reads.
+    /// Starts a server like [`start`](Self::start), with the clocks that `read` reads.
     ///
     /// # Errors
     ///
@@ -116,7 +120,8 @@ impl Server {
         store: impl LogStore + 'static,
         read: fn() -> ClockReading,
     ) -> Result<Self, ServeError> {
-        // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
+        // The tokens are read first, so that a wrong file of tokens ends the start before an epoch
+        // begins or a thread runs.
         let gates = Gates::new(config)?;
         let public_url = public_url(config, &listening);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Folder)?);
@@ -172,7 +177,7 @@ impl Server {
             threads: beside.threads.clone(),
         };
         let pipeline = Arc::new(build_pipeline(config, &public_url, handles));
-        // Started behind the listener that keeps the catalogue current.
+        // Behind the listener which keeps the catalogue current, so that no commit is missed.
         followers.push(spawn_catalogue(catalogue, &beside)?);
         Ok(Self {
             pipeline,
@@ -200,7 +205,7 @@ impl Server {
         &self.public_url
     }
 
-    /// Returns the publisher into the server's log, and the runtime on which to wait for answers.
+    /// Returns a handle to the writer, and the runtime on which to wait for the writer's answers.
     pub fn publisher(&self) -> (WriterHandle, tokio::runtime::Handle) {
         (self.publisher.clone(), self.listening.runtime())
     }
@@ -209,7 +214,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`ServeError::Close`] if the log could not be closed cleanly.
+    /// [`ServeError::Close`] if the log could not be closed cleanly, [`ServeError::Start`] if the
+    /// workers could not be started, [`ServeError::Log`] if a document beside the log is of another
+    /// log, and [`ServeError::Displaced`].
     #[expect(
         clippy::disallowed_methods,
         reason = "the next start replaces a socket that comes back"
@@ -232,22 +239,22 @@ impl Server {
         info!(address = %listening.address(), %public_url, "started");
         let until = async {
             until.await;
-            // At once, since a publisher may wait for a settling, and the stop waits for the
-            // publisher.
+            // Work in the background ends at once, because a publisher may wait for a settling, and
+            // the stop waits for the publisher.
             store.end_work();
         };
         let served = listening.serve(&config, gates, &pipeline, &metrics, until, CUT_OFF);
-        // The writer ends with the last clone of the publisher, and the pipeline has one.
+        // The writer ends with the last clone of the publisher, and the pipeline has such a clone.
         drop((pipeline, metrics, publisher));
         drop(writer.join());
-        // No commit comes any more, so the followers end once they have seen all.
+        // No more commits come, so the followers end once they have applied all commits.
         stop.request();
         store.log().announcements().end();
         for thread in followers {
             drop(thread.join());
         }
-        // Behind the followers, which still had to read. A task of the control socket is broken off
-        // by this.
+        // Reading ends only after the followers, which still had to read. This breaks off a task of
+        // the control socket.
         store.end_reading();
         drop(control.map(JoinHandle::join));
         if let Some(socket) = store.control_socket() {
@@ -277,7 +284,7 @@ fn public_url(config: &Config, listening: &Listening) -> Url {
     config.public_url.clone().unwrap_or(own)
 }
 
-/// Returns the folders of a server, which no other one has.
+/// Returns the folders of a server, locked against other servers.
 fn folders_of(config: &Config, store: &impl LogStore) -> Result<Folders, ServeError> {
     let folders = store.folder().map_or_else(
         || Folders::new(config.data(), config.www.as_deref()),
@@ -297,9 +304,9 @@ fn build_pipeline(config: &Config, public_url: &Url, handles: Handles) -> Pipeli
     Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
 }
 
-/// Makes the documents of all feeds, and ties them to the log: a commit invalidates them, then
-/// hurries the follower that wakes readers, and a reader of a timeline wakes the follower that
-/// archives.
+/// Makes the documents of all feeds, and connects them with the log. A commit first invalidates
+/// documents, and then urges the follower that wakes readers. A reader of a timeline wakes the
+/// follower that archives.
 fn documents_of(
     log: &Arc<dyn EntryLog>,
     shown: &Arc<dyn ShownLog>,
@@ -311,8 +318,8 @@ fn documents_of(
     let documents = Arc::new(Documents::new(Arc::<dyn ShownLog>::clone(shown), archive));
     prepare_with(&views.push, &documents);
     invalidate_with(log, &views.timelines, &documents, catalogue);
-    // This listener comes behind those that invalidate copies in memory, because the urged follower
-    // reads documents.
+    // This listener comes after the calls that invalidate copies in memory, because the urged
+    // follower reads documents.
     let urged = Arc::clone(&views.push);
     log.announcements()
         .listen(move |commit| urged.committed(commit));
@@ -329,7 +336,7 @@ fn wake_with(log: &Arc<dyn EntryLog>, archive: &Archive) {
     });
 }
 
-/// Lets documents be made ready before the readers that wait for them are woken.
+/// Makes documents ready before the readers that wait for them are woken.
 fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     let preparing = Arc::downgrade(documents);
     push.prepare_with(move |feed, coding| {
@@ -339,20 +346,21 @@ fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     });
 }
 
-/// Lets each commit invalidate the copies of its feeds in memory, as soon as readers see the
-/// commit. So publishers find their own entries at once, and no reader of a document sees less than
-/// before.
+/// Lets each commit invalidate the copies in memory of the feeds that it changes, as soon as
+/// readers see the commit. So publishers find their own entries at once, and no reader of a
+/// document sees less than before.
 fn invalidate_with(
     log: &Arc<dyn EntryLog>,
     timelines: &Arc<Timelines>,
     documents: &Arc<Documents>,
     catalogue: &Arc<Catalogue>,
 ) {
-    // The documents hold the log: a strong reference back would keep both for ever.
+    // The references are weak: the documents hold the log, so strong references back would keep
+    // both for ever.
     let (documents, catalogue) = (Arc::downgrade(documents), Arc::downgrade(catalogue));
     let timelines = Arc::downgrade(timelines);
     log.announcements().invalidate_with(move |commit| {
-        // First, since documents look for timelines.
+        // The timelines come first, because documents of timelines are made from them.
         if let Some(timelines) = timelines.upgrade() {
             timelines.committed(commit);
         }
@@ -360,8 +368,8 @@ fn invalidate_with(
             documents.committed(commit);
         }
     });
-    // A listener and no invalidator: the catalogue takes a lock, and invalidators run while nobody
-    // can read the log.
+    // The catalogue has a listener and no invalidator, because it waits for a lock, and nobody can
+    // read the log while an invalidator runs.
     log.announcements().listen(move |commit| {
         if let Some(catalogue) = catalogue.upgrade() {
             catalogue.committed(commit);
@@ -369,7 +377,8 @@ fn invalidate_with(
     });
 }
 
-/// Lets a log be served, unless readers were shown another one. Returns the clock of the server.
+/// Prepares a log to be served, unless readers were shown another log. Returns the clock of the
+/// server.
 fn begin_serving(
     log: &dyn WritableLog,
     views: &Views,
@@ -377,13 +386,14 @@ fn begin_serving(
     watermark: &Watermark,
     read: fn() -> ClockReading,
 ) -> Result<Clock, ServeError> {
-    // Before anything is written: the next commits would be archived under URLs that have other
-    // contents.
+    // Checked before anything is written: if readers were shown another log, the next commits would
+    // be archived under URLs that have other contents.
     log.check_seen()?;
-    // The note of the newest shown commit may be as old as the log, so the views are asked, too.
+    // The note of the newest shown commit may have been put back together with an older log, so the
+    // views are asked, too.
     views.check_log(log)?;
     let clock = Clock::new(read, known_moment(log, store));
-    // The epoch is numbered by the clock, and a number that is too high would stay.
+    // An epoch is numbered by the clock, and a number that is too high could not be taken back.
     if store.is_restored() {
         let now = clock.system();
         if let ClockStanding::Refused { known } = clock.standing() {
@@ -395,9 +405,9 @@ fn begin_serving(
     }
     log.note_seen()?;
     store.begin_work();
-    // Before any view or reader, because an epoch renames the open documents.
+    // The epoch begins before any view or reader, because it renames the open documents.
     begin_epoch_if_restored(log, store, watermark, &clock)?;
-    // The server before may have given out the log's last second as `Last-Modified`.
+    // An earlier server may have sent the second of the last commit as `Last-Modified`.
     watermark.begin_after(log.head().last);
     Ok(clock)
 }
@@ -418,15 +428,15 @@ fn views_of(
     Ok(ServedViews::new(folders, timelines.into(), longest))
 }
 
-/// Returns the last moment that a store knows: that of the last commit, or a later one at which a
-/// server ran.
+/// Returns the last moment that a store knows: the instant of the last commit, or a later moment at
+/// which a server ran.
 fn known_moment(log: &dyn EntryLog, store: &dyn LogStore) -> Option<Timestamp> {
     let head = log.head();
     let newest = (head.number.0 > 0).then_some(head.last);
     newest.max(store.moment().and_then(|note| note.read()))
 }
 
-/// Begins an epoch, if the log was restored and not served since.
+/// Begins an epoch, if the log was restored and has not been served after that.
 fn begin_epoch_if_restored(
     log: &dyn WritableLog,
     store: &dyn LogStore,
@@ -436,7 +446,8 @@ fn begin_epoch_if_restored(
     if store.is_restored() {
         let newest = i64::from(log.head().epoch.0);
         let mut instant = watermark.stamp(clock.now(), Timestamp::MIN);
-        // A start that broke off within this second has taken the number of this second.
+        // If the newest epoch has the number of this second, a start that broke off has taken the
+        // number. So this start waits for the next second.
         while instant.second() == newest {
             watermark.release();
             std::thread::park_timeout(PART_OF_SECOND);
@@ -450,22 +461,22 @@ fn begin_epoch_if_restored(
         while let Some(rest) = Duration::from_secs(1).checked_sub(begun.elapsed()) {
             std::thread::park_timeout(rest);
         }
-        // The mark goes last: after a crash before this line, the next start begins the epoch
-        // again.
+        // The mark of a restored log is removed last: after a crash before this line, the next
+        // start begins the epoch again.
         store.epoch_has_begun().map_err(ServeError::Close)?;
         info!(%epoch, "the log was restored: an epoch begins");
     }
     Ok(())
 }
 
-/// Threads beside the writer, and their end.
+/// Threads beside the writer, and the token that ends them.
 #[derive(Default)]
 struct Beside {
     threads: Threads,
     stop: Stop,
 }
 
-/// Starts a thread for each view, and the scrubber.
+/// Starts a thread for each view, and the thread of the scrubber.
 fn spawn_followers(
     views: &Views,
     log: &Arc<dyn ShownLog>,
@@ -486,7 +497,7 @@ fn spawn_followers(
     Ok(threads)
 }
 
-/// Starts the thread that looks at the clock.
+/// Starts the thread that watches the clock.
 fn spawn_clock(
     clock: &Clock,
     note: Option<MomentNote>,
@@ -514,8 +525,8 @@ fn spawn_catalogue(
     })
 }
 
-/// Starts a thread beside the writer, which ends when the server stops and begins again after a
-/// panic.
+/// Starts a thread beside the writer. The thread ends when the server stops, and begins again after
+/// a panic.
 fn spawn_beside(
     name: &str,
     beside: &Beside,

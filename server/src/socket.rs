@@ -11,8 +11,8 @@ use std::{
     path::Path,
 };
 
-/// Binds a socket that takes connections without blocking, with the permissions `mode`. The socket
-/// takes the place of one that a killed server left, and of nothing else.
+/// Binds a socket with the permissions `mode`, whose `accept` does not block. Replaces a socket at
+/// which nobody listens, such as a killed server leaves, and nothing else.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Stdout of a command.
+//! Stdout of a command, which is written line by line.
 //!
 //! Shell: stdout.
 
@@ -19,8 +19,8 @@ pub fn print_line(line: &str) -> io::Result<()> {
     let line = format!("{line}\n");
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
-        // The standard library counts a line as written where stdout is open for reading only, so
-        // the system is called directly.
+        // The system is called directly: if stdout is open for reading only, the standard library
+        // takes a line for written.
         let written = match write(&stdout, rest) {
             Err(Errno::AGAIN) => poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None).map(|_| 0),
             written => written,

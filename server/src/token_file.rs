@@ -1,9 +1,9 @@
 //! Changes of the file of tokens.
 //!
-//! Shell: that file. A change replaces the file as a whole, so a power cut leaves the old lines or
-//! the new ones, and a server can read both. Where no other file can take the place of this one, a
-//! line is added in place; a server leaves out the part of a line that a power cut keeps. Once a
-//! change returns, no power cut takes the change back.
+//! Shell: that file. A change replaces the file as a whole, so a power cut leaves either the old
+//! lines or the new ones, and a server can read both. If no new file can replace the old one, a
+//! line is added in place; a starting server leaves out a line that a power cut has torn. Once a
+//! change has returned, no power cut undoes the change.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -16,13 +16,13 @@ use simplefeed_http::access;
 use simplefeed_log::durable::{self, parent_of};
 use simplefeed_process::regular;
 
-/// A file of tokens that no other command changes meanwhile.
+/// A file of tokens, locked against changes by other commands.
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
     /// Text of the file; empty if there is none yet.
     pub(crate) text: String,
-    /// `None` if there is no file yet.
+    /// Metadata of the file; `None` if there is no file yet.
     found: Option<Metadata>,
     /// The lock ends with the handle.
     _locked: File,
@@ -36,8 +36,9 @@ impl TokenFile {
     /// Returns why the file cannot be read, or the folder cannot be locked.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = behind_links(path)?;
-        // The lock is on the folder, because the file is another one after each change. In a folder
-        // that cannot be read, nothing can be replaced, so the file stays the same one.
+        // The lock is on the folder, because each change puts a new file there. A folder that may
+        // not be opened mostly allows no new file, either. Then the file stays the same, and the
+        // lock is on the file.
         let locked = match File::open(parent_of(&path)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&path)?,
             folder => folder?,
@@ -65,20 +66,20 @@ impl TokenFile {
     ///
     /// Returns why the file cannot be written.
     pub(crate) fn add(&self, line: &str) -> io::Result<()> {
-        // A line break would turn a torn line into a wrong one.
+        // A torn last line is left out, because with a line break it would count as a wrong line.
         let whole = access::whole_lines(&self.text);
         let is_ended = whole.is_empty() || whole.ends_with('\n');
         let end = if is_ended { "" } else { "\n" };
         let added = format!("{end}{line}\n");
         match self.replace_text(&format!("{whole}{added}")) {
-            // The folder, or the owner of the file, allows no new file there: the file is a mount,
-            // or a group's.
+            // No new file can replace this one: the file is a mount of its own, or the command may
+            // write only the file and not the folder, or may not set the file's owner.
             Err(error) if self.stays_behind(&error) => self.add_in_place(whole, &added),
             replaced => replaced,
         }
     }
 
-    /// Removes a line that was added just now.
+    /// Removes a line that [`add`](Self::add) has just added.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl TokenFile {
     pub(crate) fn take_back(&self, line: &str) -> io::Result<()> {
         match self.keep(|found| found != line) {
             Err(error) if self.stays_behind(&error) => {
-                // In place, only a line at the end can be cut off again.
+                // In place, only a line at the end of the file can be removed.
                 let before = self.text.strip_suffix(&format!("{line}\n"));
                 before.map_or(Err(error), |before| self.add_in_place(before, ""))
             }
@@ -94,7 +95,7 @@ impl TokenFile {
         }
     }
 
-    /// Returns whether an error says that no other file can take the place of this one.
+    /// Returns whether an error says that no new file can replace this one.
     fn stays_behind(&self, error: &io::Error) -> bool {
         let refused = matches!(
             error.kind(),
@@ -105,7 +106,7 @@ impl TokenFile {
         refused && self.found.is_some()
     }
 
-    /// Cuts the file behind the beginning `whole`, and adds lines there.
+    /// Cuts the file off behind its beginning `whole`, and adds lines there.
     fn add_in_place(&self, whole: &str, added: &str) -> io::Result<()> {
         let mut file = File::options().append(true).open(&self.path)?;
         if whole.len() < self.text.len() {
@@ -115,7 +116,7 @@ impl TokenFile {
         file.sync_all()
     }
 
-    /// Keeps the lines that `is_kept` wants.
+    /// Keeps the lines for which `is_kept` returns true, and removes all others.
     ///
     /// # Errors
     ///
@@ -138,13 +139,13 @@ impl TokenFile {
         let temporary = PathBuf::from(temporary);
         let replaced = self.replace_by(&temporary, text);
         if replaced.is_err() {
-            // A copy of all tokens must not stay behind.
+            // A copy of the file of tokens must not stay behind.
             remove_temporary(&temporary);
         }
         replaced
     }
 
-    /// Returns an error, with words for a file that is a mount of its own.
+    /// Returns an error, with an explanation if the file is a mount of its own.
     pub(crate) fn explained(&self, error: io::Error) -> io::Error {
         if error.kind() != io::ErrorKind::ResourceBusy {
             return error;
@@ -165,7 +166,7 @@ impl TokenFile {
             }
             file.set_permissions(found.permissions())?;
         }
-        // A power cut after the rename must not leave an empty file in the place of the tokens.
+        // A power cut after the rename must not leave an empty file instead of the tokens.
         file.sync_all()?;
         #[cfg(planted)]
         if crate::planted::is("revoke-unsynced") {
@@ -175,12 +176,12 @@ impl TokenFile {
     }
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a
-/// change replaces the file, not the link.
+/// Follows symbolic links to the path of the file itself, because a change must replace the file,
+/// and not a link. The file need not exist yet.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {
-            // The file need not be there yet, and `canonicalize` finds only files that are there.
+            // The file need not exist yet, and `canonicalize` finds only files that exist.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 behind_links(&parent_of(path).join(target))
             }
@@ -190,7 +191,7 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Removes a temporary file that did not take the place of another one, if there is one.
+/// Removes the temporary file of a change that failed, if there is one.
 #[expect(
     clippy::disallowed_methods,
     reason = "the name is temporary: the next change takes one that comes back"
@@ -225,8 +226,8 @@ mod tests {
         names
     }
 
-    /// Goal: a link stays a link, also one to a file that is not there yet, and through several
-    /// folders.
+    /// Goal: a link stays a link, even if the link leads through several folders, or to a file that
+    /// does not exist yet.
     #[test]
     fn a_link_is_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -281,12 +282,13 @@ mod tests {
         }
         let latin = [b"caf\xe9:0:read:*\n", whole.as_bytes()].concat();
         assert!(access::text_of(latin).is_err());
-        // A token whose line had no end stays, also where only the length of an addition was kept.
+        // A token whose line has no line break at its end stays, even if a power cut has kept only
+        // the length of an added line.
         let unended = whole.trim_end();
         for torn in ["", "\0\0\0"] {
             assert_eq!(access::whole_lines(&format!("{unended}{torn}")), unended);
         }
-        // A mistake of somebody is none of a power cut.
+        // A mistake of a person is not taken for the trace of a power cut.
         for wrong in [
             format!("{whole}two:00\n"),
             format!("two:00\n{whole}"),
@@ -297,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Goal: a new file that could not take the place of the old one is removed, since it has all
+    /// Goal: a new file that could not take the place of the old one is removed, because it has all
     /// tokens.
     #[test]
     fn a_failed_change_leaves_no_copy() {

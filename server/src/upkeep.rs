@@ -1,8 +1,8 @@
-//! Upkeep: the tasks that a log has besides serving it, and their output.
+//! Upkeep: tasks on a log besides serving the log, and the output of the tasks.
 //!
-//! Shell: the log and the views. The files of this folder get a list of views and know none of
-//! them. The same tasks run in the command, on a log that no server has open, and within the server
-//! that has the log open (see [`control`](crate::control)).
+//! Shell: the log and the views. The tasks of [`run`] get a list of views, and name no view. They
+//! run in the command, on a log that no server has open, or else within the server that has the log
+//! open (see [`control`](crate::control)).
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -26,19 +26,19 @@ use backup::backup;
 use rebuild::rebuild;
 use verify::verify;
 
-/// Task of the command line, also sent through the control socket.
+/// Task of the command line, which may also be sent through the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Check every commit and every archived file.
+    /// Check every commit, and the files of all views.
     Verify,
-    /// Make the archive files again.
+    /// Make the files of all views again.
     Rebuild,
     /// Write all documents as static files.
     Export {
         /// The folder to write to.
         to: PathBuf,
-        /// Whether to write every entry, too.
+        /// Whether to write every entry as a document, too.
         entries: bool,
     },
     /// Copy the log and the archive into a new folder.
@@ -70,7 +70,8 @@ pub fn run(
     views: &Views,
     tell: &mut dyn FnMut(OutputLine),
 ) -> anyhow::Result<u8> {
-    // The documents beside a replaced log are another log's.
+    // This check comes before the task, because the documents beside a replaced log are another
+    // log's. `verify` reports such a log as a fault.
     if *task != Task::Verify {
         log.check_seen()?;
         views.check_log(&**log)?;
@@ -81,7 +82,7 @@ pub fn run(
             let (commits, entries) = (report.commits, report.entries);
             let documents = report.findings.documents;
             let faults = report.findings.faults.len();
-            // Faults are the result; the summary is for people.
+            // Faults are results, for stdout. The summary is for people.
             for fault in report.findings.faults {
                 tell(OutputLine::Result(fault));
             }
@@ -101,7 +102,7 @@ pub fn run(
         }
         Task::Rebuild => {
             let report = rebuild(&**shown, views)?;
-            // These files are right by now, so the exit code stays 0.
+            // These files have been corrected by now, so the exit code stays 0.
             for document in &report.different {
                 tell(OutputLine::Result(format!("{document} was different")));
             }
@@ -115,7 +116,8 @@ pub fn run(
         Task::Export { to, entries } => {
             let feeds: Arc<dyn ShownSeries> = Arc::<dyn ShownLog>::clone(shown);
             let files = export::export(&feeds, views, to, *entries)?;
-            // The include is named, because nginx calls files final only with the include.
+            // The message names the include, because nginx calls files immutable only with the
+            // include.
             tell(OutputLine::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
                 to.display(),

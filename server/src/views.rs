@@ -1,7 +1,7 @@
 //! The views that a server has.
 //!
-//! Pure. Each view stands by its type, for callers that ask this view, and all views stand in a
-//! list, for callers that treat all alike.
+//! Pure. Each view can be reached by its type, for callers that need this very view, and in a list,
+//! for callers that treat all views alike.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ pub mod counts;
 pub struct FileViews {
     /// Archived documents of feeds and timelines.
     pub archive: Arc<Archive>,
-    /// Updates of feeds; `None` if nothing follows them.
+    /// Updates of feeds; `None` if the server offers no SUP documents.
     pub sup: Option<Arc<Sup>>,
     /// Counts of entries by spans of time.
     pub rates: Arc<RatesView>,
-    /// Commits in a file.
+    /// Throw-away view of the tests.
     #[cfg(test)]
     pub counts: Arc<counts::CountsView>,
 }
 
 impl FileViews {
-    /// Returns the views of some folders. Without `sup_seconds`, the longest period of a SUP
-    /// document that readers may ask for, nothing follows the updates of feeds.
+    /// Returns the views of some folders. `sup_seconds` is the longest period of a SUP document
+    /// that readers may ask for. Without that period, there is no view of updates.
     fn new(folders: &Folders, sup_seconds: Option<u32>) -> Self {
         Self {
             archive: Arc::new(Archive::new(folders)),
@@ -47,12 +47,12 @@ impl FileViews {
 
     /// Returns the views of some folders, for upkeep.
     pub fn of_upkeep(folders: &Folders) -> Self {
-        // Archived files do not depend on the periods offered.
+        // Files of archived windows do not depend on the offered periods, so any period will do.
         Self::new(folders, Some(0))
     }
 
-    /// Returns the views for upkeep beside a server. The rates are those of the server, because the
-    /// server's follower goes on from the files that are made again.
+    /// Returns the views for upkeep beside a server. The view of rates is that of the server,
+    /// because the server's follower must go on from the files that upkeep has made again.
     pub(crate) fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
         Self {
             rates: Arc::clone(&served.rates),
@@ -60,13 +60,13 @@ impl FileViews {
         }
     }
 
-    /// Returns all of them. Nothing follows them yet.
+    /// Returns all these views. No follower runs them yet.
     pub fn all(&self) -> Views {
         Views::of(self.list_views())
     }
 
     fn list_views(&self) -> Vec<Arc<dyn View>> {
-        // By name, so that the compiler finds a view that is not in the list.
+        // All fields are named here, so that the compiler finds a view that is not in the list.
         let Self {
             archive,
             sup,
@@ -91,16 +91,16 @@ impl FileViews {
 pub struct ServedViews {
     /// The views with files.
     pub files: FileViews,
-    /// Feeds that are made of others.
+    /// Feeds that are made of the entries of other feeds.
     pub timelines: Arc<Timelines>,
-    /// Updates of timelines; `None` if nothing follows them.
+    /// Updates of timelines; `None` if the server offers no SUP documents.
     pub updates: Option<Arc<TimelineUpdates>>,
     /// Readers that wait for an entry.
     pub push: Arc<Push>,
 }
 
 impl ServedViews {
-    /// Returns the views of some folders and timelines; `sup_seconds` is as for those with files.
+    /// Returns the views of some folders and timelines; `sup_seconds` is as for [`FileViews`].
     pub(crate) fn new(
         folders: &Folders,
         timelines: Arc<Timelines>,
@@ -114,7 +114,7 @@ impl ServedViews {
         }
     }
 
-    /// Returns all of them. Nothing follows them yet.
+    /// Returns all these views. No follower runs them yet.
     pub(crate) fn all(&self) -> Views {
         let Self {
             files,

@@ -60,12 +60,21 @@ fn a_measure_that_is_raised_fails() {
     let block = format!("fn planted() {{\n{block}}}\n");
     let long = format!("fn planted() {{\n{}}}\n", "    let it = 1;\n".repeat(81));
     // Each with the message of the check, and the code that is planted in some files.
-    let bugs: [(&str, Vec<(&str, String)>); 6] = [
+    let bugs: [(&str, Vec<(&str, String)>); 7] = [
         (
             "circles between modules",
             vec![
                 (digest, "use crate::timestamp::Timestamp;\n".into()),
                 (timestamp, "use crate::digest::Digest;\n".into()),
+            ],
+        ),
+        // The same, by a name that the root gives on.
+        (
+            "circles between modules",
+            vec![
+                ("core/src/lib.rs", "pub use digest::Digest;\n".into()),
+                (digest, "use crate::timestamp::Timestamp;\n".into()),
+                (timestamp, "use crate::Digest;\n".into()),
             ],
         ),
         (

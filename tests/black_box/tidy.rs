@@ -5,6 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use syn::{
+    UseTree,
+    visit::{self, Visit},
+};
+
 use crate::harness::{files, workspace};
 
 fn sources() -> Vec<(PathBuf, String)> {
@@ -86,21 +91,69 @@ fn the_client_contains_no_path() {
     }
 }
 
+/// Whether a source names the crate sled: a path or an import that begins with this name. The room of the log that keeps
+/// a log on a disk has the same name, below `crate` or `super`.
+#[derive(Default)]
+struct SledNames(bool);
+
+impl<'ast> Visit<'ast> for SledNames {
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.take(&item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.0 |= path.segments.len() > 1 && path.segments[0].ident == "sled";
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, invoked: &'ast syn::Macro) {
+        let words = invoked.tokens.to_string();
+        self.0 |= words.matches("sled ::").count() > words.matches(":: sled ::").count();
+    }
+}
+
+impl SledNames {
+    fn take(&mut self, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => self.0 |= path.ident == "sled",
+            UseTree::Name(name) => self.0 |= name.ident == "sled",
+            UseTree::Rename(rename) => self.0 |= rename.ident == "sled",
+            UseTree::Group(group) => group.items.iter().for_each(|item| self.take(item)),
+            UseTree::Glob(_) => {}
+        }
+    }
+
+    fn are_in(source: &str) -> bool {
+        let mut names = Self::default();
+        names.visit_file(&syn::parse_file(source).unwrap());
+        names.0
+    }
+}
+
 #[test]
 fn only_the_log_names_sled() {
     for (path, text) in sources() {
         let allowed = path.ends_with("log/src/sled/settled.rs")
             || path.ends_with("recover/tests.rs")
-            || path.ends_with("tidy.rs")
             || path.starts_with(workspace().join("bench"));
-        // The room that keeps the log on a disk has the same name, and modules in small letters.
-        let uses = text.lines().any(|line| {
-            let mut parts = line.split("sled::").skip(1);
-            line.starts_with("use sled::")
-                || parts.any(|part| part.starts_with(|first: char| first.is_ascii_uppercase()))
-        });
-        assert!(allowed || !uses, "{} uses sled", path.display());
+        assert!(
+            allowed || !SledNames::are_in(&text),
+            "{} uses sled",
+            path.display()
+        );
     }
+    for planted in [
+        "fn a() { let db = sled::open(p); }",
+        "fn a() { use sled::open; }",
+        "use sled as store;",
+        "use {std::fs, sled::Db};",
+        "fn a() -> ::sled::Db { loop {} }",
+        "fn a() { run!(sled::transaction::abort(1)); }",
+    ] {
+        assert!(SledNames::are_in(planted), "not seen: {planted}");
+    }
+    let room = "use crate::sled::seen; fn a() { super::sled::b(); run!(crate::sled::b()); }";
+    assert!(!SledNames::are_in(room));
 }
 
 /// The table "to change X, open Y" would be worse than none if it were wrong.

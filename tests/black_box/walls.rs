@@ -309,9 +309,10 @@ impl Reader<'_> {
         let with = |ident: &syn::Ident| [before, &[ident.to_string()]].concat();
         let mut keep = |name: String, path: Name| {
             let imports = self.names.imports.entry(self.module.clone()).or_default();
-            // `as _` gives no name; the path is what matters.
-            let name = if name == "_" { path.join("::") } else { name };
-            imports.insert(name, path);
+            imports.insert(name, path.clone());
+            // Another import of the same name, or `_`, would hide this one.
+            let named = self.names.named.entry(self.module.clone()).or_default();
+            named.push(path);
         };
         match tree {
             UseTree::Path(path) => self.import(&path.tree, &with(&path.ident)),
@@ -386,8 +387,12 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         visit::visit_path(self, path);
     }
 
-    /// Takes each path among the words of a macro, which are not parsed.
+    /// Takes the words of a macro as statements, if they are such, and each path among the words.
     fn visit_macro(&mut self, invoked: &'ast syn::Macro) {
+        let statements = invoked.parse_body_with(syn::Block::parse_within);
+        for statement in statements.iter().flatten() {
+            Visit::visit_stmt(self, statement);
+        }
         let words = invoked.tokens.to_string().replace(" :: ", "::");
         let in_path = |letter: char| letter.is_alphanumeric() || "_:".contains(letter);
         let paths = words.split(|letter| !in_path(letter));
@@ -463,6 +468,14 @@ fn a_view_that_names_another_is_found() {
         (
             "",
             "pub(crate) fn planted() -> bool { matches!(0, crate::push::PLANTED) }".into(),
+        ),
+        (
+            "",
+            "pub(crate) fn planted() { inside! { use crate::{push::Push as T}; } }".into(),
+        ),
+        (
+            "",
+            "fn a() { use crate::push::Push as T; } fn b() { use std::fmt as T; }".into(),
         ),
     ];
     for (root, code) in disguises {

@@ -1,4 +1,4 @@
-//! Access rules: tokens, the rights they give, and the rights of requests without one.
+//! Access rules: tokens, the rights that tokens give, and the rights of requests without a token.
 //!
 //! Shell: the random bits of a new token, and the date of today. A token is 256 random bits. The
 //! server stores only the SHA-256 of a token, so a leaked file of tokens gives no access.
@@ -32,11 +32,12 @@ const TOKEN_PREFIX: &str = "sft_";
 /// Right of a token's holder over a feed. Each right includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// Read the feed though it is closed.
+    /// Read the feed even if the feed is closed.
     Read,
-    /// Append to the feed, which creates it if need be.
+    /// Append to the feed, and so create the feed if need be.
     Publish,
-    /// Change the settings of the feed, hence create closed feeds.
+    /// Change the settings of the feed, or create the feed with given settings, such as a closed
+    /// feed.
     Admin,
 }
 
@@ -68,7 +69,7 @@ struct Grant {
     name: String,
     right: Right,
     feeds: FeedPattern,
-    /// Last day, in UTC, on which the grant counts; `None` for ever.
+    /// Last day, in UTC, on which the grant counts; `None` if the grant never expires.
     until: Option<Day>,
 }
 
@@ -103,7 +104,7 @@ impl fmt::Display for Day {
     }
 }
 
-/// Tokens that a server accepts: the grants of each, by the digest of the token.
+/// Tokens that a server accepts: the grants of each token, under the digest of the token.
 #[derive(Clone, Debug, Default)]
 pub struct TokenGrants(HashMap<Digest, Vec<Grant>>);
 
@@ -137,25 +138,25 @@ impl TokenGrants {
         self.0.is_empty()
     }
 
-    /// Returns the grants of a token that count today, or `None` if there are none.
+    /// Returns the grants of a token that count today, or `None` if no grant counts.
     fn find_caller(&self, token: &str) -> Option<Caller<'_>> {
         let today = Day::of_today();
-        // The key is the digest, since the time of a lookup tells something about its key. A sender
-        // cannot choose a token by its digest.
+        // The key is the digest of the token, because the time of a lookup reveals something about
+        // the key. That does not help a sender: nobody can find a token that has a given digest.
         let grants = self.0.get(&Digest::of(token.as_bytes()))?;
         let counts = |grant: &&Grant| grant.until.is_none_or(|until| today <= until);
         let grants: Vec<&Grant> = grants.iter().filter(counts).collect();
-        // An expired token gets the answer of an unknown one: 401, and not 403.
+        // An expired token gets the answer of an unknown token: 401, and not 403.
         (!grants.is_empty()).then_some(Caller(grants))
     }
 }
 
-/// Returns the text of a file of tokens. A power cut may leave bytes at the end of the file that
-/// are no text. A NUL stands in their place.
+/// Returns the text of a file of tokens. After a power cut, the file may end with bytes that are no
+/// text. In the returned text, a NUL stands in place of these bytes.
 ///
 /// # Errors
 ///
-/// Returns that a line before the end of the file is no text.
+/// Returns the error of the decoding if a grant stands behind the bytes that are no text.
 pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     let bytes = match String::from_utf8(bytes) {
         Ok(text) => return Ok(text),
@@ -163,8 +164,8 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     };
     let (error, bytes) = (bytes.utf8_error(), bytes.into_bytes());
     let (text, rest) = bytes.split_at(error.valid_up_to());
-    // A power cut tears one added line, and no line comes behind that one. Where a grant does, the
-    // damage has another cause.
+    // A power cut damages only the line that was added last. If a grant stands behind the damaged
+    // line, the damage has another cause.
     let mut lines = rest.split(|byte| *byte == b'\n').skip(1);
     if lines.any(|line| str::from_utf8(line).is_ok_and(|line| parse_grant(line.trim()).is_ok())) {
         return Err(error);
@@ -175,8 +176,9 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
     Ok(text)
 }
 
-/// Returns the text of a file of tokens without a torn last line, of which a power cut has kept a
-/// part only. Nobody has got the token of such a line.
+/// Returns the text of a file of tokens without a torn last line: a line of which a power cut has
+/// kept a part only. Nobody has the token of such a line, because a token is printed only once the
+/// line is durable.
 pub fn whole_lines(text: &str) -> &str {
     let trimmed = text.trim_end_matches('\n');
     let begin = trimmed.rfind('\n').map_or(0, |end| end + 1);
@@ -196,8 +198,8 @@ pub fn is_torn(text: &str) -> bool {
     whole_lines(text).len() < text.trim_end_matches('\n').len()
 }
 
-/// Returns whether a line of a file of tokens gives a right: neither a comment nor a blank line
-/// does.
+/// Returns whether a line of a file of tokens is neither a comment nor blank, and so has to be a
+/// grant.
 pub fn is_grant(line: &str) -> bool {
     let line = line.trim();
     !line.is_empty() && !line.starts_with('#')
@@ -242,7 +244,7 @@ impl Caller<'_> {
         grants.any(|grant| grant.right >= right && grant.feeds.matches(feed))
     }
 
-    /// Returns the rights of the token, for its holder.
+    /// Returns the rights of the token, as a text for the holder of the token.
     fn rights_text(&self) -> String {
         let name = self.0.first().map_or("", |grant| &grant.name);
         let rights = self.0.iter().map(|grant| match grant.right {
@@ -271,10 +273,10 @@ pub enum Access {
     Anyone,
     /// Every request may read public feeds, and none may publish.
     Readers,
-    /// A request may do as much as the grants of its token allow, and without a token read public
-    /// feeds.
+    /// A request may do as much as the grants of its token allow. Without a token, a request may
+    /// read public feeds.
     Holders(TokenGrants),
-    /// As `Holders`, but none may publish.
+    /// As `Holders`, but no request may publish or change settings.
     ReadingHolders(TokenGrants),
 }
 
@@ -283,9 +285,9 @@ pub enum Access {
 pub enum Denial {
     /// The request has no token, and needs one.
     NoToken,
-    /// The token is none of ours, or is none any more.
+    /// The server does not know the token, or the token has expired.
     WrongToken,
-    /// The token gives other rights, or over other feeds.
+    /// The token lacks the right, or gives the right over other feeds only.
     NotEntitled {
         /// Name and rights of the token, and the right that it lacks, for the holder.
         detail: String,
@@ -323,8 +325,8 @@ impl Access {
         })
     }
 
-    /// Checks that a request has no token, or a token of ours. With a wrong one, a list of closed
-    /// feeds would be empty without an error.
+    /// Checks that a request has no token, or a token of ours. Otherwise, a request with a wrong
+    /// token would get a list without any closed feed, and no error.
     ///
     /// # Errors
     ///
@@ -370,12 +372,14 @@ impl Access {
         })
     }
 
-    /// Returns the group of readers whose rights the sender of a request has; `None` for a request
-    /// with a token, or with a cookie, which may hold one.
+    /// Returns the group of readers whose rights the sender of a request has. Unless every request
+    /// may do everything, returns `None` for a request with a token, or with a cookie, which may
+    /// hold a token.
     pub(crate) fn audience(&self, headers: &HeaderMap) -> Option<Audience> {
         match self {
             Self::Anyone => Some(Audience::Everyone),
-            // The token itself is not looked at: a ready answer is given without a look at any.
+            // A request that may have a token belongs to no group, because a ready answer is sent
+            // without a check of tokens.
             _ if headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE) => None,
             Self::Readers | Self::Holders(_) | Self::ReadingHolders(_) => Some(Audience::Strangers),
         }
@@ -388,8 +392,8 @@ impl Access {
             Self::Readers => return Sight::default(),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
-        // A wrong token shows as little as none. `knows_caller` refuses a wrong one where that
-        // matters.
+        // With a wrong token, a request sees as little as without a token. Where that matters,
+        // `knows_caller` refuses the wrong token.
         let caller = token_of(headers).and_then(|token| tokens.find_caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
         Sight::of(grants.iter().map(|grant| grant.feeds.clone()).collect())
@@ -404,7 +408,7 @@ fn token_of(headers: &HeaderMap) -> Option<&str> {
         return None;
     };
     let (scheme, token) = field.to_str().ok()?.split_once(' ')?;
-    // The name of a scheme has no case (RFC 9110, 11.1).
+    // The name of a scheme is case-insensitive (RFC 9110, 11.1).
     scheme
         .eq_ignore_ascii_case("bearer")
         .then(|| token.trim_start_matches(' '))

@@ -34,7 +34,7 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Either::Left(Full::new(bytes.into()))
 }
 
-/// Returns the body of an answer without one.
+/// Returns an empty body.
 pub fn empty() -> Body {
     Either::Left(Full::default())
 }
@@ -69,9 +69,9 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
     Ok(answer)
 }
 
-/// Header fields that scripts of other sites may send. No media type is among them, since browsers
-/// let POST pass whatever the methods say: a page could publish to a server in the network of the
-/// visitor.
+/// Header fields that scripts of other sites may send. `Content-Type` is not among them. Browsers
+/// let POST pass even if `Access-Control-Allow-Methods` does not name POST, so with `Content-Type`
+/// a page could publish to a server in the network of the visitor.
 const READING_HEADERS: &str = "cache-control, if-modified-since, if-none-match, last-event-id";
 
 /// Returns the answer to OPTIONS: a script of any site may read.
@@ -92,7 +92,7 @@ pub fn options(allow: &str) -> Answer {
 /// Returns the refusal of a request that lacks the right to something (RFC 6750, 3).
 pub fn denied_answer(denied: Denial) -> Answer {
     let challenge = match denied {
-        // Without a token there is no error code (RFC 6750, 3.1).
+        // A request without a token gets no error code (RFC 6750, 3.1).
         Denial::NoToken => Some("Bearer realm=\"simplefeed\""),
         Denial::WrongToken => Some("Bearer realm=\"simplefeed\", error=\"invalid_token\""),
         Denial::NotEntitled { .. } => {
@@ -129,7 +129,8 @@ pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
 pub fn json(status: StatusCode, body: Vec<u8>, tag: Option<&HeadTag>) -> Answer {
     let mut answer = document(status, body);
     if let Some(tag) = tag {
-        // The tag of the identity coding; conditions of a publish ignore the letter.
+        // This is the tag of the identity coding. Conditions of a publish ignore the letter of the
+        // coding.
         let tag = header_value(&format!("\"{}i\"", tag.recent()));
         answer.headers_mut().insert(ETAG, tag);
     }
@@ -174,7 +175,7 @@ pub fn problem_answer(problem: &Problem) -> Answer {
         }
         None => {}
     }
-    // The one error that depends on `Accept-Encoding` (rule H-15).
+    // Only this error depends on `Accept-Encoding` (rule H-15).
     if problem.status() == StatusCode::NOT_ACCEPTABLE {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }

@@ -5,9 +5,10 @@
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 use simplefeed_resource::Coding;
 
-/// Returns the coding that the client likes best, or `None` if it takes neither of ours.
+/// Returns the coding that the client likes best, or `None` if the client accepts neither of ours.
 ///
-/// Without a wish, bytes are sent as they are. Between equals, gzip is smaller.
+/// Without `Accept-Encoding`, bytes are sent as they are. If a client likes both codings equally,
+/// gzip is chosen, because gzip makes fewer bytes.
 pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
     if !headers.contains_key(ACCEPT_ENCODING) {
         return Some(Coding::Identity);
@@ -42,7 +43,7 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
     }
 }
 
-/// Returns a coding and its weight in thousandths. A weight that cannot be read counts as none.
+/// Returns a coding and its weight in thousandths. A weight that cannot be read counts as 0.
 fn parse_item(item: &str) -> (&str, u16) {
     let mut parts = item.split(';');
     let name = parts.next().unwrap_or_default().trim();

@@ -1,9 +1,9 @@
 //! Conditional requests (RFC 9110, 13; rules H-1 to H-9).
 //!
 //! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags.
-//! That crate parses no lists, and takes `"a", "b"` for one tag, so this file takes lists apart.
-//! The headers crate would do so, but takes a list with one foreign tag for none, and `*` beside
-//! tags for `*` (rule H-9).
+//! That crate parses no lists: in `"a", "b"`, the crate sees one tag. So this file parses lists.
+//! The headers crate parses lists, too, but a tag outside of ASCII makes the crate ignore the whole
+//! list, and the crate accepts `*` beside tags (rule H-9).
 
 use std::time::{Duration, SystemTime};
 
@@ -45,8 +45,9 @@ pub enum TagList {
 }
 
 impl TagList {
-    /// Returns the list that all header lines of this name form together, or `None` if there are
-    /// none. Tags longer than ours can be are left out, because they are not ours.
+    /// Returns the list that all header lines of this name form together, or `None` if there is no
+    /// such line. Tags that are too long for ours, or not ASCII, are left out, because they cannot
+    /// be ours.
     pub fn of(headers: &HeaderMap, name: &HeaderName) -> Option<Self> {
         let mut lines = headers.get_all(name).iter().peekable();
         lines.peek()?;
@@ -99,7 +100,7 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
             return None;
         }
         let text = std::str::from_utf8(opaque).ok();
-        // The etag crate refuses tags that are longer than any of ours.
+        // The etag crate refuses tags that are not ASCII, or longer than any of ours.
         if let Some(tag) = text.and_then(|text| EntityTag::checked_new(weak, text).ok()) {
             tags.push(tag);
         }
@@ -114,8 +115,9 @@ const CONDITIONS: [HeaderName; 4] = [
     IF_UNMODIFIED_SINCE,
 ];
 
-/// Decides most reads as [`verdict`] does, in one look at each field: reads without a condition,
-/// and reads with `If-None-Match` and exactly the tag that is sent. `None` for all other reads.
+/// Decides most reads as [`verdict`] does, but in one pass over the fields: reads without a
+/// condition, and reads whose only condition is `If-None-Match` with exactly the tag of the answer.
+/// Returns `None` for all other reads.
 pub(crate) fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> {
     let mut conditions = headers.iter().filter(|(name, _)| CONDITIONS.contains(name));
     match (conditions.next(), conditions.next()) {
@@ -130,7 +132,7 @@ pub(crate) fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Ve
 /// Decides a GET or HEAD (rule H-7: first `If-Match`, else `If-Unmodified-Since`; then
 /// `If-None-Match`, else `If-Modified-Since`).
 ///
-/// `If-Modified-Since` counts only if the date is exactly the second that was sent (rule H-4).
+/// `If-Modified-Since` matches only the exact date in `Last-Modified` (rule H-4).
 pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let tag = &validators.tag;
     let holds = match TagList::of(headers, &IF_MATCH) {
@@ -150,12 +152,13 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let known = match TagList::of(headers, &IF_NONE_MATCH) {
         Some(TagList::Any) => true,
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.weak_eq(tag)),
-        // The field is present, so the date does not count (rule H-8). An invalid list matches
-        // nothing.
+        // The field is present, so `If-Modified-Since` does not count (rule H-8). An invalid list
+        // matches nothing.
         Some(TagList::Invalid) => false,
         None => {
             let date = date_of(headers, &IF_MODIFIED_SINCE);
-            // Exactly the second that was sent: the same second may have seen a later change.
+            // Only the exact date in `Last-Modified` matches: a date from the clock of a client
+            // does not tell which content the client has.
             date.is_some() && date == validators.modified
         }
     };
@@ -166,11 +169,11 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     }
 }
 
-/// Returns the second that a date header names (rule H-5: all three forms), if the header is one
-/// valid date.
+/// Returns the second that a date header names (rule H-5: all three forms), if the request has
+/// exactly one such header and the date is valid.
 fn date_of(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
     let mut lines = headers.get_all(name).iter();
-    // Two dates contradict each other, so neither counts.
+    // Two dates may contradict each other, so neither counts.
     let only = lines.next().filter(|_| lines.next().is_none())?;
     let date = httpdate::parse_http_date(only.to_str().ok()?).ok()?;
     let since = date.duration_since(SystemTime::UNIX_EPOCH).ok()?;

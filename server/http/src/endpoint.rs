@@ -36,7 +36,7 @@ use crate::{
 /// Future that a handler returns.
 pub type OutcomeFuture<'r> = Pin<Box<dyn Future<Output = Result<Outcome, Problem>> + Send + 'r>>;
 
-/// Handler of one method of an endpoint. `S` is what all handlers share.
+/// Handler of one method of an endpoint. All handlers share the value of type `S`.
 pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> OutcomeFuture<'r>;
 
 /// Row of the table: a path, and the methods for that path.
@@ -57,11 +57,11 @@ pub struct Endpoint<S: 'static> {
 /// Meaning of a query to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Nothing: the answer is that of the path alone.
+    /// None: the answer depends on the path alone.
     Ignored,
     /// Answers depend on the query.
     Named,
-    /// Nothing, unless the query asks the server to wait.
+    /// None, unless the query asks the server to wait.
     Wait,
 }
 
@@ -86,10 +86,11 @@ impl<S> fmt::Debug for Verb<S> {
 pub enum Needs {
     /// No right, with or without a token.
     Nothing,
-    /// None for open feeds. Closed ones are absent from the answer unless the token may read them.
+    /// No right for open feeds. Closed feeds are absent from the answer unless the token may read
+    /// them.
     Sight,
-    /// As [`Sight`](Self::Sight), and a token that is given must be right: with a wrong one, an
-    /// answer would be empty without an error.
+    /// As [`Sight`](Self::Sight), but a wrong token is refused. Otherwise, the answer to a request
+    /// with a wrong token could be empty, without an error.
     KnownCaller,
     /// A right to the feed of the path.
     Right(Right),
@@ -135,7 +136,7 @@ pub struct Exchange<'r> {
     pub params: Params,
     /// Access rules of the listener that held when the request came.
     pub access: &'r Access,
-    /// Rules of the listener, for a handler that waits: others may hold by then.
+    /// Rules of the listener, for a handler that waits: after the wait, other rules may hold.
     pub rules: &'r Arc<AccessRules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
@@ -166,13 +167,13 @@ impl RequestBody<'_> {
     ///
     /// # Errors
     ///
-    /// A problem for a body that is too large, too slow or broken, or if too many others are being
-    /// read.
+    /// A problem for a body that is too large, too slow or broken, or if too many other bodies are
+    /// being read.
     pub async fn read(self) -> Result<(Bytes, BodyRoom), Problem> {
         self.read_at_most(BODY_BYTES_MAX).await
     }
 
-    /// Reads a body of so many bytes at most. A small body takes no room from the bodies of
+    /// Reads a body of at most `bytes` bytes. A small body takes no memory away from the bodies of
     /// publishers.
     ///
     /// # Errors
@@ -207,7 +208,7 @@ pub struct Representation {
     pub visibility: Visibility,
     /// Value of `Cache-Control`, for these readers.
     pub policy: HeaderValue,
-    /// Further header fields, of a 304 answer as well.
+    /// Further header fields of the answer, also of a 304.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Last second that was finished before the lookup of the resource: no later commit gets an
     /// instant in that second or before.
@@ -247,8 +248,8 @@ impl<S> Endpoint<S> {
         segments.next().is_none().then_some(params)
     }
 
-    /// Returns the part of the URL that an answer depends on; `None` if each such request has an
-    /// answer of its own.
+    /// Returns the part of the URL that an answer depends on. Returns `None` for a wait at an
+    /// endpoint whose answers depend on the query, because that answer serves one request only.
     pub fn named<'u>(&self, uri: &'u Uri) -> Option<&'u str> {
         match self.query {
             Query::Named if self.is_wait(uri) => None,
@@ -276,7 +277,7 @@ impl<S> Endpoint<S> {
         methods.join(", ")
     }
 
-    /// Returns the method of a request.
+    /// Returns the endpoint's entry for the method of a request, if there is one.
     pub fn verb(&self, method: &Method) -> Option<&'static Verb<S>> {
         // A HEAD is a GET whose body is left out.
         let wanted = if method == Method::HEAD {
@@ -292,7 +293,7 @@ impl<S> Endpoint<S> {
 mod tests {
     use super::*;
 
-    /// Goal: whoever varies a query fills no memory with copies of one answer.
+    /// Goal: a client that varies a query does not fill the memory with copies of one answer.
     #[test]
     fn an_answer_is_kept_under_what_it_depends_on() {
         let named = |query, url: &str| {

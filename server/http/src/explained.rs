@@ -27,26 +27,26 @@ const ANSWER_BYTES_MAX: usize = 200;
 pub(super) struct ExplainingStream<S> {
     stream: S,
     head_bytes_max: usize,
-    /// An answer in place of hyper's, and the number of bytes that are written.
+    /// An answer in place of hyper's, and the number of bytes of this answer that are written.
     instead: Option<(Vec<u8>, usize)>,
     /// The rest of a refused request, which is read before the connection is closed.
     rest: Option<Rest>,
 }
 
-/// Bytes that are read and thrown away. A close with a request unread would reset the connection,
-/// and the answer would be lost.
+/// Number of the bytes that may still be read and thrown away, and the time for reading them. A
+/// close with a request unread would reset the connection, and the answer would be lost.
 #[derive(Debug)]
 struct Rest {
     bytes: usize,
     time: Pin<Box<Sleep>>,
 }
 
-/// Most bytes of a refused request that are read, and the longest time for reading them.
+/// Upper bounds: of the bytes that are read of a refused request, and of the time for reading them.
 const REST_BYTES_MAX: usize = 1024 * 1024;
 const REST_TIME: Duration = Duration::from_secs(2);
 
 impl<S> ExplainingStream<S> {
-    /// Wraps a stream. `head_bytes_max` stands in the explanation.
+    /// Wraps a stream. The explanation names `head_bytes_max`.
     pub(super) fn new(stream: S, head_bytes_max: usize) -> Self {
         Self {
             stream,
@@ -78,7 +78,7 @@ impl<S> ExplainingStream<S> {
             _ => return None,
         };
         let body = problem.body();
-        // hyper closes the connection behind such a refusal, so the answer says `close`, too.
+        // hyper closes the connection after such a refusal, so the answer says `close`, too.
         let mut answer = format!(
             "HTTP/1.1 {line}\r\nconnection: close\r\ncache-control: no-store\r\n\
              content-type: {PROBLEM_TYPE}\r\nx-content-type-options: nosniff\r\ncontent-length: {}\r\n\r\n",
@@ -100,7 +100,7 @@ impl<S: AsyncWrite + Unpin> ExplainingStream<S> {
         if let Some((answer, done)) = &mut self.instead {
             while let Some(rest) = answer.get(*done..).filter(|rest| !rest.is_empty()) {
                 let written = ready!(Pin::new(&mut self.stream).poll_write(context, rest))?;
-                // A stream that takes nothing would keep this loop for ever.
+                // With a stream that accepts no bytes, this loop would run for ever.
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
@@ -189,7 +189,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ExplainingStream<S> {
 mod tests {
     use super::*;
 
-    /// Answers that hyper gives by itself are replaced; all others are not touched.
+    /// An empty refusal by hyper is replaced. All other answers stay as they are.
     #[test]
     fn only_an_empty_refusal_is_explained() {
         let stream = ExplainingStream::new((), 16_384);

@@ -1,7 +1,7 @@
 //! The gate: which requests a handler may see.
 //!
-//! Pure. A request passes by form, host, endpoint, method and right, in this order. A ready answer
-//! reaches no endpoint, so only form and host are checked for one.
+//! Pure. The gate checks the form, host, endpoint, method and right of a request, in this order. A
+//! request that gets a ready answer reaches no endpoint, so only form and host are checked.
 
 use std::{fmt, sync::Arc};
 
@@ -22,7 +22,7 @@ use super::{
     router::{FoundEndpoint, nothing_at},
 };
 
-/// Checks of a server before any handler.
+/// Checks that a request must pass before any handler sees the request.
 pub(super) struct Gate {
     hosts: OwnHosts,
     usual_host: Option<HeaderValue>,
@@ -45,7 +45,8 @@ pub(super) enum Admission<S: 'static> {
 }
 
 impl Gate {
-    /// Returns the gate of a server with a public URL. `takes_cookie` is that of the table.
+    /// Returns the gate of a server with a public URL. `takes_cookie` is the function of the table
+    /// of endpoints.
     pub(super) fn new(public_url: &Url, takes_cookie: fn(path: &str) -> bool) -> Self {
         let hosts = OwnHosts::of(public_url.host_str().unwrap_or_default());
         Self {
@@ -61,8 +62,8 @@ impl Gate {
         &self.hosts
     }
 
-    /// Returns whether a request may have an answer that is ready. `access` is asked for only where
-    /// the host of the request is an unusual one.
+    /// Returns whether a request may have an answer that is ready. `access` is called only if the
+    /// host of the request is none of the server's own hosts.
     pub(super) fn lets_read(
         &self,
         request: &Request<Incoming>,
@@ -78,7 +79,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// A problem with status 404 or 421. Other refusals have answers of their own.
+    /// A problem with status 404 or 421. Other refusals are returned as [`Admission::Answered`].
     pub(super) fn admit<S>(
         &self,
         request: &mut Request<Incoming>,

@@ -2,9 +2,9 @@
 //!
 //! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer,
 //! and drops an answer that is not written yet. So this stream hides the end while an answer is
-//! owed. An answer that waits or streams is shown the end, up to the last bytes: such an answer may
-//! have no other sign that the peer is gone. For a peer that is gone altogether, an answer is made
-//! in vain, in a bounded time.
+//! owed. While a handler waits or an answer streams, the end is not hidden: there may be no other
+//! sign that the peer is gone. Once a stream has ended, the last bytes count as an owed answer. If
+//! the peer is gone altogether, an owed answer is made in vain, but in a bounded time.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::progress::ConnectionProgress;
 
-/// A connection whose peer may close the sending half.
+/// A connection whose peer may close its sending half early.
 #[derive(Debug)]
 pub(super) struct HalfCloseStream<S> {
     stream: S,
@@ -51,7 +51,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfCloseStream<S> {
         if !is_end {
             self.progress.received();
         }
-        // The handler gets one turn. A second look at the same end finds whether an answer is owed.
+        // At the first read of the end, the handler gets one turn. The second read finds out
+        // whether an answer is owed.
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
         if is_end && self.progress.may_owe() && is_first {
             // In this turn, the handler of a complete request notes that the request is complete.

@@ -1,13 +1,14 @@
 //! Large bodies that the kernel sends from a copy of its own, without copying bytes for each
 //! connection.
 //!
-//! Shell: files in memory, sockets. A body that was read and checked is written once to a file
-//! without a name, which is then sealed against all changes. Where such a body is to be written to
-//! a socket, the kernel sends the file's pages. No file on the disk is sent this way: the bytes may
-//! have changed since the check.
+//! Shell: files in memory, sockets. A body that was read and checked is written once to an
+//! anonymous file in memory. The file is then sealed against all changes. Where such a body is to
+//! be written to a socket, the kernel sends the file's pages. No file on the disk is sent this way:
+//! the bytes may have changed since the check.
 //!
-//! The address in memory tells that bytes are a body with a copy. A copy keeps the body, so no
-//! other bytes can be at that address as long as the copy exists. Other bytes are written as usual.
+//! Bytes of a body with a copy are recognised by their address. A copy keeps the body alive, so no
+//! other bytes can be at the body's address as long as the copy exists. Bytes without a copy are
+//! written as usual.
 
 use std::{
     collections::BTreeMap,
@@ -28,25 +29,25 @@ use tokio::{
 };
 use tracing::debug;
 
-/// Shortest body that is worth a copy, in bytes. A shorter one is written in one system call
-/// instead of two.
+/// Shortest body that is worth a copy, in bytes. The head and the copy take two system calls
+/// instead of one, which is slower for a shorter body.
 const BODY_BYTES_MIN: usize = 16 * 1024;
-/// Most copies at a time, each of which is an open file.
+/// Largest number of copies at a time. Each copy is an open file.
 pub const COPIES_MAX: usize = if cfg!(target_os = "linux") { 128 } else { 0 };
-/// Most bytes of all copies.
+/// Upper bound of the bytes of all copies together.
 const COPIES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Bodies with a copy.
 #[derive(Default)]
 pub struct KernelCopies {
     copies: RwLock<CopyIndex>,
-    /// Most copies, where the system allows few open files.
+    /// Largest number of copies, which `most_copies` computes once.
     most: OnceLock<usize>,
 }
 
 #[derive(Default)]
 struct CopyIndex {
-    /// By the address of the first byte of the body.
+    /// Copies, each under the address of the first byte of the body.
     by_address: BTreeMap<usize, Arc<KernelCopy>>,
     bytes: usize,
 }
@@ -61,7 +62,7 @@ struct KernelCopy {
     file: OwnedFd,
 }
 
-/// Registration of a body. Dropping it removes the copy.
+/// Registration of a body. Dropping the registration removes the copy.
 pub struct Registration {
     copies: Arc<KernelCopies>,
     address: usize,
@@ -99,8 +100,8 @@ impl CopyIndex {
 }
 
 impl KernelCopies {
-    /// Copies a body. Returns `None` if the body is short, has a copy, or finds no place for one;
-    /// such a body is sent all the same.
+    /// Copies a body. Returns `None` if the body is short or has a copy already, if there is no
+    /// room for another copy, or if the system refuses the copy. The body is sent all the same.
     pub fn copy(self: &Arc<Self>, body: &Bytes) -> Option<Registration> {
         if body.len() < BODY_BYTES_MIN
             || !self.copies.read().has_place_for(body, self.most_copies())
@@ -119,8 +120,8 @@ impl KernelCopies {
         self.register(copy)
     }
 
-    /// Returns the most copies: an eighth of the open files that the system allows, so that others
-    /// find room.
+    /// Returns the largest number of copies: an eighth of the open files that the process may have,
+    /// so that other parts of the process find handles, but at most [`COPIES_MAX`].
     fn most_copies(&self) -> usize {
         *self.most.get_or_init(|| {
             let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -131,7 +132,7 @@ impl KernelCopies {
     fn register(self: &Arc<Self>, copy: KernelCopy) -> Option<Registration> {
         let address = copy.body.as_ptr().addr();
         let mut copies = self.copies.write();
-        // Another connection may have been quicker.
+        // Another connection may have copied this body, or filled the room, meanwhile.
         if !copies.has_place_for(&copy.body, self.most_copies()) {
             return None;
         }
@@ -141,18 +142,19 @@ impl KernelCopies {
         Some(Registration { copies, address })
     }
 
-    /// Returns the copy that has these bytes, and the place of the bytes in that copy.
+    /// Returns the copy that contains these bytes, and the offset of the bytes in that copy.
     fn find_copy(&self, bytes: &[u8]) -> Option<(Arc<KernelCopy>, usize)> {
         if bytes.len() < BODY_BYTES_MIN {
             return None;
         }
         let address = bytes.as_ptr().addr();
         let copies = self.copies.read();
-        // hyper may offer a body from any place on, after a part was sent.
+        // After a part of a body was sent, hyper offers the rest, which begins within the copy.
         let (begin, copy) = copies.by_address.range(..=address).next_back()?;
         let place = address - begin;
         let is_within = place + bytes.len() <= copy.body.len();
-        // The copy stays alive while it is sent, even if the body is unregistered meanwhile.
+        // The clone keeps the copy while the bytes are sent, even if the body is unregistered
+        // meanwhile.
         is_within.then(|| (Arc::clone(copy), place))
     }
 
@@ -176,7 +178,8 @@ impl Sending {
         Self { stream, copies }
     }
 
-    /// Sends `head`, then a part of a copy from `place` on. Returns how many bytes were sent.
+    /// Sends `head`, then `length` bytes of a copy from the offset `place` on. Returns the number
+    /// of bytes sent, of both together.
     fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -220,8 +223,8 @@ impl AsyncWrite for Sending {
         {
             return Poll::Ready(Ok(sent));
         }
-        // Reached also where the system refuses to send a file. A broken connection gives the error
-        // once more.
+        // This write also serves a body whose file the system refuses to send. On a broken
+        // connection, this write returns the error.
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -266,7 +269,8 @@ fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
         .current
         .is_some_and(|most| most < length)
     {
-        // A longer file would not be an error, but a signal that ends the process.
+        // A write beyond this limit would raise SIGXFSZ, which ends a process that does not handle
+        // the signal.
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -281,8 +285,8 @@ fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Sends `head`, then `length` bytes of a copy from `place` on. Returns how many bytes of both the
-/// socket took.
+/// Sends `head`, then `length` bytes of a copy from the offset `place` on. Returns the number of
+/// bytes that the socket accepted, of both together.
 #[cfg(target_os = "linux")]
 fn send(
     socket: impl AsFd,
@@ -309,13 +313,13 @@ fn send(
     let mut from = u64::try_from(place).map_err(io::Error::other)?;
     match sendfile(&socket, &copy.file, Some(&mut from), length) {
         Ok(of_body) => Ok(sent + of_body),
-        // The next write begins with the body.
+        // The head is sent, so the error is dropped: the next write begins with the body.
         Err(_) if sent > 0 => Ok(sent),
         Err(error) => Err(error.into()),
     }
 }
 
-/// There are no sealed files, so no body has a copy.
+/// Fails, because this system has no sealed files. So no body has a copy.
 #[cfg(not(target_os = "linux"))]
 fn sealed_file(_: &[u8]) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::Unsupported.into())
@@ -343,8 +347,8 @@ mod tests {
             .collect()
     }
 
-    /// Goal: a body is found by its address and no other bytes are; as long as it has its copy, and
-    /// no longer.
+    /// Goal: only the bytes of a registered body find a copy, and only until the registration is
+    /// dropped.
     #[test]
     fn only_the_bytes_of_a_body_have_its_copy() {
         let copies = Arc::new(KernelCopies::default());
@@ -359,7 +363,7 @@ mod tests {
         assert!(copies.copy(&Bytes::copy_from_slice(short)).is_none());
         let alike = Bytes::copy_from_slice(&first);
         assert!(place_of(&alike).is_none(), "alike, and elsewhere");
-        // The body is a part of larger bytes, and what is around it has no copy.
+        // This body is a part of larger bytes. The bytes around the body have no copy.
         let part = alike.slice(1_000..30_000);
         let _of_part = copies.copy(&part).unwrap();
         assert_eq!(place_of(&part), Some(0));
@@ -371,7 +375,8 @@ mod tests {
         assert!(copies.copy(&first).is_some(), "once more");
     }
 
-    /// Goal: the kernel sends the bytes that were checked: no holder of the file can change it.
+    /// Goal: the kernel sends the bytes that were checked, because no holder of the file can change
+    /// them.
     #[test]
     fn nobody_can_change_a_copy() {
         let copies = Arc::new(KernelCopies::default());
@@ -410,7 +415,7 @@ mod tests {
         assert_eq!(held.len(), COPIES_BYTES_MAX / 4_000_000);
     }
 
-    /// Returns both ends of a connection, of which one sends with `copies`.
+    /// Returns both ends of a connection. The second end sends with `copies`.
     async fn connection(copies: &Arc<KernelCopies>) -> (TcpStream, Sending) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -419,8 +424,8 @@ mod tests {
         (client, Sending::new(server, Arc::clone(copies)))
     }
 
-    /// Goal: all bytes arrive in order, with and without copies, at a slow peer, also if a copy is
-    /// gone in the middle.
+    /// Goal: all bytes arrive in order at a slow peer, with and without copies, and also if a copy
+    /// is removed while a body is being sent.
     #[tokio::test]
     async fn everything_arrives_in_order() {
         let copies = Arc::new(KernelCopies::default());
@@ -443,7 +448,7 @@ mod tests {
                     IoSlice::advance_slices(&mut slices, count);
                 }
             }
-            // Also without vectors, from the middle of a body on.
+            // A plain `write` works as well, also from the middle of a body on.
             let mut rest = large.get(77..).unwrap();
             while !rest.is_empty() {
                 let count = sending.write(rest).await.unwrap();
@@ -473,14 +478,14 @@ mod tests {
         assert!(received == expected, "{} bytes", received.len());
     }
 
-    /// Registers a body with a file that is not its own.
+    /// Registers a body with `file` in place of a copy of the body.
     fn register(copies: &Arc<KernelCopies>, body: &Bytes, file: OwnedFd) -> Registration {
         let body = body.clone();
         copies.register(KernelCopy { body, file }).unwrap()
     }
 
-    /// Goal: it is the kernel that sends a body.
-    /// Method: a file with other bytes than the body.
+    /// Goal: the kernel sends a body from the registered file.
+    /// Method: the file has other bytes than the body, and these bytes arrive.
     #[tokio::test]
     async fn the_kernel_sends_its_copy() {
         let copies = Arc::new(KernelCopies::default());
@@ -505,7 +510,7 @@ mod tests {
         let copies = Arc::new(KernelCopies::default());
         let (mut client, mut sending) = connection(&copies).await;
         let body = body(5_000);
-        // One has no bytes, and the kernel cannot send a pipe as a file.
+        // The first file is empty. The second is a pipe, which the kernel cannot send as a file.
         let (pipe, _writer) = io::pipe().unwrap();
         for file in [sealed_file(b"").unwrap(), pipe.into()] {
             let _held = register(&copies, &body, file);

@@ -1,9 +1,9 @@
 //! The HTTP shell: connections in, answers out.
 //!
-//! Shell: sockets. hyper's own connection builder speaks HTTP/1.1; HTTP/2 and TLS are the proxy's.
-//! This file adds the bounds: the number of connections, their age, the time that a peer may take
-//! for a head, and the time that a peer may let an answer wait. The files beside this one decide
-//! the answers, and need no socket.
+//! Shell: sockets. hyper's own connection builder speaks HTTP/1.1; a proxy in front may speak
+//! HTTP/2 and TLS. This file adds the bounds: the number of connections, their age, the time that a
+//! peer may take for a head, and the time that a peer may let an answer wait. Most files beside
+//! this one decide the answers, without a socket.
 #![cfg_attr(
     test,
     expect(
@@ -79,10 +79,10 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause after a connection could not be accepted, for lack of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two log lines about connections that cannot be accepted.
+/// Least time between two log lines that tell the same reason why connections cannot be accepted.
 const TOLD_AGAIN: Duration = Duration::from_mins(1);
-/// Connections over the limit that are answered at the same time; others are closed without an
-/// answer.
+/// Largest number of connections over the limit that are answered at the same time; further ones
+/// are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
 /// Longest time for an idle connection to make room for a new one.
 const ROOM_TIME: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// An accepted connection, which is registered with no runtime yet.
+/// An accepted connection that is not registered with a runtime yet.
 enum Connection {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
@@ -136,9 +136,11 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // An answer is written whole, so there is nothing to wait for (Nagle's algorithm).
+                // Nagle's algorithm is off: an answer is written whole, so the kernel need not wait
+                // for more bytes.
                 stream.set_nodelay(true)?;
-                // The connection leaves this runtime: a worker serves it on a runtime of its own.
+                // The connection leaves this runtime, because a worker serves the connection on
+                // another runtime.
                 Ok(Connection::Tcp(stream.into_std()?))
             }
             Self::Unix(listener) => {
@@ -159,7 +161,8 @@ impl Listener {
             &mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)],
             Some(&at_once),
         );
-        // An error counts as nobody: no connection gives way to a newcomer that may not exist.
+        // An error counts as no waiting connection: no open connection gives way to a newcomer that
+        // may not exist.
         asked.is_ok_and(|ready| ready > 0)
     }
 }
@@ -169,7 +172,7 @@ impl Listener {
 pub struct AccessRules(RwLock<Arc<Access>>);
 
 impl AccessRules {
-    /// Returns a holder of the rules, which hold until others replace them.
+    /// Returns access rules that hold until [`replace`](Self::replace) is called.
     pub fn new(access: Access) -> Self {
         Self(RwLock::new(Arc::new(access)))
     }
@@ -248,7 +251,7 @@ pub struct Service<A> {
     pub answers: A,
     /// Bounds on each connection, and on the number of connections.
     pub limits: Limits,
-    /// Bodies that the kernel sends.
+    /// Bodies that the kernel has copies of.
     pub copies: Arc<KernelCopies>,
     /// One permit for each connection that may be open.
     pub slots: Arc<Semaphore>,
@@ -272,8 +275,9 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         let connection = match accepted {
             Ok(connection) => connection,
             Err(error) => {
-                // Linux looks for a handle before a connection, so a lack of handles may show while
-                // nobody waits. Then no idle connection has to give way.
+                // On Linux, `accept` reserves a file handle before looking for a connection, so a
+                // lack of handles may show while no connection waits. In that case, no idle
+                // connection has to give way.
                 if !is_momentary(&error) || listener.has_waiting() {
                     told = make_room(&error, &service.open, told);
                 }
@@ -282,7 +286,7 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
                 continue;
             }
         };
-        // No wait for a slot here, which would hold up all later connections.
+        // Waiting for a slot here would hold up all later connections.
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             workers.spawn(answer_all(connection, service.clone(), slot));
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
@@ -333,8 +337,9 @@ async fn answer_all<A: Answers>(
     drop(slot);
 }
 
-/// Lets an idle connection end, so that the next one may get the handle. Logs the error, unless the
-/// same error was logged a moment ago. Returns the time and the number of the last logged error.
+/// If the missing resource may be there in a moment, lets an idle connection end, so that the next
+/// connection may get the handle. Logs the error, unless the same error was logged a moment ago.
+/// Returns the time and the number of the last logged error.
 fn make_room(
     error: &io::Error,
     open: &OpenConnections,
@@ -366,15 +371,15 @@ async fn serve_connection<S: AsyncRead + AsyncWrite, A: Answers>(
     let _entered = open.enter(progress.clone(), Arc::clone(&cut));
     let stream = bounded_stream(stream, limits.stall, progress);
     let ending = &ending;
-    // Borrowed: copies of what all connections share would make the processors wait for each other
-    // at each request.
+    // The answers are borrowed: clones of values that all connections share would make the
+    // processors wait for each other at each request.
     let answering = service_fn(move |request| {
         ending.progress.begin();
         if let Some(answer) = completed_at_once(answers, &request, ending) {
             return future::Either::Left(future::ready(Ok::<_, Infallible>(answer)));
         }
-        // Boxed: else every idle connection would keep room for this future, and every ready answer
-        // would move that room.
+        // The future is boxed. Otherwise, every idle connection would keep memory for the future,
+        // and every ready answer would copy that memory.
         let answer = complete_answer(answers, request, ending).map(Ok);
         future::Either::Right(answer.boxed())
     });
@@ -394,12 +399,13 @@ async fn serve_connection<S: AsyncRead + AsyncWrite, A: Answers>(
         }
     };
     let is_cut = || cut.notified().map(|()| ConnectionTurn::IsCut).boxed();
-    // The set polls a turn only when the turn is woken, and not with each request.
+    // The set polls a future only when that future is woken, and not with each request.
     let mut turns: FuturesUnordered<_> =
         [late.boxed(), ends.boxed(), is_cut()].into_iter().collect();
     let ended = loop {
         let turn = tokio::select! {
-            // The connection comes first: bytes that have come save it from the cut below.
+            // The connection is polled first, so that bytes that have come save the connection from
+            // the cut below.
             biased;
             ended = connection.as_mut() => break ended,
             Some(turn) = turns.next() => turn,
@@ -408,14 +414,15 @@ async fn serve_connection<S: AsyncRead + AsyncWrite, A: Answers>(
             ConnectionTurn::Ends => {
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
-                // A peer that is slow to take the last answer loses that answer, so that the end
-                // has a bound.
+                // The last answer has a bound in time, so that the connection ends: a slow peer
+                // loses that answer.
                 let last =
                     tokio::time::sleep(limits.body).map(|()| ConnectionTurn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
             ConnectionTurn::IsCut if ending.progress.is_wanted_again() => {
-                // This connection has work again, so the next idle one gives way to the newcomer.
+                // This connection has work again, so another idle connection has to give way to the
+                // newcomer.
                 open.end_idlest();
                 turns.push(is_cut());
             }
@@ -430,8 +437,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite, A: Answers>(
     }
 }
 
-/// Returns a stream that bounds the time for an answer, explains hyper's refusals, and notes
-/// progress.
+/// Returns a stream that bounds the time in which a peer takes no bytes, explains hyper's refusals,
+/// and notes progress.
 fn bounded_stream<S: AsyncRead + AsyncWrite>(
     stream: S,
     stall: Duration,
@@ -486,11 +493,11 @@ fn failure_answer(answers: &impl Answers) -> Answer {
 
 const TOO_SLOW: &str = "a connection whose peer is too slow is cut";
 
-/// Turn in the life of a connection, beside its requests.
+/// Event in the life of a connection, other than a request.
 enum ConnectionTurn {
     /// The connection is old, or the server stops: the connection ends after the current answer.
     Ends,
-    /// The connection ends at once, unless there is work for it again.
+    /// The connection ends at once, unless the connection has work again.
     IsCut,
     /// The connection ends at once, for this reason.
     IsOver(&'static str),
@@ -534,7 +541,7 @@ mod tests {
         age: Duration::from_secs(10),
     };
 
-    /// Bounds of a connection that only its idle time ends.
+    /// Bounds of a connection that ends only because of idleness.
     const LONG_LIVED: Limits = Limits {
         age: Duration::from_secs(1_000),
         ..LIMITS
@@ -582,7 +589,8 @@ mod tests {
         }
     }
 
-    /// Sends requests over one connection. Returns everything that comes back until it is closed.
+    /// Sends requests over one connection. Returns everything that comes back until the connection
+    /// is closed.
     async fn answers_to<F, T>(requests: &str, limits: Limits, answer: F) -> String
     where
         F: Fn(Request<Incoming>, ConnectionEnd) -> T + Clone + Send + Sync + 'static,
@@ -602,12 +610,12 @@ mod tests {
         tokio::join!(asked, served).0
     }
 
-    /// Sends a request over a connection, and returns its answer's first line.
+    /// Sends a request over a connection, and returns the first line of the answer.
     async fn ask(stream: &mut TcpStream, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let (mut answer, mut piece) = (vec![], [0; 1_024]);
-        // The body ends with this.
+        // Each body in the test ends with one of these bytes.
         while !answer.ends_with(b";") && !answer.ends_with(b"}") {
             let length = stream.read(&mut piece).await.unwrap();
             assert!(length > 0, "the connection was closed");
@@ -617,8 +625,8 @@ mod tests {
         answer.lines().next().unwrap().to_owned()
     }
 
-    /// Goal: where each slot has a connection, the one longest idle gives way to a new one, and
-    /// none that has work does.
+    /// Goal: if every slot has a connection, the connection that has been idle longest gives way to
+    /// a new one. No connection with work gives way.
     #[tokio::test]
     async fn the_connection_longest_idle_gives_way() {
         const SLOTS: usize = 2;
@@ -663,7 +671,7 @@ mod tests {
             assert_eq!(closed, 0, "the first one");
             assert_eq!(ask(&mut second, "/").await, "HTTP/1.1 200 OK");
             open.until_idle(SLOTS).await;
-            // The third one is longer idle now, but gets work.
+            // The third connection has been idle for longer than the second, but gets work.
             let slow = b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n";
             third.write_all(slow).await.unwrap();
             while begun.load(Ordering::SeqCst) < 1 {
@@ -691,8 +699,8 @@ mod tests {
         workers.end(Duration::ZERO);
     }
 
-    /// Goal: a connection that is used in the moment in which it is to give way stays, and the next
-    /// one gives way instead.
+    /// Goal: a connection that gets a request at the moment when asked to give way stays, and the
+    /// next idle connection gives way instead.
     #[tokio::test]
     async fn a_connection_that_is_used_again_passes_its_end_on() {
         let work = Semaphore::new(0);
@@ -701,7 +709,7 @@ mod tests {
             work.acquire().await.unwrap().forget();
             Response::new(answers::whole("made;"))
         });
-        // Only a connection that is asked to ends.
+        // A connection ends only if asked to give way.
         let limits = Limits {
             idle: Duration::from_secs(1_000),
             ..LONG_LIVED
@@ -723,7 +731,7 @@ mod tests {
             assert_eq!(&answer, b"HTTP/1.1 200 OK");
             stop.send_replace(true);
         };
-        // The first one begins before the other, and so it is longer idle.
+        // The first connection begins before the second, and so has been idle for longer.
         let second = async {
             open.until_idle(1).await;
             std::thread::sleep(Duration::from_millis(1));
@@ -740,8 +748,8 @@ mod tests {
         serde_json::from_str::<serde_json::Value>(body).unwrap();
     }
 
-    /// Goal: a request that makes us panic gets an answer, and so do those after it, in their
-    /// order; whether the answers are at hand or not.
+    /// Goal: a request that makes the server panic gets a 500, and the requests after that one get
+    /// their answers, in order. That holds for answers at hand and for others.
     #[tokio::test]
     async fn a_panic_is_one_500() {
         let answer = |request: Request<Incoming>, _| async move {
@@ -814,8 +822,9 @@ mod tests {
         }
     }
 
-    /// Sends each text after so many seconds, over one connection whose answers take `answer`
-    /// seconds. Returns how often it was answered, and after how many seconds it was closed.
+    /// Sends each text after a pause of so many seconds, over one connection. Each answer takes
+    /// `answer` seconds. Returns the number of answers, and the seconds until the connection was
+    /// closed.
     async fn talk(parts: &[(u64, &str)], answer: u64) -> (usize, u64) {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
@@ -841,8 +850,8 @@ mod tests {
         tokio::join!(asked, served)
     }
 
-    /// Goal: whoever sends no head, or sends it slowly, holds a connection for the idle time and no
-    /// longer, and nobody else is cut.
+    /// Goal: a peer that sends no head, or sends a head slowly, holds a connection for the idle
+    /// time and no longer. No other peer is cut.
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_each_head_as_long_as_it_may_be_idle() {
         let whole = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -921,8 +930,8 @@ mod tests {
         assert_eq!(began.elapsed().as_secs(), 37);
     }
 
-    /// Goal: after a stream, a connection may be idle as long as after any other answer, and not in
-    /// the middle of one.
+    /// Goal: after a stream, a connection may be idle as long as after any other answer. In the
+    /// middle of a stream, a connection does not count as idle.
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_a_head_after_a_stream() {
         let (mut client, server) = tokio::io::duplex(100_000);
@@ -955,7 +964,7 @@ mod tests {
     #[test]
     fn a_refused_head_shortly_before_the_time_is_over_stops_nobody() {
         let (sender, results) = std::sync::mpsc::channel();
-        // In a thread of its own: a task that spins would stop the test as well.
+        // The server runs in another thread, because a task that spins would stop the test as well.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
@@ -1001,7 +1010,7 @@ mod tests {
         );
     }
 
-    /// Goal: a stream on a connection that is old enough ends as a whole.
+    /// Goal: a stream on a connection that is old enough is not cut, and ends with the last chunk.
     #[tokio::test]
     async fn a_stream_on_an_old_connection_is_not_cut_off() {
         let limits = Limits {

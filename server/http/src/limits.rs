@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Bounds on the connections of each listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most connections that are open at the same time.
+    /// Largest number of connections that are open at the same time.
     pub connections: usize,
     /// Longest time that a connection may be idle, or take to send the head of a request.
     pub idle: Duration,
@@ -15,6 +15,6 @@ pub struct Limits {
     pub body: Duration,
     /// Longest time in which no byte of a body arrives, or no byte of an answer is taken.
     pub stall: Duration,
-    /// Age at which a connection ends, after its last answer.
+    /// Age at which a connection ends, after the current answer.
     pub age: Duration,
 }

@@ -1,4 +1,4 @@
-//! Open connections of a listener, of which the one longest idle gives way to a new one.
+//! Open connections of a listener. An idle connection gives way to a new one.
 //!
 //! Shell: a lock, which is held when a connection begins or ends, and when there is no room for
 //! another one.
@@ -21,7 +21,7 @@ pub struct OpenConnections {
 }
 
 impl OpenConnections {
-    /// Adds a connection, which stays until the guard is dropped.
+    /// Adds a connection, which stays here until the returned guard is dropped.
     pub(super) fn enter(
         self: &Arc<Self>,
         progress: ConnectionProgress,
@@ -35,8 +35,8 @@ impl OpenConnections {
         }
     }
 
-    /// Waits until so many are idle. An answer may arrive before the server has noted the end of
-    /// writing.
+    /// Waits until `count` connections are idle. The wait is needed because a client may receive an
+    /// answer before the server notes that the answer is written.
     #[cfg(test)]
     pub(super) async fn until_idle(&self, count: usize) {
         let is_idle = |(progress, _): &&(ConnectionProgress, _)| progress.idle_since().is_some();
@@ -45,7 +45,9 @@ impl OpenConnections {
         }
     }
 
-    /// Asks the connection that is longest idle to end. Returns whether there is one.
+    /// Asks an idle connection to end: the connection that has been silent for longest or, if none
+    /// is silent, the connection that has waited longest for the rest of a head. Returns whether
+    /// there is an idle connection.
     pub(super) fn end_idlest(&self) -> bool {
         let all = self.all.lock();
         let idle = all
@@ -61,7 +63,7 @@ impl OpenConnections {
     }
 }
 
-/// Place of a connection among the open ones.
+/// Guard of a connection among the open ones.
 #[derive(Debug)]
 pub(super) struct OpenPlace {
     number: u64,

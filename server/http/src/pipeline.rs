@@ -35,7 +35,8 @@ use super::{
     traffic::Traffic,
 };
 
-/// Memory for the bodies of all requests that are being read or wait to be stored, in KiB.
+/// Memory for the bodies of all requests, in KiB: for bodies that are being read, and for bodies
+/// that wait for the writer.
 const BODIES_KIB_MAX: usize = 128 * 1024;
 /// Label of requests for a path without an endpoint.
 const NO_ENDPOINT: &str = "none";
@@ -48,7 +49,8 @@ pub struct Pipeline<S: 'static> {
     table: EndpointTable<S>,
     gate: Gate,
     sender: ResourceSender,
-    /// Path of the public URL. A proxy may leave the prefix on a request or take it off.
+    /// Path of the public URL. A proxy may keep this prefix in the path of a request, or remove the
+    /// prefix.
     prefix: String,
     limits: Limits,
     /// Room for the bodies of requests, in KiB.
@@ -113,11 +115,12 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 
     /// Returns the answer to a request under the access rules of the listener, if the answer is
-    /// ready. All readers with the rights of the sender get that answer, so neither a token nor an
-    /// endpoint is looked up.
+    /// ready. No token is looked up, because all readers with the rights of the sender get the same
+    /// answer. An endpoint is looked up only for a URL with a query.
     pub fn at_hand(&self, request: &Request<Incoming>, rules: &AccessRules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
-        // Counted as no time: a look at the clock would be a large part of that time.
+        // The time counts as zero: reading the clock would take a large part of the time for such
+        // an answer.
         let took = Duration::ZERO;
         Some(self.count_answer(RequestFacts::of_request(request), label, took, answer))
     }
@@ -145,7 +148,7 @@ impl<S: Send + Sync> Pipeline<S> {
         self.count_answer(asked, label, began.elapsed(), answer)
     }
 
-    /// Counts an answer, and takes the body from an answer to HEAD.
+    /// Counts an answer, and removes the body from an answer to HEAD.
     fn count_answer(
         &self,
         asked: RequestFacts,
@@ -192,7 +195,7 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Arc<AccessRules>,
         ending: &ConnectionEnd,
     ) -> Answer {
-        // Asked first: a handler takes the headers from the request.
+        // Asked first, because `decide_ready` takes the headers out of the request.
         let waits = waits_to_send(&request);
         let decided = self.decide_ready(&mut request, found, rules, ending).await;
         let page = match &decided {
@@ -206,14 +209,14 @@ impl<S: Send + Sync> Pipeline<S> {
         };
         let is_error = answer.status().is_client_error() || answer.status().is_server_error();
         if is_error && is_for_scripts {
-            // A script that reads has to tell an absent feed from an absent server.
+            // A script must be able to distinguish an absent feed from an absent server.
             answer.headers_mut().extend(FOR_EVERY_SITE);
         }
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
-        // A client that waits for `100 Continue` has not sent the body, and reading would ask for
-        // the body. A client that stalled has had its time. Where the answer ends the connection,
-        // an announced body may never come.
+        // Three kinds of bodies are not drained. A client that waits for `100 Continue` has not
+        // sent the body, and reading would ask for the body. A client that stalled has had its
+        // time. If the answer ends the connection anyway, an announced body may never come.
         let has_stalled = answer.status() == StatusCode::REQUEST_TIMEOUT;
         let is_last = answer.headers().contains_key(CONNECTION);
         if is_unread && (waits || has_stalled || is_last || !drain(body).await) {
@@ -230,7 +233,8 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Arc<AccessRules>,
         ending: &ConnectionEnd,
     ) -> Result<Answer, Problem> {
-        // One set of rules decides the rights, even if SIGHUP brings others meanwhile.
+        // One set of rules decides all rights of the request, even if SIGHUP replaces the rules
+        // meanwhile.
         let access = &*rules.now();
         let (endpoint, verb, params) = match self.gate.admit(request, found, access)? {
             Admission::Handled(endpoint, verb, params) => (endpoint, verb, params),
@@ -263,8 +267,8 @@ impl<S: Send + Sync> Pipeline<S> {
             }
             Outcome::Waited(shown) => {
                 let url = endpoint.named(&uri);
-                // `send_resource` keeps the plain answer ready for other readers that wait for this change.
-                // Only this copy says `no-store`.
+                // `send_resource` keeps the plain answer ready for other readers that wait for this
+                // change. Only the answer that is sent here says `no-store`.
                 let answer =
                     self.sender
                         .send_resource(url, endpoint.label, (&headers, access), *shown);
@@ -289,8 +293,8 @@ impl<S: Send + Sync> Pipeline<S> {
             if endpoint.is_wait(uri) {
                 return None;
             }
-            // Only some endpoints have a query. At all others, no query may fill the memory with
-            // copies of one answer.
+            // `named` drops a query that the answers of the endpoint do not depend on. Otherwise,
+            // varied queries could fill the memory with copies of one answer.
             url = endpoint.named(uri)?;
         }
         let headers = request.headers();
@@ -300,12 +304,12 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 }
 
-/// Pipeline as a listener has it: endpoints under the access rules of the listener.
+/// Pipeline for one listener: the shared pipeline, with the access rules of the listener.
 #[derive(Debug)]
 pub struct ListenerPipeline<S: 'static> {
     /// Pipeline that answers, shared with other listeners.
     pub pipeline: Arc<Pipeline<S>>,
-    /// Rules of the listener, which others may replace at any time.
+    /// Access rules of the listener, which may be replaced at any time.
     pub rules: Arc<AccessRules>,
 }
 

@@ -1,7 +1,7 @@
 //! Refusals as problem documents (RFC 9457).
 //!
-//! Pure. Every error answer of the server is a problem document, and none is ever cached (rule
-//! H-22).
+//! Pure. Every error answer of the server is a problem document, except at the pages for people and
+//! at the health checks. No error answer is ever cached (rule H-22).
 
 use hyper::StatusCode;
 use serde::Serialize;
@@ -65,7 +65,7 @@ fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result
 }
 
 impl Problem {
-    /// Returns a problem of a kind, whose last part of the URI is `kind`.
+    /// Returns a problem whose type is a URI that ends with `kind`.
     pub fn new(
         kind: &str,
         title: &'static str,
@@ -110,7 +110,7 @@ impl Problem {
         Self::new("misdirected", "another host", status, detail)
     }
 
-    /// Returns the problem of a request that nobody may send so.
+    /// Returns the problem of a request that no sender may make in this way.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new("forbidden", "forbidden", StatusCode::FORBIDDEN, detail)
     }
@@ -219,9 +219,9 @@ impl Problem {
         Self::new("busy", "busy", StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// Something is wrong on our side. The log has the cause, and the answer has not.
+    /// Something is wrong on our side. The answer does not tell the cause.
     pub fn internal() -> Self {
-        // The cause may name paths of files, so only the server's log has the cause.
+        // The cause may name paths of files, so only the log lines of the server tell the cause.
         let detail = "the server cannot read this now";
         Self::new(
             "busy",

@@ -1,8 +1,8 @@
 //! Progress of a connection: the answer that is owed, and the head that is to come.
 //!
 //! Shell: a clock. hyper's own timeout for heads takes an allocation and a timer for each request.
-//! Here each answer only notes the time. A future beside hyper's looks at the note when the time
-//! for a head may be over.
+//! Here, each answer only leaves a note of the time. Another future of the connection reads the
+//! note when the time for a head may be over.
 
 use std::{
     io,
@@ -20,11 +20,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame};
 use tokio::time::{Instant, sleep_until};
 
-/// Progress of a connection, which all copies share.
+/// Progress of a connection. All clones share the notes.
 ///
-/// The task of the connection alone changes most of the notes. The copy among the open connections
-/// serves to find an idle one, and the task checks again before the connection gives way. So no
-/// order of memory matters.
+/// Only the task of the connection changes the notes, except for `gives_way`. Other tasks read the
+/// notes to find an idle connection, and the task of that connection checks again before the
+/// connection gives way. So relaxed atomic operations are enough.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionProgress(Arc<ProgressNote>);
 
@@ -33,8 +33,8 @@ struct ProgressNote {
     /// One of the four states below.
     answer: AtomicU8,
     began: Instant,
-    /// Microseconds from the beginning of the connection to the time since when the connection
-    /// waits for a head; [`NEVER`] while there is no such wait.
+    /// Microseconds from the beginning of the connection to the beginning of the wait for a head;
+    /// [`NEVER`] while there is no such wait.
     head_since: AtomicU64,
     /// Whether bytes of the awaited head have come.
     has_bytes: AtomicBool,
@@ -42,16 +42,16 @@ struct ProgressNote {
     gives_way: AtomicU8,
 }
 
-/// Nothing is owed, or the answer is a stream, which ends with the peer.
+/// No answer is owed, or the answer is a stream, which need not go on once the peer is gone.
 const NOTHING: u8 = 0;
-/// A request has come, and is incomplete, asks for a wait, or has a handler that has not begun.
+/// A request has come. The request is incomplete or asks for a wait, or the handler has not begun.
 const PERHAPS: u8 = 1;
 /// A request is complete, and the answer is being made.
 const ANSWER: u8 = 2;
 /// An answer is complete, and is being written.
 const WRITING: u8 = 3;
 
-/// No connection needs the place.
+/// The connection is not asked to give way.
 const STAYS: u8 = 0;
 /// The connection gives way unless bytes come.
 const IS_SILENT: u8 = 1;
@@ -80,7 +80,7 @@ impl ConnectionProgress {
         self.set_state(PERHAPS);
     }
 
-    /// Notes that bytes have come: bytes of a head, if the connection waits for one.
+    /// Notes that bytes have come, if the connection waits for a head.
     pub(super) fn received(&self) {
         if self.0.head_since.load(Ordering::Relaxed) != NEVER {
             self.0.has_bytes.store(true, Ordering::Relaxed);
@@ -92,7 +92,8 @@ impl ConnectionProgress {
         self.set_state(ANSWER);
     }
 
-    /// Notes that the answer is a stream. Returns a body that notes the end, too.
+    /// Notes that the answer is a stream. Returns the stream as a body that also notes the end of
+    /// the stream.
     pub(super) fn stream(
         &self,
         body: UnsyncBoxBody<Bytes, io::Error>,
@@ -107,15 +108,14 @@ impl ConnectionProgress {
         self.set_state(WRITING);
     }
 
-    /// Notes that everything buffered is written. Behind a complete answer, the connection waits
-    /// for a head. Returns whether nothing is owed now.
+    /// Notes that everything buffered is written. After a complete answer, the connection waits for
+    /// a head. Returns whether nothing is owed now.
     pub(super) fn written(&self) -> bool {
-        // hyper also flushes within a stream, behind which no head is expected yet.
+        // hyper also flushes in the middle of a stream, when no head is expected yet.
         let is_whole = self.get_state() == WRITING;
         if is_whole {
             self.set_state(NOTHING);
-            // A time relative to the beginning fits into an atomic number, and an `Instant` does
-            // not.
+            // Unlike an `Instant`, a time relative to the beginning fits into an atomic number.
             let micros = self.0.began.elapsed().as_micros();
             let since = u64::try_from(micros).unwrap_or(NEVER);
             self.0.head_since.store(since, Ordering::Relaxed);
@@ -152,13 +152,14 @@ impl ConnectionProgress {
     /// Asks the connection to give way to a new one.
     pub(super) fn give_way(&self) {
         let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
-        // A head that comes slowly is no reason to stay: one byte a second would keep the place.
+        // A head that comes slowly is no reason to stay: with one byte a second, a peer could keep
+        // a connection.
         let state = if has_bytes { IS_SLOW } else { IS_SILENT };
         self.0.gives_way.store(state, Ordering::Relaxed);
     }
 
-    /// Returns whether the connection was asked to give way, and has got the missing bytes or head
-    /// since. Such a connection stays.
+    /// Returns whether the connection was asked to give way, and has received the missing bytes or
+    /// head meanwhile. Such a connection stays, and can be asked again later.
     pub(super) fn is_wanted_again(&self) -> bool {
         let has_head = self.0.head_since.load(Ordering::Relaxed) == NEVER;
         let has_bytes = self.0.has_bytes.load(Ordering::Relaxed);
@@ -171,8 +172,8 @@ impl ConnectionProgress {
         true
     }
 
-    /// Waits until a head is late: more than `idle` behind the beginning of the wait. While no head
-    /// is awaited, looks again every `idle`.
+    /// Waits until a head is late: until the connection has waited for the head as long as `idle`.
+    /// While no head is awaited, checks again after each `idle`.
     pub(super) async fn head_is_late(&self, idle: Duration) {
         let ProgressNote {
             began, head_since, ..
@@ -183,7 +184,8 @@ impl ConnectionProgress {
                 NEVER => now + idle,
                 since => *began + Duration::from_micros(since) + idle,
             };
-            // A request between two looks moves the time, so that the sleep alone proves nothing.
+            // A request during the sleep sets the time anew, so the end of a sleep alone does not
+            // prove that a head is late.
             if latest <= now {
                 return;
             }
@@ -200,8 +202,8 @@ impl ConnectionProgress {
     }
 }
 
-/// Body of a stream, which notes the end when it is dropped. The body tells no length, since hyper
-/// would take the end of the last byte for the end of the body.
+/// Body of a stream. When dropped, the body notes the end of the stream. The body tells no length:
+/// with a length, hyper would take the last byte for the end of the body.
 struct NotedStream {
     body: UnsyncBoxBody<Bytes, io::Error>,
     progress: ConnectionProgress,
@@ -230,8 +232,8 @@ impl Drop for NotedStream {
 mod tests {
     use super::*;
 
-    /// Goal: a connection on which a head has begun to come gives way after all silent ones, and
-    /// not for the sake of a silence that has ended.
+    /// Goal: a connection on which a head has begun to come gives way after all silent ones. A
+    /// connection that was asked to give way while silent stays if bytes come.
     #[test]
     fn a_head_that_has_begun_gives_way_last() {
         let (begun, silent) = (ConnectionProgress::new(), ConnectionProgress::new());
@@ -248,7 +250,7 @@ mod tests {
         begun.begin();
         assert!(begun.is_wanted_again());
         assert_eq!(begun.idle_since(), None);
-        // Bytes of a body are none of a head.
+        // Bytes of a body do not count as bytes of a head.
         begun.received();
         begun.write();
         assert!(begun.written());

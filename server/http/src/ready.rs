@@ -1,7 +1,7 @@
 //! Answers kept ready, which need no further lookup, formatting or hashing.
 //!
-//! Shell: a clock, and a cache that all threads share. A final answer stays right for ever, a
-//! growing one until the resource has grown.
+//! Shell: a clock, and a cache that all threads share. An answer about a final resource stays right
+//! for ever. An answer about a growing resource stays right until the resource grows.
 
 use std::{
     convert::identity,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::access::Audience;
 
-/// Most bytes of all kept bodies and headers.
+/// Upper bound of the bytes of all kept bodies and headers together.
 const READY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Memory of an answer without its body, in bytes; an estimate.
 const HEADERS_BYTES: usize = 2 * 1024;
@@ -36,7 +36,7 @@ pub struct ReadyAnswer {
     pub resource: Resource,
     /// Label of the requests in the metrics.
     pub label: &'static str,
-    /// Headers of the answer, with those that need the bytes.
+    /// Headers of the answer. If there is a body, they include those that depend on the bytes.
     pub reply: Reply,
     /// Bytes of the answer, if they were sent before.
     pub body: Option<Bytes>,
@@ -85,7 +85,7 @@ struct ReadyWeight;
 impl Weighter<ReadyKey, Arc<ReadyAnswer>> for ReadyWeight {
     fn weight(&self, key: &ReadyKey, ready: &Arc<ReadyAnswer>) -> u64 {
         let body = ready.body.as_ref().map_or(0, Bytes::len);
-        // The resource may hold its bytes in both codings, beside the body that is sent.
+        // The resource may hold its bytes in both codings, and the body is then one of these.
         let body = body.max(ready.resource.source().held_bytes());
         u64::try_from(key.url.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
     }
@@ -105,7 +105,7 @@ impl std::fmt::Debug for ReadyAnswers {
 }
 
 impl ReadyAnswers {
-    /// Returns room for answers, whose times are those of `clock`.
+    /// Returns a cache without any answer, which takes the time from `clock`.
     pub fn new(clock: Clock) -> Self {
         let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, ReadyWeight);
         Self {
@@ -120,7 +120,7 @@ impl ReadyAnswers {
         &self.copies
     }
 
-    /// Returns the answer to a read of a URL and the label, if a ready answer is still right.
+    /// Returns the ready answer to a read of a URL, with the label, if that answer is still right.
     /// `audience` returns the group of the reader, and is not called for an answer that every
     /// reader gets.
     pub fn answer(
@@ -161,15 +161,17 @@ impl ReadyAnswers {
             url,
         };
         let ready = self.kept.get(&wanted)?;
-        // An answer without its date serves the rest of its second, so that woken waiters share it.
+        // An answer without `Last-Modified` serves the rest of the second in which it was made, so
+        // that all waiters that a change wakes share the answer.
         let is_right = ready.resource.is_current()
             && (ready.is_final() || self.clock.now().second() == ready.made.second());
         is_right.then_some(ready)
     }
 
-    /// Keeps an answer for an audience. An answer that depends on no reader is kept for strangers.
+    /// Keeps an answer for an audience. For an answer that depends on no reader, the caller passes
+    /// [`Audience::Strangers`].
     pub fn keep(&self, url: &str, coding: Coding, audience: Audience, ready: ReadyAnswer) {
-        // Nothing could tell later whether such a resource is still the one at the URL.
+        // Other resources are not kept: nothing could tell later whether they are still current.
         if ready.resource.may_be_kept() {
             let key = ReadyKey {
                 coding,
@@ -190,7 +192,8 @@ mod tests {
     use simplefeed_process::clock::ClockReading;
     use simplefeed_resource::Validity;
 
-    /// Goal: what is read again has a copy in the kernel, and no longer than it is kept.
+    /// Goal: a final body that is read again has a copy in the kernel, as long as the answer is
+    /// kept.
     #[test]
     #[cfg(target_os = "linux")]
     fn only_final_answers_that_are_kept_have_copies() {
@@ -242,8 +245,8 @@ mod tests {
         Timestamp::from_micros(SECOND.load(Ordering::SeqCst) * 1_000_000)
     }
 
-    /// Goal: an answer without its date (rule H-4) serves the readers of its second, and none
-    /// later, who get the date.
+    /// Goal: an answer without `Last-Modified` (rule H-4) serves readers in the second in which the
+    /// answer was made. Later readers get the date.
     #[test]
     fn h_4_an_answer_without_its_date_serves_for_its_second() {
         let answers = ReadyAnswers::new(clock());

@@ -1,4 +1,4 @@
-//! Headers of the answer to a read, and the decision which of them a request gets.
+//! Headers of the answer to a read, and the decision between 200, 304 and 412.
 //!
 //! Pure: from a resource to an answer without a body.
 
@@ -17,9 +17,9 @@ use super::conditional::{Validators, Verdict, http_date, plain_verdict, verdict}
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 /// Policy for a frozen resource of a closed feed.
 const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-/// Header fields of public answers (CORS): scripts of any site may read such answers, with tag and
-/// links. No field allows credentials, so that no site reads by the rights of a visitor. No option
-/// changes the fields, since copies in caches live for a year.
+/// Header fields of public answers (CORS): scripts of any site may read such answers, with `ETag`
+/// and `Link`. No field allows credentials, so that no site reads by the rights of a visitor. No
+/// option of the server changes these fields, because copies in caches live for a year.
 pub(crate) const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
     (
@@ -27,8 +27,8 @@ pub(crate) const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
         HeaderValue::from_static("etag, link"),
     ),
 ];
-/// Policy for the content of documents for machines: a browser may show such a document, and runs
-/// no script of the content.
+/// Content security policy for documents that are no pages: a browser may show such a document, and
+/// runs no script in the document.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 /// Value that keeps browsers from guessing another media type.
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
@@ -162,7 +162,7 @@ impl Reply {
 
     /// Returns whether a later answer has the same headers, as long as the resource is unchanged.
     pub(crate) fn is_stable(&self) -> bool {
-        // The date comes once its second is finished, and nothing else changes.
+        // `Last-Modified` is added once that second is finished. No other header changes.
         self.validators.modified.is_some()
     }
 }
@@ -178,7 +178,7 @@ fn told_modification(
     over: i64,
 ) -> Option<i64> {
     let second = modified?.second();
-    // Frozen bytes cannot change again, in whichever second they were closed.
+    // Frozen bytes cannot change again, even if the second in which they became final is not over.
     let is_final = frozen || second <= over;
     // The clock alone does not decide: a commit stamped in that second may still be unwritten.
     (is_final && second <= now.second()).then_some(second)
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn h_4_what_grows_tells_its_date_once_the_writer_has_left_its_second() {
         assert_eq!(told(false, 5_999_999, 4), None);
-        // Over on the clock, and a commit of it is on its way.
+        // The second is over on the clock, but a commit of that second is on its way.
         assert_eq!(told(false, 6_000_000, 4), None);
         assert_eq!(told(false, 6_000_000, 5), Some(5));
     }

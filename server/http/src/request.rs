@@ -34,7 +34,7 @@ pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
 }
 
 /// Returns whether a request is a read of the common form: with the usual Host, and without any
-/// field that [`check_request`] would have to look at.
+/// field that [`check_request`] would have to check.
 pub(super) fn is_plain_read(request: &Request<Incoming>, usual: Option<&HeaderValue>) -> bool {
     // One look at each field costs less than a search for each name.
     let mut hosts = 0;
@@ -63,8 +63,8 @@ pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Checks that there is one Host, as HTTP/1.1 demands (RFC 9110, 7.2). hyper accepts none, two, and
-/// any text.
+/// Checks that there is one Host, as HTTP/1.1 demands (RFC 9110, 7.2). hyper accepts a request
+/// without a Host, with two Hosts, or with any text as Host.
 fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
@@ -110,19 +110,19 @@ impl OwnHosts {
         target.or_else(field).is_none_or(|host| self.has_host(host))
     }
 
-    /// Returns whether a host, with its port, is an address, a name without a dot, or the public
-    /// one.
+    /// Returns whether a host, with or without a port, is an address, a name without a dot, a name
+    /// below `localhost`, or the host of the public URL.
     fn has_host(&self, host: &str) -> bool {
-        // Browsers send no user. Where there is one, the host stands behind the `@`.
+        // Browsers send no user name. If there is a user name, the host stands behind the `@`.
         let host = host.rsplit('@').next().unwrap_or(host);
         let name = match host.rfind(':').filter(|_| !host.ends_with(']')) {
             Some(colon) => host.get(..colon).unwrap_or_default(),
             None => host,
         };
-        // Browsers take a name with a dot at its end for the same.
+        // To browsers, a name with a dot at the end is the same name.
         let name = name.strip_suffix('.').unwrap_or(name);
-        // An attacker makes a domain of DNS lead here. An address is no such domain, nor is a name
-        // without a dot or below `localhost`.
+        // An attacker makes a domain in DNS lead to this server. An address cannot be such a
+        // domain, nor can a name without a dot, or a name below `localhost`.
         let is_address = name.starts_with('[') || name.parse::<Ipv4Addr>().is_ok();
         is_address
             || !name.contains('.')
@@ -131,8 +131,8 @@ impl OwnHosts {
     }
 }
 
-/// Returns whether a value can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). An empty value can
-/// (RFC 9112, 3.2).
+/// Returns whether a value can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). An empty value is
+/// allowed (RFC 9112, 3.2).
 fn is_host(value: &HeaderValue) -> bool {
     let Ok(text) = value.to_str() else {
         return false;
@@ -175,8 +175,8 @@ fn is_name(mut name: &[u8]) -> bool {
     true
 }
 
-/// Checks that a body without a length comes in chunks, and in no other coding (RFC 9112, 6.1).
-/// hyper would hand over compressed bytes without a word.
+/// Checks that a body has no transfer coding but `chunked` (RFC 9112, 6.1). hyper would pass
+/// compressed bytes on as if they were the body.
 fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
@@ -202,23 +202,24 @@ fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Bytes of a body that take no room, so that small requests are always read.
+/// Number of first bytes of each body that need no reserved memory, so that small requests are
+/// always read.
 const FREE_BYTES: usize = 16 * 1024;
 
-/// Step in which room is taken, in KiB.
+/// Amount of memory that is reserved in one step, in KiB.
 const STEP_KIB: u32 = 64;
 
-/// Most bytes of a refused body that are read and thrown away, so that the client gets to read the
-/// answer.
+/// Upper bound of the bytes of a refused body that are read and thrown away, so that the client can
+/// read the answer.
 const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
 /// Longest time for reading the rest of a refused body.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
-/// Memory that is reserved for the body of a request; `None` for a small one.
+/// Memory that is reserved for the body of a request; `None` for a small body.
 pub(crate) type BodyRoom = Option<OwnedSemaphorePermit>;
 
-/// Reads a body, and reserves memory as the bytes arrive. An announced length reserves none.
+/// Reads a body, and reserves memory as the bytes arrive. An announced length reserves no memory.
 pub(super) async fn read_body(
     body: &mut Incoming,
     bytes_max: usize,
@@ -227,7 +228,7 @@ pub(super) async fn read_body(
 ) -> Result<(Bytes, BodyRoom), Problem> {
     let too_large = || Problem::too_large(format!("a body has at most {bytes_max} bytes"));
     let announced = body.size_hint().lower();
-    // An announced length that is too large costs no byte of reading.
+    // If the announced length is too large, no byte is read.
     if usize::try_from(announced).map_or(true, |announced| announced > bytes_max) {
         debug!(announced, "a body is too large");
         return Err(too_large());
@@ -251,8 +252,8 @@ pub(super) async fn read_body(
             }
         }
         while paid < read.len() {
-            // Waiting here would deadlock: every waiting request keeps the room that was taken
-            // before.
+            // Waiting here would deadlock: every waiting request would keep the memory that the
+            // request has reserved before.
             let more = Arc::clone(rooms).try_acquire_many_owned(STEP_KIB);
             let more = more.map_err(|_full| Problem::busy())?;
             match &mut room {
@@ -264,13 +265,14 @@ pub(super) async fn read_body(
     }
 }
 
-/// Drains the body of a request that is already answered. Else a client that is still sending could
-/// not read the answer. Returns whether the connection can be reused.
+/// Reads and throws away the rest of a request's body before the answer is sent. Otherwise, a
+/// client that is still sending could not read the answer. Returns whether the connection can be
+/// reused.
 pub(super) async fn drain(body: &mut Incoming) -> bool {
     if body.is_end_stream() {
         return true;
     }
-    // Where more is announced, the connection ends instead.
+    // If a longer body is announced, the connection ends instead.
     let announced = usize::try_from(body.size_hint().lower());
     if announced.map_or(true, |announced| announced > DRAINED_BYTES_MAX) {
         return false;
@@ -291,7 +293,7 @@ pub(super) async fn drain(body: &mut Incoming) -> bool {
 }
 
 /// Returns whether the client waits for `100 Continue` before sending a body (RFC 9110, 10.1.1).
-/// Reading the body would send that answer.
+/// Reading the body would send `100 Continue`.
 pub(super) fn waits_to_send(request: &Request<Incoming>) -> bool {
     request.headers().contains_key(EXPECT)
 }

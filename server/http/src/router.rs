@@ -14,12 +14,12 @@ use super::{
 /// Endpoints, and the parts of the pipeline that depend on them.
 #[derive(Debug)]
 pub struct EndpointTable<S: 'static> {
-    /// Rows, in tables by subject.
+    /// The endpoints, in one table for each subject.
     pub endpoints: &'static [&'static [Endpoint<S>]],
     /// Returns whether the cookie of a signed-in reader counts for reads of a path, as a token
     /// would.
     pub takes_cookie: fn(path: &str) -> bool,
-    /// Returns a problem in the form of the pages for people, if the path is one of these.
+    /// Returns a problem as a page for people, if the request was for such a page.
     pub explain: fn(&S, &Request<Incoming>, &Problem) -> Option<Answer>,
 }
 
@@ -31,7 +31,7 @@ impl<S> Clone for EndpointTable<S> {
 
 impl<S> Copy for EndpointTable<S> {}
 
-/// Endpoint that a path has led to.
+/// Endpoint to which a path leads, with the parameters in the path; `None` if there is no endpoint.
 pub(crate) type FoundEndpoint<S> = Option<(&'static Endpoint<S>, Params)>;
 
 /// Returns the endpoint of a path in a table, with the parameters in the path.
@@ -46,11 +46,13 @@ pub fn find<S>(
             .find_map(|endpoint| Some((endpoint, endpoint.params(path)?)))
     };
     let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
-    // The path without the prefix comes first, because the prefix may look like a route.
+    // The path without the prefix is tried first, because the prefix may look like a part of an
+    // endpoint's path.
     below.and_then(find).or_else(|| find(path))
 }
 
-/// Returns the 404 of a path without an endpoint, which explains an illegal name of a feed.
+/// Returns the 404 for a path without an endpoint. If the path has an illegal name of a feed, the
+/// 404 says so.
 pub fn nothing_at(path: &str) -> Problem {
     let feed = path
         .split("/feeds/")

@@ -64,7 +64,7 @@ impl ResourceSender {
         if depends_on_reader {
             reply.vary_by_reader();
         }
-        // Decided before the body is read: a 304 needs none.
+        // Decided before the body is read, because a 304 needs no body.
         let verdict = reply.verdict(headers);
         let body = match verdict {
             Verdict::Send => {
@@ -78,7 +78,8 @@ impl ResourceSender {
             Verdict::NotModified | Verdict::Failed => None,
         };
         let answer = answer_to(verdict, &reply, body.as_ref())?;
-        // A ready answer is given without a look at the token.
+        // Ready answers are sent without a check of tokens, so only an answer that needs no token
+        // is kept.
         let audience = if depends_on_reader {
             access.audience(headers)
         } else {
@@ -100,7 +101,8 @@ impl ResourceSender {
     }
 }
 
-/// Returns the bytes of a resource. Bytes that are not in memory are read on another thread.
+/// Returns the bytes of a resource. Bytes that are not in memory yet are read or made on another
+/// thread.
 async fn content_of(resource: &Resource, coding: Coding) -> Result<CodedBytes, Problem> {
     if let Some(content) = resource.source().at_once(coding) {
         return Ok(content);
@@ -115,7 +117,7 @@ pub fn is_known(shown: &Representation, headers: &HeaderMap, now: Timestamp) -> 
         return false;
     };
     let policy = shown.policy.clone();
-    // Further header fields decide no condition.
+    // The further header fields of the answer play no part in the conditions.
     let reply = Reply::new(&shown.resource, coding, policy, vec![], now, shown.over);
     reply.verdict(headers) == Verdict::NotModified
 }
@@ -131,7 +133,7 @@ pub async fn off_thread<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => {
-            // Only the log has the cause, which may name paths of files.
+            // Only the log lines of the server tell the cause, which may name paths of files.
             if let Some(error) = error.source() {
                 error!(error, "a document cannot be read");
             }

@@ -12,8 +12,8 @@ pub trait Traffic: fmt::Debug + Send + Sync {
     /// Counts the end of a connection.
     fn closed(&self);
 
-    /// Counts an answer of the endpoint with a label, and the time until that answer; zero for an
-    /// answer at hand.
+    /// Counts an answer of the endpoint with a label, and the time until that answer. The time is
+    /// zero for an answer at hand.
     fn answered(&self, label: &'static str, status: u16, took: Duration);
 
     /// Counts bytes of a body that is sent.

@@ -12,12 +12,11 @@ use simplefeed_core::{
 };
 use tokio::sync::watch;
 
-use super::{Commits, LogError};
-
-/// Most outlines kept in memory for followers that are nearly up to date: more than one publisher
-/// makes in the longest pause of a view.
+/// Most outlines that are kept in memory for followers that are nearly up to date: more commits
+/// than one publisher makes in the longest pause of a view.
 const RECENT_OUTLINES_MAX: usize = 4_096;
-/// Changes in outlines beyond which no other outline is kept in memory, or read at a time.
+/// Most changes in all outlines that are kept in memory. A read of outlines ends once it has so
+/// many changes.
 pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
 
 /// Function that is called with each commit.
@@ -27,22 +26,22 @@ type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
 pub struct Announcements {
     /// Called while the log shows a commit to readers, in the thread that appends.
     invalidators: RwLock<Vec<CommitListener>>,
-    /// Called behind that, in the same thread.
+    /// Called after the invalidators, once readers see the commit, in the same thread.
     listeners: RwLock<Vec<CommitListener>>,
     recent: Mutex<RecentOutlines>,
     grown: Condvar,
-    /// `None` once no more commits come.
+    /// `None` once the announcements have ended.
     newest: RwLock<Option<watch::Sender<CommitNumber>>>,
 }
 
 #[derive(Debug, Default)]
 struct RecentOutlines {
     outlines: VecDeque<Outline>,
-    /// Number of their changes.
+    /// Number of changes in all of these outlines.
     changes: usize,
     /// Number of wake-ups so far.
     wakes: u64,
-    /// Newest commit whose listeners have returned, so that no cache of a listener hides that
+    /// Newest commit for which all listeners have returned: no cache of a listener hides that
     /// commit.
     newest: CommitNumber,
     /// Whether no more commits come.
@@ -54,7 +53,7 @@ struct RecentOutlines {
 pub enum WaitEnd {
     /// Readers see the commit.
     Commit,
-    /// Somebody has left work for the thread: the number of wake-ups so far.
+    /// Somebody has left work for a thread. The number counts the wake-ups so far.
     Woken(u64),
     /// The announcements have ended.
     End,
@@ -95,9 +94,9 @@ impl Announcements {
     }
 
     /// Calls `invalidator` with every commit from now on, in one step with the appearance of the
-    /// commit. A reader of the log sees both of them or neither. So a value that is made of an
-    /// older state, and kept afterwards, counts as stale. An invalidator is quick and never reads
-    /// the log, which is locked.
+    /// commit. A reader of the log sees the commit together with the invalidation, or neither. So a
+    /// cache can tell that a value was made of an older state, even if the cache gets the value
+    /// after the commit. An invalidator is quick and never reads the log, which is locked.
     pub fn invalidate_with(&self, invalidator: impl Fn(&Commit) + Send + Sync + 'static) {
         self.invalidators.write().push(Box::new(invalidator));
     }
@@ -148,14 +147,15 @@ impl Announcements {
     /// with the announcements.
     pub fn newest(&self) -> watch::Receiver<CommitNumber> {
         let newest = self.newest.read();
-        // A sender that is dropped at once closes its receiver.
+        // After the end, the receiver must be closed: its sender is dropped at once.
         newest.as_ref().map_or_else(
             || watch::Sender::new(CommitNumber(0)).subscribe(),
             watch::Sender::subscribe,
         )
     }
 
-    /// Waits until commit `number` is announced, or more than `wakes` wake-ups have happened.
+    /// Waits until commit `number` is announced, more than `wakes` wake-ups have happened, or the
+    /// announcements end.
     pub fn comes(&self, number: CommitNumber, wakes: u64) -> WaitEnd {
         let mut recent = self.lock_recent();
         self.grown.wait_while(&mut recent, |recent| {
@@ -177,31 +177,19 @@ impl Announcements {
         self.grown.notify_all();
     }
 
-    /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory,
-    /// if `from` is recent.
-    ///
-    /// # Errors
-    ///
-    /// Returns the failure to read the log.
-    pub fn outlines(
-        &self,
-        from: CommitNumber,
-        max: usize,
-        log: &dyn Commits,
-    ) -> Result<Vec<Outline>, LogError> {
+    /// Returns the outlines of at most `max` commits from number `from` on; `None` if the memory
+    /// does not reach back to `from`, or lacks `from` because nobody has announced that commit.
+    pub fn recent(&self, from: CommitNumber, max: usize) -> Option<Vec<Outline>> {
         let recent = self.lock_recent();
-        let oldest = recent.outlines.front().map(|outline| outline.number.0);
-        let skipped = oldest.and_then(|oldest| from.0.checked_sub(oldest));
-        if let Some(skipped) = skipped.and_then(|skipped| usize::try_from(skipped).ok())
-            // Readers see a commit shortly before its announcement, so memory may lack the newest
-            // outlines.
-            && skipped < recent.outlines.len()
-        {
-            let found = recent.outlines.iter().skip(skipped).take(max);
-            return Ok(found.cloned().collect());
+        let oldest = recent.outlines.front()?.number.0;
+        let skipped = usize::try_from(from.0.checked_sub(oldest)?).ok()?;
+        // Readers see a commit shortly before its announcement, so memory may lack the newest
+        // outlines.
+        if skipped >= recent.outlines.len() {
+            return None;
         }
-        drop(recent);
-        log.outlines(from, max)
+        let found = recent.outlines.iter().skip(skipped).take(max);
+        Some(found.cloned().collect())
     }
 
     fn lock_recent(&self) -> MutexGuard<'_, RecentOutlines> {
@@ -223,7 +211,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{Append as _, memory::MemoryLog};
+    use crate::{Append as _, Commits as _, memory::MemoryLog};
 
     /// Goal: a follower that is far behind costs no memory.
     #[test]
@@ -244,10 +232,9 @@ mod tests {
                 changes: (0..10_000).map(entry).collect(),
             });
         }
-        let log = MemoryLog::default();
         let kept = (1..=20).filter(|number| {
-            let found = announcements.outlines(CommitNumber(*number), 1, &log);
-            !found.unwrap().is_empty()
+            let found = announcements.recent(CommitNumber(*number), 1);
+            found.is_some()
         });
         assert_eq!(kept.collect::<Vec<_>>(), [15, 16, 17, 18, 19, 20]);
     }
@@ -264,12 +251,12 @@ mod tests {
     }
 
     /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a
-    /// thread and in a task; and what is kept in mind is invalidated before the writer goes on.
+    /// thread and in a task. A listener has heard of each commit before the append returns.
     #[tokio::test(flavor = "multi_thread")]
     async fn every_commit_is_announced_to_threads_and_tasks() {
         const COMMITS: u64 = 200;
         let log = Arc::new(MemoryLog::default());
-        // A follower that begins in the middle reads the older ones from the log.
+        // This commit comes before anybody listens or waits.
         append(&log, 1);
         let heard = Arc::new(Mutex::new(vec![]));
         let hears = Arc::clone(&heard);
@@ -281,7 +268,7 @@ mod tests {
                 let mut seen = vec![];
                 let mut next = CommitNumber(from);
                 while log.announcements().comes(next, 0) == WaitEnd::Commit {
-                    let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
+                    let outlines = log.recent_outlines(next, 7).unwrap();
                     for outline in outlines {
                         seen.push(outline.number.0);
                         next = outline.number.next();

@@ -1,13 +1,14 @@
 //! The barrier: the sync after which written bytes survive a power cut.
 //!
-//! Shell: the file system. The barrier is a trait, so that tests can fail, count and leave out
-//! syncs: a test of durability that passes without the barrier would prove nothing.
+//! Shell: the file system. The barrier is a trait, so that tests can count syncs, leave syncs out
+//! and make them fail: a test of durability that passes without the barrier would prove nothing.
 //!
 //! sled's own flush does not reach the disk: sled calls `sync_file_range`, which commits neither a
 //! file's new length nor the drive's cache. A sync at the end of a settling would be too late. sled
 //! overwrites a segment as soon as sled takes the replacement for durable, and the new header then
-//! names data that a power cut takes away. So sled is made to sync for real. Where the system has
-//! no `sync_file_range`, sled calls `fsync`, and a filter takes that call away from our process.
+//! names data that a power cut takes away. So sled is made to sync for real: sled calls `fsync`
+//! where the system has no `sync_file_range`, and a filter of system calls refuses
+//! `sync_file_range` to our process.
 
 #[cfg(target_os = "linux")]
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub enum LogStep {
     Reopening,
     /// The witness is written, and the file of a settled chapter becomes the spare one.
     Recycling,
-    /// The step before is done.
+    /// The step that began last is done.
     Done,
 }
 
@@ -43,12 +44,13 @@ pub trait Barrier: Send + Sync {
     /// Takes note of the step that begins.
     fn begins(&self, _step: LogStep) {}
 
-    /// Returns once everything written to the file before would survive a power cut.
+    /// Returns once everything that was written to the file before the call would survive a power
+    /// cut.
     ///
     /// # Errors
     ///
-    /// Returns the first write that the disk could not do. No caller may try again: the failed
-    /// pages may count as written by then.
+    /// Returns the first write that the disk could not do. No caller may try again, because the
+    /// system may count the failed pages as written by then.
     fn sync(&self, file: &File) -> io::Result<()>;
 }
 
@@ -79,7 +81,8 @@ impl Barrier for DiskBarrier {
 fn have_sled_sync() -> io::Result<()> {
     static TAKEN: Mutex<bool> = Mutex::new(false);
     let mut taken = TAKEN.lock();
-    // A filter stays until the process ends, and every system call passes all of them.
+    // One filter is enough: a filter stays until the process ends, and every system call passes
+    // through all filters.
     if *taken {
         return Ok(());
     }
@@ -131,8 +134,8 @@ fn syncfs_reports_errors() -> bool {
         .map(str::parse::<u32>);
     let major = parts.next().and_then(Result::ok);
     let minor = parts.next().and_then(Result::ok);
-    // Older kernels return success from `syncfs` although a write has failed: of files before 5.8,
-    // of names before 5.17.
+    // Older kernels return success from `syncfs` although a write has failed: before 5.8 a write of
+    // a file's bytes, before 5.17 a write of names.
     major.zip(minor).is_some_and(|version| version >= (5, 17))
 }
 
@@ -174,7 +177,7 @@ pub fn drop_pages_in(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns the first one that cannot be synced.
+/// Returns the first file or folder that cannot be synced.
 pub(crate) fn sync_tree(folder: &Path) -> io::Result<()> {
     for item in std::fs::read_dir(folder)? {
         let item = item?;
@@ -192,9 +195,9 @@ pub(crate) fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes everything below a folder durable that was written before. For a large tree, one sync of
-/// the file system takes less time than a sync of each file. The caller opens the folder before it
-/// writes the files, or a failure may be missed.
+/// Makes everything durable that was written below a folder before the call. For a large tree, one
+/// sync of the file system takes less time than a sync of each file. The caller opens the folder
+/// before it writes the files, or a failure may be missed.
 ///
 /// # Errors
 ///
@@ -206,9 +209,9 @@ pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
     sync_tree(folder)
 }
 
-/// Makes files, or the names in folders, durable. A few are synced one by one. For many, a sync of
-/// each file system with one of the `folders` takes less time. The caller opens the folders before
-/// it writes the files, or a failure may be missed.
+/// Makes files, or the names in folders, durable. Few files are synced one by one. For many files,
+/// a sync of each file system with one of the `folders` takes less time. The caller opens the
+/// folders before it writes the files, or a failure may be missed.
 ///
 /// # Errors
 ///

@@ -61,7 +61,8 @@ impl RecordWriter {
     }
 }
 
-/// A record being read. Every method returns `None` past the end or out of range.
+/// A record being read. Every method returns `None` if the record is too short for the value, or if
+/// the value is out of range.
 #[derive(Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 

@@ -1,7 +1,7 @@
 //! The contract of a log: what readers ask, what the writer does, and how either fails.
 //!
-//! Pure: traits and their words. [`Commits`], [`Series`], [`Ids`] and [`LogRoom`] are for readers,
-//! [`Append`] is for the one writer.
+//! Pure: traits, and the types that they share. [`Commits`], [`Series`], [`Ids`] and [`LogRoom`]
+//! are for readers, [`Append`] is for the one writer.
 
 use std::{
     collections::HashMap,
@@ -24,14 +24,17 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
-use crate::{announcements::Announcements, held::visible_path, pages::PlacedEntry};
+pub mod pages;
+
+use crate::{announcements::Announcements, held::visible_path};
 
 /// The end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHead {
     /// The last commit; 0 if there is none.
     pub number: CommitNumber,
-    /// The instant of the last commit's last entry. The next commit is later.
+    /// The instant of the last commit's last entry, or of that commit if it has no entries. The
+    /// next commit is later.
     pub last: Timestamp,
     /// The chain hash after the last commit.
     pub chain: ChainHash,
@@ -51,7 +54,7 @@ impl LogHead {
         feeds: 0,
     };
 
-    /// Asserts that a commit may stand behind this end.
+    /// Asserts that a commit may follow this end.
     pub(crate) fn assert_before(&self, commit: &Commit) {
         assert!(
             commit.number == self.number.next(),
@@ -67,11 +70,11 @@ impl LogHead {
 /// Why a log takes no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// A commit has failed; the log takes none until the next opening.
+    /// A commit has failed; the log takes no commits until the next opening.
     Failed,
     /// The data folder is not what the server has opened.
     Displaced,
-    /// A document beside the log is of another one.
+    /// A document beside the log belongs to another log.
     Replaced,
     /// There is too little room on the disk to settle more entries and to open the log afterwards.
     Full(Space),
@@ -86,7 +89,8 @@ pub struct Space {
     pub free: u64,
     /// Bytes that must be free for the next commit, and for settling that commit.
     pub needed: u64,
-    /// Whether the bound is that on the length of a file of this process, and not the disk.
+    /// Whether `free` follows from the limit on the length of this process's files, and not from
+    /// the disk.
     pub is_of_files: bool,
 }
 
@@ -118,7 +122,8 @@ impl fmt::Display for Space {
 /// Reason why an operation of the log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The disk refused. The log takes no more commits until the next opening.
+    /// The disk refused. After an append with this error, the log takes no more commits until the
+    /// next opening.
     #[error("cannot {action} {path}")]
     Io {
         /// Attempted action, such as `sync`.
@@ -128,7 +133,8 @@ pub enum LogError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The storage refused. The log takes no more commits until the next opening.
+    /// The storage refused. After an append with this error, the log takes no more commits until
+    /// the next opening.
     #[error("the storage failed")]
     Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// An earlier commit failed, so the state of the disk is unknown.
@@ -173,18 +179,18 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Returns that the document in a file belongs to another log.
+    /// Returns the error that the document in a file belongs to another log.
     pub fn replaced_beside(file: &Path) -> Self {
         let what = format!("{} has other contents", file.display());
         Self::Replaced { what }
     }
 
-    /// Returns that the system refused something that `action`, a verb, needs.
+    /// Returns the error that the system lacks something that `action`, a verb, needs.
     pub fn lacking(action: &'static str, source: io::Error) -> Self {
         Self::Lacking { action, source }
     }
 
-    /// Returns that the log is damaged, and where.
+    /// Returns the error that the log is damaged; `what` says where.
     pub fn damaged(what: impl Into<String>) -> Self {
         Self::Damaged { what: what.into() }
     }
@@ -206,7 +212,7 @@ pub type FeedHeads = HashMap<FeedKey, FeedHead>;
 
 /// A durable, append-only sequence of commits, for readers.
 ///
-/// Readers never see beyond the last commit that [`append`](Append::append) has returned from.
+/// Readers never see a commit that a power cut could still take away.
 pub trait Commits: Send + Sync {
     /// Returns the announcements of this log's commits.
     fn announcements(&self) -> &Announcements;
@@ -221,15 +227,25 @@ pub trait Commits: Send + Sync {
     /// See [`LogError`].
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
 
-    /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they
-    /// changed, without the entries. The list is shorter if the commits have many changes, or if a
-    /// later commit is damaged. The list is empty only beyond the head.
+    /// Returns the outlines of at most `max` commits from number `from` on: the changes of each
+    /// commit, without the content of entries and settings. The list is shorter if the commits have
+    /// many changes, or if a later commit is damaged. The list is empty only beyond the head.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
     fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
         Ok(self.commits(from, max)?.iter().map(Outline::of).collect())
+    }
+
+    /// Returns outlines like [`Self::outlines`], from memory if commit `from` is recent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure to read the log.
+    fn recent_outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
+        let recent = self.announcements().recent(from, max);
+        recent.map_or_else(|| self.outlines(from, max), Ok)
     }
 
     /// Returns the chain hash after a commit.
@@ -243,8 +259,8 @@ pub trait Commits: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if the commit is missing or another one: the files beside the
-    /// log belong to another log.
+    /// Returns [`LogError::Replaced`] if the commit is missing, or another commit has its number:
+    /// the files beside the log belong to another log.
     fn check_seen(&self) -> Result<(), LogError> {
         Ok(())
     }
@@ -257,9 +273,9 @@ pub trait Append: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`LogError::Lacking`] stores nothing, and a later append may succeed. Any other error is
-    /// final: the commit may or may not be found after the next opening, and every later append
-    /// returns [`LogError::Stopped`].
+    /// After [`LogError::Lacking`], nothing is stored, and a later append may succeed. Any other
+    /// error is final: the commit may or may not be found after the next opening, and every later
+    /// append returns [`LogError::Stopped`].
     ///
     /// # Panics
     ///
@@ -267,8 +283,8 @@ pub trait Append: Send + Sync {
     /// that the commit changes.
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
 
-    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those in the log, so
-    /// that the log need not read them. Only debug builds compare them with the log: a wrong head
+    /// [Appends](Self::append) a commit. `before` has heads of feeds as the log has them, so that
+    /// the log need not read these heads. Only debug builds compare them with the log: a wrong head
     /// would make the log wrong from then on.
     ///
     /// # Errors
@@ -292,9 +308,19 @@ pub trait Append: Send + Sync {
     }
 }
 
+/// An entry, and its place in the order of a series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedEntry {
+    /// Place of the entry: the instant of the entry, or in a timeline the instant of the delivery.
+    pub place: Place,
+    /// Entry as the log stores it.
+    pub entry: Entry,
+}
+
 /// Feeds with their entries, documents and settings, as commits have left them.
 ///
-/// Every document is made from a series, whether a publisher or a program has made that series.
+/// Every document is made from a series: that of a feed, whose entries publishers have sent, or
+/// that of a timeline, which the server computes.
 pub trait Series: Send + Sync {
     /// Returns the entries at the given positions, as far as they exist.
     ///
@@ -340,8 +366,8 @@ pub trait Series: Send + Sync {
     -> Result<Option<Opening>, LogError>;
 
     /// Returns at most `limit` entries of a feed that are strictly older than a place, newest
-    /// first; without a place, the newest. With a negative limit, the entries that are strictly
-    /// newer than the place, and closest to that place.
+    /// first; without a place, the newest. With a negative limit, at most `-limit` entries that are
+    /// strictly newer than the place: those closest to the place, newest first as well.
     ///
     /// # Errors
     ///
@@ -352,10 +378,11 @@ pub trait Series: Send + Sync {
         anchor: Option<Place>,
         limit: i64,
     ) -> Result<Vec<PlacedEntry>, LogError> {
-        crate::pages::page_of(self, feed, anchor, limit)
+        pages::page_of(self, feed, anchor, limit)
     }
 
-    /// Returns at most `max` feeds in the order of their names, from behind `after` on.
+    /// Returns at most `max` feeds in the order of their names: those whose names come after
+    /// `after`.
     ///
     /// # Errors
     ///
@@ -367,7 +394,8 @@ pub trait Series: Send + Sync {
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
 }
 
-/// Entries by their ids, including entries that readers do not see yet.
+/// Entries by their ids. The entries of a commit may be missing here until the append of that
+/// commit has returned, although readers see them.
 pub trait Ids: Send + Sync {
     /// Returns the entries of a feed that have one of these ids, by id. Ids without an entry are
     /// left out.
@@ -391,9 +419,10 @@ pub trait Ids: Send + Sync {
     }
 }
 
-/// Capacity for more commits.
+/// Whether a log takes more commits, and the room for them.
 pub trait LogRoom: Send + Sync {
-    /// Returns whether the log takes commits: none after a failed one.
+    /// Returns whether the log takes commits. The log takes none after a failed commit, or after it
+    /// was found displaced or replaced.
     fn is_open(&self) -> bool {
         true
     }
@@ -404,8 +433,8 @@ pub trait LogRoom: Send + Sync {
         false
     }
 
-    /// Returns whether the log cannot be read as a whole, or takes no commits, until the system has
-    /// a missing resource again, such as file handles.
+    /// Returns whether some reads or all commits are refused until the system has a missing
+    /// resource again, such as file handles.
     fn is_lacking(&self) -> bool {
         false
     }
@@ -413,7 +442,7 @@ pub trait LogRoom: Send + Sync {
     /// Ends commits for good, because a document in the archive belongs to another log.
     fn end_as_replaced(&self, _document: &Path) {}
 
-    /// Returns the document for which the log takes no commits, if there is one.
+    /// Returns the document because of which the log takes no commits, if there is such a document.
     fn replaced_by(&self) -> Option<PathBuf> {
         None
     }
@@ -437,8 +466,8 @@ pub trait LogRoom: Send + Sync {
     ///
     /// See [`EndReason`].
     fn takes_entries(&self) -> Result<(), EndReason> {
-        // A log that is replaced or displaced is closed as well, so those reasons come first: an
-        // operator has other things to do for each.
+        // A log that is replaced or displaced is not open either, so those reasons come first: for
+        // each reason, an operator has other things to do.
         if self.replaced_by().is_some() {
             return Err(EndReason::Replaced);
         }
@@ -448,8 +477,8 @@ pub trait LogRoom: Send + Sync {
         if !self.is_open() {
             return Err(EndReason::Failed);
         }
-        // Zero bytes are enough: a log that refused a commit goes on asking for the room of that
-        // commit.
+        // It is enough to ask for zero bytes: a log that has refused a commit still needs the room
+        // of that commit.
         match self.room_for(0) {
             Ok(space) if !space.is_enough() => Err(EndReason::Full(space)),
             _ if self.is_lacking() => Err(EndReason::Lacking),
@@ -505,7 +534,7 @@ pub(crate) fn document_of(
 ///
 /// # Errors
 ///
-/// [`LogError::Damaged`] if they are not.
+/// [`LogError::Damaged`] if they are missing; else see [`LogError`].
 pub fn settings_of(
     log: &dyn Series,
     feed: FeedKey,

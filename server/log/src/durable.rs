@@ -1,5 +1,5 @@
 //! Names that survive a power cut: new folders, and files that are renamed or removed, each with a
-//! sync of the folder behind the change.
+//! sync of the folder after the change.
 //!
 //! Shell: the file system. A name is durable once the folder with that name was synced. Code that
 //! calls the functions of `std::fs` instead says why the name may be lost; clippy finds calls
@@ -33,7 +33,7 @@ pub fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Creates a folder and the folders around. An existing folder counts as durable.
+/// Creates a folder and the missing folders around it. An existing folder counts as durable.
 ///
 /// # Errors
 ///
@@ -42,25 +42,28 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     create_folders(&[folder]).map_err(|(_, error)| error)
 }
 
-/// Creates folders and the folders around them, which share their syncs.
+/// Creates folders and the missing folders around them. All of these share their syncs.
 ///
 /// # Errors
 ///
-/// Names the first folder that cannot be created or synced.
+/// Returns the first folder that cannot be created, with the error. If a sync fails, the returned
+/// folder is the first of those with new names, whichever sync failed.
 pub fn create_folders<'p>(folders: &[&'p Path]) -> Result<(), (&'p Path, io::Error)> {
     let mut parents = BTreeMap::new();
     let created = folders.iter().try_for_each(|folder| {
         let created = create_unsynced(folder, &mut parents);
         created.map_err(|error| (*folder, error))
     });
-    // Folders before a failure are synced, too: later on, an existing folder counts as durable.
+    // Folders that were created before a failure are synced, too: later on, an existing folder
+    // counts as durable.
     let opened: Vec<&File> = parents.values().collect();
     let first = parents.keys().next().copied().unwrap_or(Path::new(""));
     let synced = sync_files(&opened, &opened).map_err(|error| (first, error));
     created.and(synced)
 }
 
-/// Creates a folder and the folders around. Adds the folders with new names to `parents`.
+/// Creates a folder and the missing folders around it. Adds the folders with new names to
+/// `parents`.
 fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -80,9 +83,9 @@ fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>)
     }
 }
 
-/// Creates a folder that only the owner may read, or takes the rights to an existing folder from
-/// others. The name and the mode are durable then, even if an earlier process was killed before the
-/// sync.
+/// Creates a folder that only the owner may read. If the folder exists, others lose their rights to
+/// it. Afterwards, the name and the mode are durable, even if an earlier process was killed before
+/// the sync.
 ///
 /// # Errors
 ///
@@ -107,11 +110,11 @@ pub fn create_private_folder(folder: &Path) -> io::Result<()> {
     sync_folder(parent_of(folder))
 }
 
-/// Renames a file or folder, which replaces any file of the new name.
+/// Renames a file or folder, and replaces any file that has the new name.
 ///
 /// # Errors
 ///
-/// Returns why the file cannot be renamed, or why the folder cannot be synced.
+/// Returns why the file cannot be renamed, or why the folder with the new name cannot be synced.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_folder(parent_of(to))
@@ -127,9 +130,9 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
     sync_folder(parent_of(path))
 }
 
-/// Makes the names in a folder durable, and the names in the folders directly below. A process may
-/// have been killed between the making of a name and the sync, while existing names count as
-/// durable.
+/// Makes the names in a folder durable, and the names in the folders directly below. Elsewhere, an
+/// existing name counts as durable, but a process may have been killed between the making of the
+/// name and the sync.
 ///
 /// # Errors
 ///
@@ -152,16 +155,16 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
     sync_if_ours(folder)
 }
 
-/// Makes the names in an existing folder durable, unless no process of ours can have made them.
-/// Such a process would have had the right to read the folder, and to sync it.
+/// Makes the names in an existing folder durable, unless no process of ours can have made the
+/// names: a process of ours would have had the right to read the folder, and to sync it.
 ///
 /// # Errors
 ///
 /// Returns why the folder cannot be synced.
 pub(crate) fn sync_if_ours(folder: &Path) -> io::Result<()> {
     match sync_folder(folder) {
-        // The last two errors are of file systems without a sync of folders, and of read-only file
-        // systems.
+        // The last two errors come from file systems without a sync of folders, and from read-only
+        // file systems.
         Err(error)
             if matches!(
                 error.kind(),

@@ -191,7 +191,7 @@ pub enum Call<'c> {
     /// Entries by their ids.
     Ids,
     /// The append of a commit, with the heads that the writer knows.
-    Append(&'c FeedHeads),
+    Append(Option<&'c FeedHeads>),
 }
 
 /// What a test wants to be otherwise in a log.
@@ -270,11 +270,11 @@ impl<A: Alteration> Commits for AlteredLog<A> {
 
 impl<A: Alteration> Append for AlteredLog<A> {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
-        self.append_after(commit, &FeedHeads::new())
+        self.answer(Call::Append(None))?.append(commit)
     }
 
     fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
-        self.answer(Call::Append(before))?.append(commit)
+        self.answer(Call::Append(Some(before)))?.append(commit)
     }
 }
 

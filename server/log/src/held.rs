@@ -1,8 +1,8 @@
-//! An open folder, which its handle finds even after a move or a new name.
+//! A folder that is kept open: the handle leads to the folder even after a move or a new name.
 //!
 //! Shell: the file system. Where the system has names for handles (Linux), paths below the folder
-//! go through the handle. So a moved folder takes the files along, and a new folder of that name
-//! gets none.
+//! go through the handle. So files that are written after a move land in the moved folder, and a
+//! new folder with the old name gets none of them.
 
 use std::{
     fs::{self, File, Metadata},
@@ -14,7 +14,7 @@ use std::{
 
 use simplefeed_process::regular;
 
-/// Where the system has a name for each handle of this process.
+/// Folder in which Linux has a name for each handle of this process.
 const HANDLES: &str = "/proc/self/fd";
 
 /// An open folder. Clones share the handle, which stays open as long as a clone exists.
@@ -70,13 +70,17 @@ pub(super) fn look(path: &Path) -> io::Result<(FileIdentity, u64)> {
     Ok((FileIdentity::of(&found), found.len()))
 }
 
-/// Returns how many names an open file has, and the length. No path is resolved, which would take
-/// three times as long.
+/// Returns how many names an open file has, and how many bytes. No path is resolved, which would
+/// take three times as long.
 ///
 /// # Errors
 ///
 /// Returns why the system does not tell.
-pub fn look_at(file: &File) -> io::Result<(u64, u64)> {
+#[cfg_attr(
+    not(feature = "sled"),
+    expect(dead_code, reason = "a log in memory has no files")
+)]
+pub(crate) fn look_at(file: &File) -> io::Result<(u64, u64)> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{AtFlags, StatxFlags};
@@ -89,9 +93,9 @@ pub fn look_at(file: &File) -> io::Result<(u64, u64)> {
     Ok((found.nlink(), found.len()))
 }
 
-/// Asks for no times of a file: after such a question, the next write updates the inode, which
-/// costs CPU time at each sync (Linux 6.13 and later). `None` if the kernel is old, or told to
-/// refuse the call.
+/// Returns facts about a file without its times. After a call that asks for the times, the next
+/// write updates the inode, which costs CPU time at each sync (Linux 6.13 and later). `None` if the
+/// kernel is too old for the call, or a filter of system calls refuses it.
 #[cfg(target_os = "linux")]
 fn look_without_times(
     from: impl std::os::fd::AsFd,
@@ -102,7 +106,7 @@ fn look_without_times(
     use rustix::io::Errno;
     match rustix::fs::statx(from, path, flags, wanted) {
         Ok(found) => Ok(Some(found)),
-        // The first error is of an old kernel, the second of a filter of system calls.
+        // The first error comes from an old kernel, the second from a filter of system calls.
         Err(Errno::NOSYS | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -120,7 +124,7 @@ impl HeldFolder {
         let handle = regular::open_folder(&name)?;
         let identity = FileIdentity::of(&handle.metadata()?);
         let path = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
-        // Not every system has such names for handles.
+        // Where handles have no names, the path of the folder is used.
         let path = if identity.is_at(&path) {
             path
         } else {
@@ -150,12 +154,16 @@ impl HeldFolder {
     }
 
     /// Returns the open handle of the folder.
-    pub fn handle(&self) -> &File {
+    #[cfg_attr(
+        not(feature = "sled"),
+        expect(dead_code, reason = "a log in memory has no files")
+    )]
+    pub(crate) fn handle(&self) -> &File {
         &self.0.handle
     }
 }
 
-/// Returns the path by which people find a file, whose path may go through a handle.
+/// Returns the path by which people find a file, even if `path` goes through a handle.
 pub fn visible_path(path: &Path) -> PathBuf {
     let below = path.strip_prefix(HANDLES).ok();
     let found = below.and_then(|below| {
@@ -171,7 +179,8 @@ pub fn visible_path(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Goal: what is written below a folder stays in it, and what has its name gets nothing.
+    /// Goal: a file that is written by the path of a held folder lands in that folder, even after a
+    /// move, and a new folder with the old name gets nothing.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_held_folder_is_not_what_takes_its_name() {

@@ -1,8 +1,8 @@
 //! The entry log in memory: for tests, and the model that crash tests compare with.
 //!
 //! Shell: a lock. The model keeps the commits, and the settings, openings and entries of each feed,
-//! in plain maps and lists. Lookups of commits, ids and entries look through a list, which is slow
-//! and hard to get wrong.
+//! in plain maps and lists. A lookup of commits, ids or entries goes through a whole list, which is
+//! slow and hard to get wrong.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -226,7 +226,7 @@ impl Append for MemoryLog {
         self.announcements.invalidate(commit);
         let chain = state.head().chain;
         drop(state);
-        // Without the lock, since listeners may read the log.
+        // Announced without the lock, because listeners may read the log.
         self.announcements.announce(commit);
         Ok(chain)
     }

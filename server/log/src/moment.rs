@@ -1,4 +1,5 @@
-//! The last moment that a running server knew: a log without new commits has none of its own.
+//! A note of the last moment that a running server knew. A log that gains no commits does not show
+//! how late it has become.
 //!
 //! Shell: one small file, and the clock.
 //!
@@ -27,9 +28,10 @@ const MAGIC: &[u8; 4] = b"SFM1";
 const BYTES: usize = 24;
 /// Pause between two looks at the clock.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Difference between the noted moment and the clock at which the clock is noted again.
+/// Least distance between the clock and the noted moment, in either direction, at which the moment
+/// is noted anew.
 const RENEWED_AFTER: Duration = Duration::from_hours(24);
-/// Time without a leap behind which a clock is noted.
+/// Time for which a clock must have run without a leap before its moment is noted.
 const STEADY: Duration = Duration::from_mins(10);
 /// Time until a failed write is tried again.
 const RETRIED_AFTER: Duration = Duration::from_hours(1);
@@ -53,9 +55,10 @@ impl MomentNote {
     ///
     /// # Errors
     ///
-    /// Returns why the file cannot be written. The earlier note is left.
+    /// Returns why the file cannot be written. The note then has this moment or the earlier one.
     pub fn write(&self, at: Timestamp) -> io::Result<()> {
-        // Opened for each write, which is about one a day, so that no handle is held.
+        // The file is opened for each write, of which there is about one a day, so no handle is
+        // held.
         match Slots::open(&self.0, decode_slot) {
             Ok((mut slots, _)) => {
                 slots.write(|turn| encode_slot(turn, at))?;
@@ -69,15 +72,16 @@ impl MomentNote {
     }
 }
 
-/// Looks at the clock until the server stops, and renews the note now and then: once the clock has
-/// run for a while without a leap, so that a wrong one at a start is not noted.
+/// Looks at the clock each second until the server stops, and notes the moment about once a day. A
+/// moment is noted only once the clock has run for a while without a leap: a clock that is wrong at
+/// the start must not be noted.
 pub fn keep(clock: &Clock, note: Option<&MomentNote>, stop: &Stop) {
     let mut noted = note.and_then(MomentNote::read);
     let mut not_before: Option<Instant> = None;
     loop {
         let (now, standing, steady) = clock.look();
-        // A refused reading, or one of a clock that is behind the log, must not be what the next
-        // start trusts.
+        // The next start must not trust a reading that is refused, or that is behind an earlier
+        // moment.
         let is_accepted = !matches!(
             standing,
             ClockStanding::Behind { .. } | ClockStanding::Refused { .. }
@@ -132,7 +136,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: the note survives its writer, goes back where it must, and damage is no note.
+    /// Goal: the note survives its writer, can be replaced by an earlier moment, and counts as
+    /// missing once the file is damaged.
     #[test]
     fn the_noted_moment_is_read_back() {
         let folder = tempfile::tempdir().unwrap();

@@ -2,8 +2,8 @@
 //! from the log.
 //!
 //! Shell: one small file. Whoever puts an older log in the place of a newer one leaves the views'
-//! files behind. So a log without this commit, or with another commit of that number, is not the
-//! log that readers have seen.
+//! files as they are. So a log without this commit, or with another commit of that number, is not
+//! the log that readers have seen.
 //!
 //! ```text
 //! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
@@ -112,14 +112,14 @@ impl SeenNote {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // Durable from the beginning: a note that a power cut takes away could not tell an older
-        // log.
+        // Durable from the beginning: a note that a power cut takes away could not show that a log
+        // is an older one.
         let slots = Slots::create_whole(path, |turn| end.encode_slot(turn))?;
         Ok((Self(slots), end))
     }
 
-    /// Notes a commit before readers see it. The note survives the process, and a power cut behind
-    /// the next sync of the file.
+    /// Notes a commit before readers see it. The note survives the end of the process at once, and
+    /// a power cut after the next sync of the file.
     ///
     /// # Errors
     ///

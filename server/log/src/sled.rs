@@ -2,7 +2,7 @@
 //!
 //! Shell: a data folder. [`opening`] opens a log, and [`sled_log`] is the log. The journal makes a
 //! commit durable. A full chapter of the journal is settled: the content goes to sled. The ids of
-//! all entries are in files of their own. [`witness`] and [`seen`] testify to the content of the
+//! all entries are in files of their own. [`witness`] and [`seen`](super::seen) testify to the content of the
 //! folder, so that a swapped or shortened folder is noticed.
 
 pub mod opening;
@@ -23,7 +23,6 @@ mod snapshots;
 mod found_file;
 mod rehearsal;
 pub mod witness;
-pub mod seen;
 mod watchdog;
 pub mod salvage;
 

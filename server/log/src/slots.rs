@@ -25,8 +25,8 @@ pub(super) type SlotBytes = [u8; SLOT_BYTES];
 #[derive(Debug)]
 pub(super) struct Slots {
     file: File,
-    /// Counts the writes; the parity is the slot. The same statement may be written twice, so only
-    /// the turn shows which slot is newer.
+    /// Number of writes so far. Its parity chooses the slot. The same statement may be written
+    /// twice, so only the turn shows which slot is newer.
     turn: u64,
 }
 
@@ -53,8 +53,8 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Creates the file where there is none, durably. Only a whole file gets the name, so that an
-    /// unreadable file is damage.
+    /// Creates the file with a first statement, durably. Only a whole file gets the name, so an
+    /// unreadable file of that name is damaged, and not merely unfinished.
     ///
     /// # Errors
     ///
@@ -69,8 +69,8 @@ impl Slots {
     ) -> io::Result<Self> {
         let unfinished = path.with_extension("new");
         match fs::remove_file(&unfinished) {
-            // An earlier process may have stopped before the rename. `create_new` would refuse its
-            // file for ever.
+            // An earlier process may have stopped before the rename. Its unfinished file would make
+            // `create_new` fail for ever.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -105,7 +105,8 @@ impl Slots {
         let [even, odd] = OFFSETS;
         let offset = if turn.is_multiple_of(2) { even } else { odd };
         self.file.write_all_at(&encode(turn), offset)?;
-        // A failed write keeps its turn, so that the next one leaves the sound slot alone, too.
+        // Set only after the write. After a failed write, the next write has the same turn, so that
+        // write leaves the sound slot alone, too.
         self.turn = turn;
         Ok(())
     }
@@ -116,7 +117,8 @@ impl Slots {
     ///
     /// Returns why the file cannot be synced.
     pub(super) fn sync(&self) -> io::Result<()> {
-        // The first write is in the second slot, so no later write changes the length of the file.
+        // No sync of the length is needed: the first write is into the second slot, so no later
+        // write changes the length of the file.
         self.file.sync_data()
     }
 }
@@ -166,7 +168,8 @@ mod tests {
         said
     }
 
-    /// Goal: also of equal numbers, and of numbers that go back, the later one counts.
+    /// Goal: the statement that was written last counts, even if its number is equal to the number
+    /// before, or smaller.
     #[test]
     fn the_newest_statement_is_read_back() {
         let folder = tempfile::tempdir().unwrap();

@@ -26,7 +26,7 @@ pub trait LogStore: Send {
     /// Returns why the watermark cannot be read.
     fn watermark(&self) -> Result<Watermark, StoreError>;
 
-    /// Returns the note of the last moment that a server knew, if the store keeps one.
+    /// Returns the note of the last moment that a server knew, if the store keeps such a note.
     fn moment(&self) -> Option<MomentNote> {
         None
     }
@@ -54,15 +54,15 @@ pub trait LogStore: Send {
     /// this.
     fn begin_work(&self) {}
 
-    /// Ends the work in the background as soon as possible, although a publisher may wait for it. A
-    /// server calls this when it stops.
+    /// Ends the work in the background as soon as possible, even if a publisher waits for that
+    /// work. A server calls this when it stops.
     fn end_work(&self) {}
 
     /// Makes every read fail from now on, so that work still in progress ends.
     fn end_reading(&self);
 
-    /// Closes the log so that the next opening need not doubt the end. Returns whether the log was
-    /// closed: `false` while the log is in use.
+    /// Closes the log, and notes where the log ends, for the next opening. Returns `false`, and
+    /// closes nothing, while somebody else uses the log.
     ///
     /// # Errors
     ///

@@ -19,8 +19,9 @@ use simplefeed_process::regular;
 use crate::durable::create_folder;
 use tracing::warn;
 
-/// Least time between two steps ahead of the clock, a second each. So the clock catches up, however
-/// often a client asks.
+/// Least time between two publications of the newest commit's own second while the clock is behind
+/// that second. Each of them moves the next commit to a later second. With this pause, the clock
+/// catches up, however often a client asks.
 const AHEAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds published, and the commit that is on its way.
@@ -58,7 +59,7 @@ impl Watermark {
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = regular::open_as(path, options)?;
         let mut record = [0; 16];
-        // A new file, or one that was cut short, has no second.
+        // A new file, or a file that was cut short, has no second.
         let is_read = file.read_exact_at(&mut record, 0).is_ok();
         let published = is_read.then(|| published_in(record)).flatten();
         Ok(Self(Mutex::new(Marks {
@@ -81,7 +82,7 @@ impl Watermark {
         }))
     }
 
-    /// Finishes the second of the newest commit. Called at the start: the server before may have
+    /// Finishes the second of the newest commit. Called at the start: an earlier server may have
     /// published that second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
     pub fn begin_after(&self, newest: Timestamp) {
         let mut marks = self.lock_marks();
@@ -90,13 +91,13 @@ impl Watermark {
 
     /// Finishes seconds, and returns the last finished one: no later commit gets an instant in that
     /// second or before. The finished second is at most the second of the `newest` commit, so a
-    /// clock that jumps ahead moves nothing. The function stores nothing, so reading leaves no
-    /// trace on the disk.
+    /// clock that jumps ahead finishes no later one. The function stores nothing, so reading leaves
+    /// no trace on the disk.
     pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
         let mut marks = self.lock_marks();
-        // The second on the clock may still get commits.
+        // The second that the clock shows may still get commits.
         let over = newest.second().min(clock.second() - 1);
-        // A commit on its way may still appear in its second.
+        // The second of a commit on its way is not over: readers do not see that commit yet.
         let possible = marks
             .stamped
             .map_or(over, |stamped| over.min(stamped.second() - 1));
@@ -105,9 +106,9 @@ impl Watermark {
     }
 
     /// Returns the instant of the next commit: the time on the clock, but later than the last
-    /// commit and than every second published or finished. Changes behind the entries of a commit
-    /// have the instant after the last entry, which is free for that reason. The instant is pending
-    /// until [`release`](Self::release).
+    /// commit and than every second published or finished. The instant is at least two microseconds
+    /// after the last entry: changes that follow the last entry in a commit have the microsecond in
+    /// between. The instant is pending until [`release`](Self::release).
     pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
         let mut marks = self.lock_marks();
         let before = marks.published.max(marks.left);
@@ -128,9 +129,10 @@ impl Watermark {
     /// commits, since no later commit comes in that second; `None` if no second could be kept yet.
     /// `newest` is the instant of the newest commit that readers see, or of an older one.
     ///
-    /// Mostly, that second is the one before the second on the clock, so that no commit is stamped
-    /// with a time to come. With a clock behind the log, that second is the one before the newest
-    /// commit's, and now and then the newest commit's own.
+    /// Mostly, the published second is the one before the second on the clock, so that the next
+    /// commit can have the time on the clock. If the clock is behind the log, the published second
+    /// is the one before the newest commit's second, and now and then the newest commit's own
+    /// second.
     pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> Option<i64> {
         let mut marks = self.lock_marks();
         let wanted = if newest.second() <= clock.second() {
@@ -140,12 +142,12 @@ impl Watermark {
         } else {
             newest.second() - 1
         };
-        // A commit on its way may still appear in its second.
+        // The second of a commit on its way is not over: readers do not see that commit yet.
         let possible = marks
             .stamped
             .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
-        // Kept before the second is published, so that no restart stamps a commit below that
-        // second.
+        // The file gets the second before readers do, so that after a restart no commit is stamped
+        // in that second or before.
         if possible > marks.published && marks.save_published(possible) {
             marks.published = possible;
             if possible > clock.second() {
@@ -229,7 +231,8 @@ mod tests {
         assert_eq!(mark.publish(at(11_000), at(10_999)), Some(10));
     }
 
-    /// SUP-P5: what is on its way when a second is published belongs to a later one.
+    /// SUP-P5: a second is not published while a commit of that second, or of an earlier one, is on
+    /// its way.
     #[test]
     fn a_commit_on_its_way_holds_its_second_back() {
         let mark = Watermark::in_memory();
@@ -239,8 +242,8 @@ mod tests {
         assert_eq!(mark.publish(at(12_000), at(10_900)), Some(11));
     }
 
-    /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what
-    /// is committed by it is told all the same.
+    /// SUP-P5: after the clock was set back, no commit gets an instant in a published second, and
+    /// later commits are published all the same.
     #[test]
     fn a_clock_that_is_set_back_hides_nothing() {
         let mark = Watermark::in_memory();

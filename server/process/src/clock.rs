@@ -3,8 +3,9 @@
 //!
 //! Shell: the system's clocks and a lock. The decisions are in `accepted`, which is pure. A system
 //! clock that is wrong for a moment must not count for ever: one commit stamped with the year 2098
-//! would keep all later ones there. So a leap ahead is followed only after some time, and a leap of
-//! more than a month only after an operator has accepted the time.
+//! would keep all later ones there. So a leap of more than an hour ahead is followed only once it
+//! has lasted for ten minutes, and a leap of more than a month only after an operator has accepted
+//! the time. Wider bounds hold at a start, and in the first hour after a machine has booted.
 
 mod accepted;
 
@@ -24,12 +25,13 @@ use self::accepted::AcceptedClock;
 pub use self::accepted::{ClockReading, ClockStanding};
 
 /// Steps of the system clock up to this many microseconds are not judged, because the two clocks
-/// are not read at once.
+/// are not read at the same instant.
 const STEP: i64 = 1_000;
 /// An offset that no clock has.
 const NONE: i64 = i64::MIN;
-/// 2100-01-01: no clock is right behind that. Dates of HTTP end with the year 9999, and numbers of
-/// epochs with 2106; some numbers are left for restorations by the right time.
+/// 2100-01-01, in microseconds: a clock that shows a later time is wrong. Dates of HTTP end with
+/// the year 9999, and numbers of epochs with 2106. So an epoch that a wrong clock numbers leaves
+/// some numbers for later restorations.
 const LATEST: i64 = 4_102_444_800 * 1_000_000;
 
 /// Reads the system's clocks.
@@ -53,7 +55,7 @@ pub fn system() -> ClockReading {
     }
 }
 
-/// Returns the time at that distance from 1970, but none behind [`LATEST`].
+/// Returns the time at that distance from 1970, or [`LATEST`] if that is earlier.
 fn sensible_time(since_1970: Duration) -> Timestamp {
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
     Timestamp::from_micros(micros.min(LATEST))
@@ -75,14 +77,14 @@ pub struct ClockDistance {
 #[derive(Debug)]
 struct ClockState {
     read: fn() -> ClockReading,
-    /// Offset of a system clock that need not be judged; [`NONE`] if each reading must be.
+    /// Offset of a system clock that need not be judged; [`NONE`] if each reading must be judged.
     unjudged: AtomicI64,
     accepted: Mutex<AcceptedClock>,
 }
 
 impl ClockState {
-    /// Takes a reading, made under the lock: an older one would look like a clock that was set
-    /// back.
+    /// Judges a reading, and calls `look`. The reading is made under the lock: a reading older than
+    /// the last judged one would look like a clock that was set back.
     fn judge_with<T>(&self, look: impl FnOnce(&AcceptedClock, ClockReading) -> T) -> T {
         let mut accepted = self.accepted.lock();
         let reading = (self.read)();
@@ -127,8 +129,8 @@ impl Clock {
         self.0.judge_with(AcceptedClock::time)
     }
 
-    /// Returns the time, the standing of the system clock, and how long both have been without a
-    /// leap.
+    /// Returns the time, the standing of the system clock, and for how long the time has not leapt
+    /// and the standing has not changed.
     pub fn look(&self) -> (Timestamp, ClockStanding, Duration) {
         self.0.judge_with(|accepted, reading| {
             let steady = accepted.steady(reading).max(0).unsigned_abs();
@@ -156,15 +158,15 @@ impl Clock {
         self.0.judge_with(|accepted, _| accepted.standing())
     }
 
-    /// Returns whether the system clock is refused, as of the last reading.
+    /// Returns whether the system clock is refused.
     pub fn is_refused(&self) -> bool {
         // A clock that is followed at once is not refused, so no lock is taken.
         self.0.unjudged.load(Ordering::Acquire) == NONE
             && matches!(self.standing(), ClockStanding::Refused { .. })
     }
 
-    /// Follows the system clock without a judgement, as an operator vouches for the clock. Returns
-    /// the time.
+    /// Follows the system clock without a judgement, because an operator vouches for the clock.
+    /// Returns the time.
     pub fn accept(&self) -> Timestamp {
         let mut accepted = self.0.accepted.lock();
         let reading = (self.0.read)();

@@ -13,8 +13,8 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Most bytes of memory that are taken at once. A process that has come closer to the limit than
-/// that may have asked for more.
+/// Most bytes of memory that are asked for at once. If a process has come closer to its limit than
+/// that, memory may have been refused.
 const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the first error in a chain of causes that stands for a missing resource.
@@ -106,7 +106,8 @@ pub fn raise_files(least: u64) -> io::Result<()> {
     }
 }
 
-/// Lets a write fail where a file may not become longer. Else a signal ends the process there.
+/// Makes a write fail with an error where a file may not become longer. Without this call, a signal
+/// ends the process there.
 pub fn survive_long_files() {
     // The call fails only for signals that no process may handle.
     let _handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
@@ -123,7 +124,7 @@ pub fn ask_for_files(count: usize) -> io::Result<()> {
     opened.map(drop).map_err(io::Error::from)
 }
 
-/// Checks that memory was never short.
+/// Checks that this process never came near its limit of memory.
 ///
 /// Some libraries panic without memory, and the panic does not tell why.
 ///

@@ -24,7 +24,7 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
     open_as(path, File::options().read(true))
 }
 
-/// Opens a file with `options`, whose flags of the system are replaced.
+/// Opens a file with `options`. Custom flags of the system in `options` are replaced.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn open_as(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<
     }
 }
 
-/// Creates a file for writing, or empties the one that is there.
+/// Creates a file for writing, or empties an existing one.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Opens a folder, whose names can be synced then.
+/// Opens a folder, so that the names in the folder can be synced.
 ///
 /// # Errors
 ///
@@ -81,13 +81,15 @@ pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
     options.read(true).custom_flags(flags).open(path)
 }
 
-/// The longest file that [`read`] takes, in bytes: more than any of ours has.
+/// Length of the longest file that [`read`] takes, in bytes: no file of ours is so long.
 const WHOLE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// The longest document, index block or sidecar, in bytes, plain or compressed: more than any has.
+/// Length in bytes of the longest document, index block or sidecar that is read, plain or
+/// compressed: none of ours is so long.
 pub const DOCUMENT_BYTES_MAX: usize = CLIENT_DOCUMENT_BYTES_MAX;
-/// The longest file that [`read_text`] takes, in bytes: those are notes of a few lines.
+/// Length of the longest file that [`read_text`] takes, in bytes: these files are notes of a few
+/// lines.
 const TEXT_BYTES_MAX: u64 = 1024 * 1024;
-/// The longest file that [`read_snapshot`] takes, in bytes.
+/// Length of the longest file that [`read_snapshot`] takes, in bytes.
 const SNAPSHOT_BYTES_MAX: u64 = 4 * WHOLE_BYTES_MAX;
 
 /// Returns the bytes of a file.
@@ -125,13 +127,14 @@ pub fn read_snapshot(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
-    // The length comes first: a file in the place of another may be larger than the memory.
+    // The length is checked before the read: a file in the place of another may be larger than the
+    // memory.
     if length > max {
         return Err(too_long());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    // The file may have grown since the look at the length. The byte beyond `max` shows such
-    // growth.
+    // The file may have grown after the check of its length. One byte beyond `max` is read to show
+    // such growth.
     let read = file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > max {
         return Err(too_long());
@@ -139,7 +142,7 @@ pub fn read_at_most(path: impl AsRef<Path>, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns whether a file has these bytes.
+/// Returns whether the content of a file is exactly `bytes`.
 ///
 /// # Errors
 ///

@@ -33,7 +33,8 @@ impl Stop {
     /// requested.
     pub fn is_requested_within(&self, time: Duration) -> bool {
         let mut is_requested = self.0.is_requested.lock();
-        // Longer than any program runs: the wait takes a deadline, which must not overflow.
+        // A year is longer than any program runs. The bound is needed because the wait computes a
+        // deadline, which must not overflow.
         let time = time.min(Duration::from_hours(24 * 365));
         self.0
             .changed

@@ -73,7 +73,7 @@ impl Threads {
         self.0.count.load(Ordering::Relaxed)
     }
 
-    /// Returns the name of a thread that panicked a short time ago.
+    /// Returns the name of the thread that panicked last, if that was a short time ago.
     pub fn panicked(&self) -> Option<String> {
         let last = self.0.last.lock();
         let last = last.as_ref().filter(|(_, at)| at.elapsed() < UNWELL);
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: work that panics is told, and done again until it ends.
+    /// Goal: a panic of a thread's work is told, and the work begins again until it ends.
     #[test]
     fn a_thread_that_panics_is_told_and_begins_again() {
         let (threads, stop) = (Threads::default(), Stop::default());
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(threads.panicked().as_deref(), Some("fragile"));
     }
 
-    /// Goal: the control of the test above: work that ends, and work of a server that stops, is no
-    /// panic.
+    /// Goal: the control of the test above: work that ends counts as no panic, also if the server
+    /// stops.
     #[test]
     fn a_thread_that_ends_is_well() {
         let (threads, stop) = (Threads::default(), Stop::default());

@@ -22,12 +22,12 @@ use tokio::{
     task::JoinError,
 };
 
-/// Number of threads, of all workers together, that read files and take large bodies. More threads
-/// would not make a disk quicker, and each keeps memory of its own. With many workers, each worker
-/// has `BLOCKING_LEAST`.
+/// Most threads, of all workers together, that read files and take large bodies. More threads would
+/// not make a disk quicker, and each keeps memory of its own. With more than four workers, there
+/// are more threads all the same: each worker has `BLOCKING_LEAST`.
 const BLOCKING_MAX: usize = 16;
 const BLOCKING_LEAST: usize = 4;
-/// Most threads of one worker that do long work at the same time. Reads get the others.
+/// Most threads of one worker that do long work at the same time. Reads get the other threads.
 const LONG_MAX: usize = 2;
 
 thread_local! {
@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// Runs work that takes a processor for long, such as reading a large body, on another thread. Long
-/// work waits for a turn, so that reads need not wait for long work.
+/// work waits for a permit, so that reads need not wait for long work.
 ///
 /// # Errors
 ///
@@ -48,7 +48,8 @@ pub async fn long<T: Send + 'static>(
 ) -> Result<T, JoinError> {
     let turn = LONG.with(Arc::clone).acquire_owned().await;
     tokio::task::spawn_blocking(move || {
-        // The turn ends with the work, and not with the future, which may be dropped before.
+        // The permit is given back after the work, and not with the future, which may be dropped
+        // before.
         let done = work();
         drop(turn);
         done
@@ -57,29 +58,30 @@ pub async fn long<T: Send + 'static>(
 }
 
 /// Lets the running task block the thread until the result is dropped, if all other tasks of the
-/// thread are idle and no other thread has woken one. `None` if another task may have work, or
-/// outside a worker's thread.
+/// thread are idle and no other thread has woken one of them. `None` if another task may have work,
+/// or outside a worker's thread.
 pub fn block_alone() -> Option<BlockingTask> {
     let load = LOAD.with_borrow(Clone::clone)?;
-    // The mark comes before the checks, so that a connection that comes between goes elsewhere.
+    // The mark comes before the checks, so that a connection that comes during the checks goes to
+    // another thread.
     load.is_blocked.store(true, Ordering::SeqCst);
     let blocking = BlockingTask(load);
     let Load { tasks, idle, .. } = &*blocking.0;
     let is_alone = tasks.load(Ordering::SeqCst) - idle.load(Ordering::Relaxed) == 1;
-    // A task that another thread has woken stands in this queue. A task whose time is over waits
-    // for a commit longer.
+    // A task that another thread has woken stands in this queue. A task whose timer has run out
+    // does not: it waits longer, for the time of one commit.
     let is_calm = is_alone && Handle::current().metrics().global_queue_depth() == 0;
     is_calm.then_some(blocking)
 }
 
-/// Waits as an idle task: the wait may last for a commit longer, since nobody asks the task for
-/// anything. Outside a worker, the function only waits.
+/// Waits as an idle task: the wait may last longer by the time of one commit, because nobody asks
+/// the task for anything. Outside a worker, the function only waits.
 pub async fn idle<T>(waiting: impl Future<Output = T>) -> T {
     let _idle = LOAD.with_borrow(Clone::clone).map(Idle::new);
     waiting.await
 }
 
-/// A task counts as idle until this is dropped.
+/// Guard of an idle task. The task counts as idle until the guard is dropped.
 struct Idle(Arc<Load>);
 
 impl Idle {
@@ -184,14 +186,14 @@ impl Workers {
         }));
     }
 
-    /// Ends the threads. Tasks are dropped where they wait; work on other threads gets `time`. The
-    /// call waits for a task that blocks a thread.
+    /// Ends the threads. Tasks are dropped where they wait; work on other threads gets `time` to
+    /// end. The call waits for a task that blocks a thread.
     pub fn end(self, time: Duration) {
         let threads: Vec<_> = self
             .0
             .into_iter()
             .map(|worker| {
-                // A thread that is gone needs no end.
+                // A thread that is gone already need not be told to end.
                 let _gone = worker.end.send(time);
                 worker.thread
             })
@@ -206,12 +208,14 @@ impl WorkerThread {
     fn start_runtime(blocking: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(blocking)
-            // Where the system gives no other thread, work waits for one that is there.
+            // Threads are kept for good: where the system gives no further thread, work waits for
+            // an existing one.
             .thread_keep_alive(Duration::MAX)
             .enable_all()
             .build()?;
-        // tokio panics where the system gives no thread. Other processes may have taken threads
-        // meanwhile.
+        // tokio panics where the system gives no thread, so the second thread is started here,
+        // where the panic is caught. Other processes may have taken threads after the server
+        // checked for them.
         catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(|| ()))))
             .map_err(|_panic| io::ErrorKind::WouldBlock)?;
         let (end, ended) = oneshot::channel();
@@ -290,8 +294,8 @@ mod tests {
         results
     }
 
-    /// Goal: an append beside streams that wait costs what one alone does, and holds up no task
-    /// that has work.
+    /// Goal: an append beside streams that wait costs as much as an append alone, and holds up no
+    /// task that has work.
     #[test]
     fn a_thread_is_blocked_beside_idle_tasks_alone() {
         let workers = Workers::start().unwrap();
@@ -308,7 +312,7 @@ mod tests {
             waiting.notified().await;
         });
         assert!(may_block(), "a task was only idle");
-        // Woken by another thread, it waits for this one.
+        // The task above, woken by another thread, waits for this task.
         let held_up = on(worker, async move {
             std::thread::spawn(move || woken.notify_one())
                 .join()

@@ -1,7 +1,7 @@
-//! Equal parts of the settings of many feeds, which are in memory once.
+//! Equal parts of the settings of many feeds, which are kept in memory only once.
 //!
-//! Pure. Settings from the log, and those of a request, have copies of their own. These would be a
-//! quarter of the memory that the writer needs for a feed.
+//! Pure. Settings from the log, and settings of a request, come with copies of these parts. Kept
+//! for each feed, the copies would be a quarter of the memory that the writer needs for a feed.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use simplefeed_core::{
     settings::{Choices, Defaults, Settings},
 };
 
-/// Most different values that are remembered: the values that feeds had last.
+/// Largest number of different values that are remembered: the values that were used last.
 const VALUES_MAX: usize = 16;
 
 /// Choices and defaults that feeds share.
@@ -21,7 +21,7 @@ pub(super) struct Alike {
 }
 
 impl Alike {
-    /// Returns a feed whose settings share equal parts with the settings before.
+    /// Returns the feed, with settings that share equal parts with earlier settings.
     pub(super) fn share(&mut self, mut state: FeedState) -> FeedState {
         let settings = &*state.settings;
         let choices = self.choices.share_value(&settings.choices);
@@ -50,9 +50,10 @@ impl<T> Default for Values<T> {
 }
 
 impl<T: Eq> Values<T> {
-    /// Returns the remembered equal value, or remembers this one.
+    /// Returns the remembered value that equals this value, or remembers this value.
     fn share_value(&mut self, value: &Arc<T>) -> Arc<T> {
-        // The usual value is at the end. `Arc` compares pointers first, so such a search is short.
+        // The usual value is at the end. `Arc` compares pointers first, so a search for a shared
+        // value is short.
         let known = self.0.iter().rposition(|known| known == value);
         let shared = match known {
             Some(index) => self.0.remove(index),
@@ -111,7 +112,7 @@ mod tests {
             let has_same = Arc::ptr_eq(&shared.settings.choices, &first.choices);
             assert_eq!(has_same, number % 2 == 1, "{number}");
             assert!(alike.choices.0.len() <= VALUES_MAX);
-            // A second time, nothing is made.
+            // The second call makes no new settings.
             let again = alike.share(shared.clone());
             assert!(Arc::ptr_eq(&again.settings, &shared.settings));
         }

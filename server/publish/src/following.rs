@@ -1,4 +1,4 @@
-//! Follow requests, which are checked against the feeds as the group leaves them.
+//! Follow requests, which are checked against the feeds as the group leaves them so far.
 //!
 //! Shell: reads of the log and of the graph of follows.
 
@@ -35,8 +35,8 @@ impl CommitGroup<'_> {
         Ok(self.take_follow(&feed, &state, change))
     }
 
-    /// Returns the effective part of a request. `state` is the state of the timeline, which this
-    /// group may create.
+    /// Returns the part of a request that changes something. `state` is the state of the timeline,
+    /// which this group may create.
     pub(super) fn planned(
         &self,
         timeline: &FeedName,
@@ -88,10 +88,11 @@ impl CommitGroup<'_> {
         state: &FeedState,
         change: FollowChange,
     ) -> FollowResult {
-        // The plan has just read the items, and no commit has come since, so no error can come
-        // here.
+        // `planned` has just read the same items, and no commit has come in between, so this read
+        // cannot fail.
         let mut shared = self.items_of(timeline, state).unwrap_or_default();
-        // Only the group shares the set. Once the group has let go, `make_mut` copies nothing.
+        // Only the group holds another reference to the set. Once that reference is removed,
+        // `make_mut` copies nothing.
         self.followed.remove(timeline);
         let items = Arc::make_mut(&mut shared);
         for item in &change.unfollow {
@@ -136,8 +137,8 @@ impl CommitGroup<'_> {
         wanted: &FollowItems,
     ) -> Result<FollowItem, PublishError> {
         let Some(name) = pattern.exact() else {
-            // A pattern takes entries of closed feeds, of later ones, too, and would reveal these
-            // feeds.
+            // In a closed timeline, a pattern shows entries of closed feeds, also of feeds created
+            // later, and so would reveal these feeds.
             if settings.is_closed() && !wanted.sight.covers(pattern) {
                 return Err(PublishError::NotCovered(pattern.clone()));
             }
@@ -151,7 +152,8 @@ impl CommitGroup<'_> {
         let found = self.state(&name)?;
         let unknown = || PublishError::UnknownFeed(name.clone());
         let found = found.ok_or_else(unknown)?;
-        // Without a right to a closed feed, the answer is that for an unknown feed.
+        // A closed feed counts as unknown if the timeline is open, or if the caller may not see the
+        // feed.
         if found.settings.is_closed() && !(settings.is_closed() && wanted.sight.shows(&name)) {
             return Err(unknown());
         }
@@ -162,8 +164,8 @@ impl CommitGroup<'_> {
         Ok(FollowItem::Feed(found.head.feed))
     }
 
-    /// Returns the item of a pattern that is to be followed no longer; `None` if no timeline can
-    /// follow such an item.
+    /// Returns the item of a pattern that is to be followed no longer; `None` if the pattern names
+    /// a feed that does not exist, or that the caller may not see.
     fn item_to_unfollow(
         &self,
         pattern: &FeedPattern,
@@ -215,7 +217,7 @@ fn check_bounds(items: &BTreeSet<FollowItem>, change: &FollowChange) -> Result<(
     let had = count(&mut items.iter());
     let gone = count(&mut change.unfollow.iter());
     let new = count(&mut change.follow.iter());
-    // No difference is negative, since every item in `gone` was among the items.
+    // No difference is negative, because every item in `gone` was among the items.
     let detail = if had.0 + new.0 - gone.0 > FOLLOWED_PATTERNS_MAX {
         format!("a timeline follows at most {FOLLOWED_PATTERNS_MAX} patterns")
     } else if had.1 + new.1 - gone.1 > FOLLOWED_FEEDS_MAX {

@@ -4,7 +4,7 @@
 
 use simplefeed_core::{feed::FeedKey, follow::FollowItem, plan::FeedHead};
 
-/// Graph of follows, after every commit of the log. No call makes the writer wait.
+/// Graph of follows, as the commits of the log leave it. No call makes the writer wait.
 pub trait Follows: Send + Sync {
     /// Returns the items that a timeline follows; `None` while the graph lags far behind.
     fn items(&self, timeline: FeedKey) -> Option<Vec<FollowItem>>;

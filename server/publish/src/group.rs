@@ -48,17 +48,18 @@ pub(super) struct CommitGroup<'w> {
     pub(super) follows: &'w dyn Follows,
     stamp: Stamp,
     feeds: u64,
-    /// Timelines that the group creates.
+    /// Number of timelines that the group creates.
     timelines: u64,
     /// Feeds as the group leaves them so far, by name, with the ids that the group adds.
     pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, KnownEntry>)>,
     /// Items that timelines follow, as the group leaves them so far.
     pub(super) followed: HashMap<FeedName, Arc<BTreeSet<FollowItem>>>,
     pub(super) changes: Vec<Change>,
-    /// Heads, from before the group, of feeds whose first request in this group appends.
+    /// Heads that feeds had before the group, for existing feeds whose first change in this group
+    /// is an append.
     pub(super) before: FeedHeads,
     pub(super) answers: Vec<CommitAnswer>,
-    /// Bytes of the entries that the group stores.
+    /// Number of bytes of the entries that the group stores.
     bytes: usize,
 }
 
@@ -173,8 +174,8 @@ impl<'w> CommitGroup<'w> {
         let known = self.known_entries(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
         let existed = creation.is_empty();
-        // A duplicate skips the conditions: the first attempt, whose answer was lost, changed the
-        // head itself.
+        // A request of duplicates only skips the conditions: the first attempt, whose answer may be
+        // lost, changed the head.
         if !plan.changes.is_empty() {
             conditions.check_tag(existed, || self.head_tag(&feed, &state))?;
         }
@@ -191,8 +192,8 @@ impl<'w> CommitGroup<'w> {
             self.take_plan(&feed, creation, plan)
         };
         let tag = HeadTag::new(state.head.clone());
-        // The answer shows the settings under today's defaults. A batch of duplicates does not
-        // record these.
+        // The answer shows the settings under today's defaults, even if a batch of duplicates does
+        // not record these defaults.
         let current = state.settings.under(self.defaults);
         Ok(AppendResult {
             results,
@@ -223,7 +224,8 @@ impl<'w> CommitGroup<'w> {
                 if plan.state.settings.is_timeline() {
                     self.followed.insert(feed.clone(), Arc::default());
                     let planned = self.planned_creation(&feed, &plan, &wanted);
-                    // A refused timeline follows nothing, like a timeline that is not there.
+                    // Removed again, because the timeline may be refused. For an accepted timeline,
+                    // the entry is made anew below.
                     self.followed.remove(&feed);
                     follow = planned?;
                 }
@@ -231,8 +233,8 @@ impl<'w> CommitGroup<'w> {
             }
             Some(state) => {
                 if let Err(refusal) = expected.check_state(&state) {
-                    // A repeat of a change that was made (RFC 9110, 13.1.1): the sender may not
-                    // have got the answer.
+                    // The request may repeat a change that was made (RFC 9110, 13.1.1), because the
+                    // sender may not have received the answer.
                     let is_made = matches!(expected, SettingsCondition::Settings(_))
                         && choices.clone().over(&state.settings.choices) == *state.settings.choices;
                     if !is_made {
@@ -259,7 +261,7 @@ impl<'w> CommitGroup<'w> {
             self.take_follow(&feed, &state, follow);
         }
         Ok(ConfigureResult {
-            // Only readers of a timeline know its end.
+            // Only the views know the end of a timeline.
             tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
             settings_tag: settings_tag(&state),
             settings: state.settings,
@@ -267,18 +269,19 @@ impl<'w> CommitGroup<'w> {
         })
     }
 
-    /// Returns the tag that readers have of a feed, if they have any.
+    /// Returns the tag that readers have of a feed, if they have a tag.
     fn head_tag(&self, feed: &FeedName, state: &FeedState) -> Option<HeadTag> {
         if !state.settings.is_timeline() {
             return Some(HeadTag::new(state.head.clone()));
         }
-        // No reader has seen a change of this group.
+        // No reader has seen a change of this group, so a timeline that the group changes has no
+        // tag yet.
         let is_seen = !self.states.contains_key(feed);
         let head = is_seen.then(|| self.follows.head(state.head.feed));
         head.flatten().map(HeadTag::new)
     }
 
-    /// Returns what a timeline to be created follows.
+    /// Returns the follows of a timeline that the group is about to create.
     fn planned_creation(
         &self,
         feed: &FeedName,
@@ -289,7 +292,7 @@ impl<'w> CommitGroup<'w> {
         self.planned(feed, &plan.state, wanted)
     }
 
-    /// Returns a feed as the group leaves it.
+    /// Returns a feed as the group leaves the feed so far.
     pub(super) fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
         // The group's own state comes first, because the cache and the log are older.
         if let Some((state, _)) = self.states.get(feed) {
@@ -340,7 +343,7 @@ impl<'w> CommitGroup<'w> {
                 return Err(PublishError::FullOfTimelines);
             }
         } else if self.feeds >= FEEDS_MAX {
-            // `feeds` includes those that this group creates.
+            // `feeds` includes the feeds that this group creates.
             return Err(PublishError::Full);
         }
         let given = id.is_some();
@@ -360,7 +363,8 @@ impl<'w> CommitGroup<'w> {
         let defaults = Arc::clone(self.defaults);
         let mut choices = choices;
         if timeline.is_none() {
-            // Recorded, so that feeds from before stay as they are.
+            // The choice is recorded for each new feed, so that older feeds without the choice stay
+            // as they are.
             choices.alternate_links.get_or_insert(true);
         }
         let settings = Settings {
@@ -398,19 +402,20 @@ impl<'w> CommitGroup<'w> {
         Ok(known)
     }
 
-    /// Returns what was read from the log, or why publishers get no answer.
+    /// Returns the value that was read from the log, or the refusal that the publisher gets.
     fn read_log<T>(&self, found: Result<T, LogError>) -> Result<T, PublishError> {
         found.map_err(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             if let Some(lack) = lack_in(error) {
                 self.reads.refusals.log("read the log", lack);
-                // `is_lacking` makes the log open sled again. Perhaps no commit comes that would.
+                // This call is made because `is_lacking` makes the log open sled again. A commit
+                // would do so, too, but perhaps no commit comes.
                 let _known = self.reads.log.is_lacking();
                 return CommitRefusal::lacking(lack).into();
             }
             // Logged here, because the publisher's answer does not show the cause.
             error!(error, "the log cannot be read");
-            // A read may meet cut files before any commit does.
+            // A read may be the first to meet a file that was cut off, before any commit does.
             if self.reads.log.is_displaced() {
                 PublishError::Displaced
             } else {
@@ -479,7 +484,7 @@ fn check_kind(
             return refused("a feed never becomes a timeline", "kind");
         }
         (FeedKindRule::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
-        // A value that the request leaves out stays.
+        // A value that the request leaves out stays as chosen.
         (FeedKindRule::Timeline { owner, own }, Some(kind))
             if owner.is_some() && *owner != kind.owner
                 || own.is_some_and(|own| own != kind.own) =>
@@ -515,8 +520,8 @@ fn settings_tag(state: &FeedState) -> SettingsTag {
 }
 
 impl Conditions {
-    /// Checks the conditions against the tag of a feed, if the feed exists and a reader can have a
-    /// tag.
+    /// Checks the conditions. `exists` tells whether the feed exists, and `tag` returns the tag
+    /// that readers have of the feed, if they have a tag.
     fn check_tag(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
         let matches = |heads: &Heads| match heads {
             Heads::Any => exists,
@@ -538,7 +543,8 @@ impl Conditions {
     }
 }
 
-/// Usual bytes of an alternate link. Groups are bounded roughly, so an estimate will do.
+/// Usual length of an alternate link, in bytes. Groups are bounded roughly, so an estimate is
+/// enough.
 const ALTERNATE_BYTES: usize = 128;
 
 /// Returns the number of entries of a request, and their bytes once completed with this author.
@@ -552,7 +558,8 @@ pub(super) fn size(request: &WriterRequest, author: &str) -> (usize, usize) {
                 .map(|draft| draft.size(author, ALTERNATE_BYTES))
                 .sum(),
         ),
-        // Settings and follows add no entries, and a list of feeds may be long.
+        // Settings and follows add no entries, but their lists of feeds may be long, so the bytes
+        // of the lists count.
         WriterRequest::Configure(configure, _) => (0, configure.wanted.bytes()),
         WriterRequest::Follow(follow, _) => (0, follow.wanted.bytes()),
     }

@@ -3,13 +3,14 @@
 //! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each
 //! request; this file decides which requests share a commit. While one commit waits for the disk,
 //! the next requests queue up. All waiting requests then become one commit and pass the barrier
-//! once (group commit). The thread serves the queue. A connection's thread serves a lone request
-//! itself, if its other connections are idle and the disk is quick: two changes of threads would
-//! take longer than the sync.
+//! once (group commit). The thread serves the queue. The thread of a connection serves a lone
+//! request itself, if all other connections of that thread are idle and the disk is quick: two
+//! changes of threads would take longer than the sync.
 //!
-//! Some answers depend on state before the barrier: a duplicate of an entry of the same group, a
-//! conflict with such an entry, a failed precondition. These leave after the barrier, too, and
-//! become "unavailable" if the barrier fails. So a power cut cannot make an answer untrue.
+//! Some answers depend on changes that have not passed the barrier yet: a duplicate of an entry of
+//! the same group, a conflict with such an entry, a failed precondition. These answers leave after
+//! the barrier, too. If the barrier fails, they become "unavailable". So a power cut cannot make an
+//! answer untrue.
 
 use std::{
     collections::HashMap,
@@ -63,15 +64,17 @@ pub use request::{
 };
 use request::{CommitRefusal, CommitResult, WriterRequest};
 
-/// Feeds whose head and settings stay in the writer's memory; others are read from the log.
+/// Largest number of feeds whose head and settings stay in the writer's memory; other feeds are
+/// read from the log.
 const KEPT_FEEDS_MAX: usize = 100_000;
-/// Most entries, and bytes of entries, of a request that is served on the thread of its connection.
+/// Upper bounds of a request that is served on the thread of the connection: of the number of
+/// entries, and of their bytes.
 const ALONE_ENTRIES_MAX: usize = 16;
 const ALONE_BYTES_MAX: usize = 64 * 1024;
-/// Time of recent commits from which on no connection's thread serves a request: other requests on
-/// that thread would have to wait.
+/// If recent commits take so long on average, no connection's thread serves a request: other
+/// requests on that thread would have to wait.
 const ALONE_MAX: Duration = Duration::from_millis(2);
-/// Requests that may wait in the queue; further ones are refused as busy.
+/// Largest number of requests that wait in the queue; further requests are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
 /// Hands requests to the writer. A clone is cheap; the writer's thread ends with the last clone.
@@ -79,7 +82,7 @@ const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 pub struct WriterHandle {
     queue: SyncSender<WriterRequest>,
     writer: Arc<Mutex<Writer>>,
-    /// Requests in the queue.
+    /// Number of requests in the queue.
     waiting: Arc<AtomicUsize>,
     pulse: Arc<Pulse>,
 }
@@ -112,7 +115,7 @@ impl WriterHandle {
             .await
     }
 
-    /// Changes what a timeline follows. Returns once that is durable.
+    /// Changes what a timeline follows. Returns once the change is durable.
     ///
     /// # Errors
     ///
@@ -131,7 +134,8 @@ impl WriterHandle {
         let Some(request) = self.serve_alone(request) else {
             return answer.await.unwrap_or(Err(PublishError::Unavailable));
         };
-        // Counted before the send, because the writer may take the request, and subtract, at once.
+        // Counted before the send, because the writer may receive the request, and subtract 1, at
+        // once.
         self.waiting.fetch_add(1, Ordering::AcqRel);
         match self.queue.try_send(request) {
             // Without a reply, the writer is gone.
@@ -146,10 +150,11 @@ impl WriterHandle {
         }
     }
 
-    /// Serves a request on this thread if no other request waits, all other connections of the
-    /// thread are idle, and the request takes little time. Else returns the request.
+    /// Serves a request on this thread if no other request waits, the request is small, all other
+    /// connections of the thread are idle, and the writer is free and quick. Otherwise returns the
+    /// request.
     fn serve_alone(&self, request: WriterRequest) -> Option<WriterRequest> {
-        // Waiting requests and this one share a commit, so this one joins the queue.
+        // If other requests wait, this request joins the queue, so that all of them share a commit.
         if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {
             return Some(request);
         }
@@ -195,8 +200,8 @@ fn serve_or_abort(
 
 /// Starts the writer.
 ///
-/// Each commit is later than the one before and than all seconds that `watermark` has published,
-/// even if `clock` is not.
+/// Each commit is later than the commit before, and than all seconds that `watermark` has
+/// published, even if `clock` tells an earlier time.
 ///
 /// # Errors
 ///
@@ -241,10 +246,10 @@ pub fn start(
     Ok((publisher, thread))
 }
 
-/// Returns the newest defaults that the log has for timelines.
+/// Returns the newest defaults that the log has for timelines, with their revision.
 fn recorded_defaults(log: &dyn EntryLog) -> Result<Option<(Revision, Defaults)>, LogError> {
     let (mut newest, mut revision) = (None, Revision::FIRST);
-    // Revisions have no holes, so the first missing one is behind the newest.
+    // Revisions have no holes, so the newest revision is the one before the first missing revision.
     while let Some(defaults) = log.defaults(revision)? {
         newest = Some((revision, defaults));
         revision = revision.next();
@@ -277,16 +282,16 @@ struct Writer {
     clock: Clock,
     watermark: Arc<Watermark>,
     observer: Arc<dyn WriterObserver>,
-    /// Feeds in the state behind the last commit that changed them.
+    /// States of feeds, each after the last commit that changed the feed.
     kept: Cache<FeedName, FeedState>,
     alike: Alike,
-    /// Result of the last look at the disk; only a change is logged.
+    /// Whether the last check found enough room on the disk; only a change is logged.
     has_room: bool,
     /// Times of the last log lines about refused commits.
     refusals: RefusalLog,
     /// Reason given to publishers once the log has failed.
     stopped: CommitRefusal,
-    /// Time that commits took of late.
+    /// Average time of recent commits.
     took: Duration,
     pulse: Arc<Pulse>,
 }
@@ -306,8 +311,9 @@ impl Writer {
     ) -> Option<WriterRequest> {
         let head = self.log.head();
         let clock = self.clock.now();
-        // After a failure, the pending stamp stays that of the failed commit, which a restart may
-        // find. A new stamp would let that second be published.
+        // After a failure, the pending stamp stays that of the failed commit, because a restart may
+        // find that commit. With a new stamp, the watermark could publish the second of the failed
+        // commit.
         let instant = if self.log.is_open() {
             self.watermark.stamp(clock, head.last)
         } else {
@@ -325,7 +331,7 @@ impl Writer {
                 next = Some(request);
                 break;
             }
-            // A plan may read from the disk, so each is a sign of life.
+            // Planning a request may read from the disk, so each request gives a sign of life.
             self.pulse.begin(WriterStage::Busy, Instant::now());
             group.add(request);
             next = others();
@@ -344,8 +350,8 @@ impl Writer {
         let committed = self.commit_group(head, instant, changes, &before);
         let stored = Instant::now();
         self.pulse.begin(WriterStage::Busy, stored);
-        // A restart may find the commit that failed, so the second of that commit stays
-        // unpublished.
+        // After a failure, a restart may find the failed commit, so the second of that commit must
+        // stay unpublished.
         if committed.is_ok() || self.log.is_open() {
             self.watermark.release();
         }
@@ -353,15 +359,15 @@ impl Writer {
             self.recorded = recorded;
             if is_stored {
                 let took = stored - began;
-                // A mean over several commits, so that one slow sync decides little.
+                // An average over several commits, so that one slow sync has little weight.
                 self.took = (self.took * 7 + took) / 8;
                 self.observer.committed(answers.len(), took);
             }
-            // After the commit only: the cache must not hold entries that a failed commit did not
-            // store.
+            // The states are kept only after the commit: the cache must not hold entries that a
+            // failed commit did not store.
             self.keep_states(states);
         }
-        // Answers leave last: a client that reads after an answer finds the entries.
+        // Answers leave last, so that a client that reads after an answer finds the entries.
         for answer in answers {
             answer(committed);
         }
@@ -369,8 +375,9 @@ impl Writer {
         next
     }
 
-    /// Puts the server's defaults before the changes of a commit, if the log has other defaults for
-    /// timelines. Returns the defaults that the log has after the commit.
+    /// Puts the server's defaults before the changes of a commit, if the commit makes the first
+    /// timeline, or if the log has other defaults for timelines. Returns the defaults that the log
+    /// has after the commit.
     fn record_defaults(
         &self,
         changes: &mut Vec<Change>,
@@ -389,7 +396,7 @@ impl Writer {
             revision,
             defaults: defaults.clone(),
         };
-        // In front, so that these defaults are in force for all entries of the commit.
+        // Put in front, so that these defaults are in force for all entries of the commit.
         changes.insert(0, change);
         Some((revision, defaults))
     }
@@ -410,7 +417,8 @@ impl Writer {
         }
     }
 
-    /// Returns the number of the log's last commit, or the reason why nothing was committed.
+    /// Commits the changes, if there are any. Returns the number of the log's last commit, or the
+    /// reason why nothing was committed.
     fn commit_group(
         &mut self,
         head: LogHead,
@@ -426,7 +434,8 @@ impl Writer {
             } else if self.log.is_displaced() {
                 self.stopped = CommitRefusal::Displaced;
             } else {
-                // Not stored as the reason: there may be room later, and the log is unchanged.
+                // A full disk is not stored in `stopped`: once there is room again, the reason in
+                // `stopped` holds.
                 let space = self.space_left(0);
                 if !space.is_enough() {
                     return Err(CommitRefusal::NoSpace(space));
@@ -434,7 +443,8 @@ impl Writer {
             }
             return Err(self.stopped);
         }
-        // Duplicates and refusals without changes rest on commits behind the barrier.
+        // Answers without changes, such as duplicates and refusals, rest on commits that have
+        // passed the barrier.
         if changes.is_empty() {
             return Ok(head.number.0);
         }
@@ -447,7 +457,7 @@ impl Writer {
         if self.clock.is_refused() {
             return Err(CommitRefusal::Clock);
         }
-        // Before sled writes anything: a log on a full disk cannot be opened again.
+        // Checked before sled writes anything, because a log on a full disk cannot be opened again.
         let space = self.space_for(&commit);
         if !space.is_enough() {
             return Err(CommitRefusal::NoSpace(space));
@@ -487,8 +497,8 @@ impl Writer {
         }
     }
 
-    /// Returns the room on the disk, of which the log needs some for another opening with this
-    /// commit. Logs when there is too little room, and when there is enough again.
+    /// Returns the room on the disk, and the room that the log needs to be opened again with this
+    /// commit. Logs a line when there is too little room, and another when there is enough again.
     fn space_for(&mut self, commit: &Commit) -> Space {
         let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
         let space = self.space_left(bytes);
@@ -508,8 +518,8 @@ impl Writer {
         space
     }
 
-    /// Returns the room on the disk. An unknown amount counts as enough: the append itself fails if
-    /// there is none.
+    /// Returns the room on the disk, and the room that the log needs with `bytes` more bytes. An
+    /// unknown amount of room counts as enough: the append itself fails if there is no room.
     fn space_left(&self, bytes: u64) -> Space {
         self.log.room_for(bytes).unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;

@@ -4,10 +4,10 @@
 
 use std::{fmt, time::Duration};
 
-/// Receiver of the writer's reports. The calls are made on the writer's thread, so none may wait
+/// Receiver of the writer's reports. The calls hold up all other publishers, so no call may wait
 /// for readers.
 pub trait WriterObserver: fmt::Debug + Send + Sync {
-    /// A commit of so many requests is stored, and took so long.
+    /// A commit of `requests` requests is stored. Storing the commit took the time `took`.
     fn committed(&self, requests: usize, took: Duration);
 
     /// The writer has panicked, and the process is about to abort: the last moment for log lines.

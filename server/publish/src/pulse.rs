@@ -1,6 +1,6 @@
 //! Sign of life of the writer, by which others find that the writer is stuck.
 //!
-//! Shell: the clock that cannot be set, read once.
+//! Shell: the clock that cannot be set, read once as the zero of all times.
 
 use std::{
     fmt,
@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest time without a sign of life.
+/// Longest time without a sign of life, unless the writer stores a commit.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time for storing a commit: a slow disk alone is not the end of a writer.
+/// Longest time for storing a commit: with a slow disk alone, the writer does not count as stuck.
 const PATIENCE_WITH_DISKS: Duration = Duration::from_mins(1);
-/// Stages share a number with the time of their beginning.
+/// Factor for the time of a stage's beginning, so that the time and the stage share one number.
 const STAGES: u64 = 4;
 
 /// Stage of the writer's work.
@@ -30,7 +30,8 @@ pub(super) enum WriterStage {
 #[derive(Debug)]
 pub(super) struct Pulse {
     zero: Instant,
-    /// Milliseconds from `zero` until the stage began, times [`STAGES`], and the stage.
+    /// Milliseconds from `zero` until the stage began, times [`STAGES`], plus the number of the
+    /// stage.
     stage: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ impl Pulse {
         };
         // One number, so that no reader combines one stage with the time of another.
         let noted = self.millis_since(now) * STAGES + stage;
-        // Nobody reads other memory by this number, so no order of memory matters.
+        // No other memory is read because of this number, so a relaxed atomic operation is enough.
         self.stage.store(noted, Ordering::Relaxed);
     }
 
@@ -97,8 +98,8 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    /// Goal: a stage that lasts too long is told; a slow disk has longer, and an idle writer for
-    /// ever.
+    /// Goal: a stage that lasts too long is reported. Storing may last longer than planning, and an
+    /// idle writer may wait for ever.
     #[test]
     fn a_stage_without_an_end_is_told() {
         let pulse = Pulse::new();

@@ -12,7 +12,7 @@ use std::{
 use simplefeed_process::lack::advice;
 use tracing::warn;
 
-/// Time between two lines about one lack, which every request may meet.
+/// Least time between two log lines about the same lack, because every request may meet the lack.
 const LOGGED_AGAIN: Duration = Duration::from_mins(1);
 
 /// Time of the last log line about each kind of lack.
@@ -20,13 +20,14 @@ const LOGGED_AGAIN: Duration = Duration::from_mins(1);
 pub(super) struct RefusalLog(RefCell<HashMap<io::ErrorKind, Instant>>);
 
 impl RefusalLog {
-    /// Logs which limit to raise, unless a line about that was logged a moment ago. `action` is a
-    /// verb for the refused work.
+    /// Logs the lack, with advice, unless a line about the same kind of lack was logged a moment
+    /// ago. `action` names the refused work, as a verb.
     pub(super) fn log(&self, action: &str, lack: &io::Error) {
         let now = Instant::now();
         let before = self.0.borrow_mut().insert(lack.kind(), now);
         if let Some(before) = before.filter(|before| now - *before < LOGGED_AGAIN) {
-            // The time of the last line counts. Else steady refusals would never be logged again.
+            // The time of the last log line is put back. Otherwise, steady refusals would never be
+            // logged again.
             self.0.borrow_mut().insert(lack.kind(), before);
             return;
         }

@@ -80,10 +80,10 @@ pub enum SettingsCondition {
     /// No condition: a feed that does not exist is created.
     #[default]
     Anything,
-    /// No feed of this name yet: the request creates the feed.
+    /// There must be no feed of this name: the request creates the feed.
     NoFeed,
-    /// An existing feed: none is created. The settings must have one of these tags, if any are
-    /// given.
+    /// The feed must exist: no feed is created. The settings must have one of these tags, if any
+    /// are given.
     Settings(Option<Vec<String>>),
 }
 
@@ -105,7 +105,7 @@ pub enum FeedKindRule {
     },
 }
 
-/// Bytes of an item in a commit: a feed's key, and its share of memory.
+/// Estimate of the memory that an item takes in a commit, in bytes.
 const ITEM_BYTES: usize = 64;
 
 /// Feeds that a timeline is to follow, or to follow no longer.
@@ -115,7 +115,7 @@ pub struct FollowItems {
     pub follow: Vec<FeedPattern>,
     /// Feeds and patterns to follow no longer.
     pub unfollow: Vec<FeedPattern>,
-    /// Newest entries that each feed brings along.
+    /// Number of newest entries that each followed feed brings along.
     pub backfill: u32,
     /// Closed feeds that the caller may see.
     pub sight: Sight,
@@ -140,9 +140,9 @@ pub struct Follow {
 /// Result of a [`Follow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowResult {
-    /// Number of items that are followed since the request.
+    /// Number of items that the timeline follows newly.
     pub followed: usize,
-    /// Number of items that are followed no longer.
+    /// Number of items that the timeline follows no longer.
     pub unfollowed: usize,
 }
 
@@ -156,9 +156,9 @@ pub struct AppendResult {
     pub commit: u64,
     /// Entity tags of the feed's head after the request.
     pub tag: HeadTag,
-    /// Settings of the feed under the server's current defaults, recorded or not.
+    /// Settings of the feed under the server's current defaults, whether these are recorded or not.
     pub settings: Arc<Settings>,
-    /// Whether the feed exists: an empty batch creates none.
+    /// Whether the feed exists: an empty batch creates no feed.
     pub exists: bool,
 }
 
@@ -169,8 +169,8 @@ pub struct ConfigureResult {
     pub settings: Arc<Settings>,
     /// Whether the feed was created.
     pub created: bool,
-    /// Entity tags of the feed's head after the change. A timeline has none here, since its entries
-    /// are those of other feeds.
+    /// Entity tags of the feed's head after the change. A timeline has no tags here, because the
+    /// entries of a timeline are those of other feeds.
     pub tag: Option<HeadTag>,
     /// Entity tag of the settings after the change.
     pub settings_tag: SettingsTag,
@@ -185,8 +185,8 @@ pub enum PublishError {
     /// The server has as many feeds as are allowed.
     #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
     Full,
-    /// The disk is too full for another opening of a longer log, so nothing is stored. If this very
-    /// request filled the disk, a restart may find it stored; a repeat is safe.
+    /// The disk has too little room for a longer log to be opened again, so nothing is stored. If
+    /// this very request filled the disk, a restart may find the request stored; a repeat is safe.
     #[error("{0}")]
     NoSpace(Space),
     /// The server has as many timelines as are allowed.
@@ -216,7 +216,7 @@ pub enum PublishError {
     /// The data folder is not what the server has opened.
     #[error("the data folder is not what the server opened, so it takes no entries")]
     Displaced,
-    /// A document beside the log is of another one.
+    /// A document beside the log belongs to another log.
     #[error("a document beside the log is of another one, so the log takes no entries")]
     Replaced,
     /// The system clock is far ahead of all that the data folder knows, so that clock stamps no
@@ -269,7 +269,7 @@ pub(super) enum CommitRefusal {
     NoSpace(Space),
     /// The data folder is not what the server has opened.
     Displaced,
-    /// A document beside the log is of another one.
+    /// A document beside the log belongs to another log.
     Replaced,
     /// The system clock is not accepted.
     Clock,

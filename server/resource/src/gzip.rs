@@ -6,9 +6,9 @@ use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
 
-/// The level at which zlib-rs makes our documents smallest. Level 8 takes up to three times as long
-/// for nothing. At level 9, called "best", Atom is as large or up to 8 % larger, and SUP documents
-/// are 3 % larger.
+/// The level at which zlib-rs makes our documents smallest. Level 8 takes up to three times as
+/// long, and the result is no smaller. At level 9, called "best", Atom is as large or up to 8 %
+/// larger, and SUP documents are 3 % larger.
 pub const SMALLEST: Compression = Compression::new(7);
 
 /// Compresses bytes with gzip, in memory.

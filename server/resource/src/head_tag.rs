@@ -12,8 +12,8 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-/// The tags of a feed's head, without coding: one for each URL of the open document. A tag is
-/// computed only on demand.
+/// The tags of a feed's head, without the letter of a coding: one tag for each URL of the open
+/// document. A tag is computed only on demand.
 #[derive(Clone, Debug)]
 pub struct HeadTag(FeedHead);
 
@@ -34,7 +34,7 @@ impl HeadTag {
     }
 
     /// Returns the tag of a growing document. The tag is a digest of the entries' history and of
-    /// all facts of the header, which is less work than making the document.
+    /// all facts of the header. This digest takes less work than making the document.
     fn tag_of(&self, form: DocumentForm) -> String {
         let FeedHead {
             feed,
@@ -55,7 +55,7 @@ impl HeadTag {
         } = &open.opening;
         let name_of = |name: &DocumentName| [name.number.get(), u64::from(name.epoch.0)];
         let [number, epoch] = name_of(name);
-        // Documents are numbered from 1, so 0 stands for none.
+        // Documents are numbered from 1, so 0 stands for no earlier document.
         let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
         // The two URLs show different links, so they need different tags.
         let is_recent = u64::from(form == DocumentForm::Recent);
@@ -70,7 +70,7 @@ impl HeadTag {
         ];
         let numbers = numbers.map(u64::to_be_bytes);
         let digest = Digest::of_parts(&[
-            // Another version of the program may make other bytes of the same facts.
+            // Another version of the program may make other bytes from the same facts.
             env!("CARGO_PKG_VERSION").as_bytes(),
             feed.0.as_bytes(),
             &history.0.0,
@@ -83,13 +83,14 @@ impl HeadTag {
         BASE64URL_NOPAD.encode(&digest.half())
     }
 
-    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
+    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is a tag of
+    /// this head.
     pub fn is_among(&self, tags: &[String]) -> bool {
         is_among(&[self.recent(), self.permanent()], tags)
     }
 }
 
-/// The tag of a feed's settings, without coding.
+/// The tag of a feed's settings, without the letter of a coding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsTag(String);
 
@@ -98,7 +99,7 @@ impl SettingsTag {
     pub fn new(feed: FeedKey, revision: Revision, settings: &Settings) -> Self {
         let recorded = serde_json::to_vec(settings).expect("settings have a JSON form");
         let digest = Digest::of_parts(&[
-            // Another version of the program may show the same settings otherwise.
+            // Another version of the program may show the same settings in another form.
             env!("CARGO_PKG_VERSION").as_bytes(),
             feed.0.as_bytes(),
             &revision.0.to_be_bytes(),
@@ -112,7 +113,7 @@ impl SettingsTag {
         &self.0
     }
 
-    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this one.
+    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this tag.
     pub fn is_among(&self, tags: &[String]) -> bool {
         is_among(std::slice::from_ref(&self.0), tags)
     }

@@ -2,10 +2,10 @@
 //!
 //! Shell: a clock, and counters that other threads change.
 //!
-//! A resource knows media type, validity and validators before any byte is there, so that memory
-//! answers a conditional request. The bytes come from a [`ByteSource`] on demand, in either content
-//! coding. Views and endpoints make resources, and the HTTP pipeline sends them; neither knows the
-//! other.
+//! A resource knows media type, validity and validators before any byte is there, so that a
+//! conditional request can be answered without reading the bytes. The bytes come from a
+//! [`ByteSource`] on demand, in either content coding. Views and endpoints make resources, and the
+//! HTTP pipeline sends them; neither knows the other.
 
 pub mod gzip;
 pub mod head_tag;
@@ -68,7 +68,7 @@ impl Visibility {
 pub enum Validity {
     /// For ever: the bytes are final, and durable.
     Forever,
-    /// Until a moment, at which other bytes take their place.
+    /// Until a moment, after which the URL may have other bytes.
     Until(Instant),
     /// As long as a generation lasts.
     Generation(Generation),
@@ -76,7 +76,8 @@ pub enum Validity {
     Once,
 }
 
-/// State of counters that grow with each change of the data behind a resource.
+/// Values of counters at one moment. The counters grow with each change of the data behind a
+/// resource.
 #[derive(Clone, Debug)]
 pub struct Generation {
     counters: Arc<[AtomicU64]>,
@@ -90,22 +91,22 @@ enum WatchScope {
     One(usize),
     Many {
         indexes: Arc<[usize]>,
-        /// Counter that grows after each growth of any other one.
+        /// Counter that grows after each growth of any watched counter.
         after: usize,
-        /// Value of that counter at the last check that the generation lasts. As long as the
-        /// counter stands still, nobody looks at the others.
+        /// Value of the counter `after` at the last check that found the generation current. As
+        /// long as that counter stands still, the other counters are not read.
         lasted: Arc<AtomicU64>,
     },
 }
 
 impl Generation {
-    /// Returns the generation of now, which lasts until counter `index` of `counters` grows.
+    /// Returns the current generation, which lasts until counter `index` of `counters` grows.
     pub fn of(counters: &Arc<[AtomicU64]>, index: usize) -> Self {
         Self::watch_feeds(counters, WatchScope::One(index))
     }
 
-    /// Returns the generation of now, which lasts until any of the counters at `indexes` grows.
-    /// Counter `after` grows after any of them.
+    /// Returns the current generation, which lasts until any of the counters at `indexes` grows.
+    /// The counter at `after` must grow after each growth of one of them.
     pub fn of_all(
         counters: &Arc<[AtomicU64]>,
         indexes: impl Into<Arc<[usize]>>,
@@ -114,7 +115,7 @@ impl Generation {
         let watched = WatchScope::Many {
             indexes: indexes.into(),
             after,
-            // No counter reaches this value, so the first check looks at all counters.
+            // No counter reaches this value, so the first check reads all counters.
             lasted: Arc::new(AtomicU64::new(u64::MAX)),
         };
         Self::watch_feeds(counters, watched)
@@ -128,19 +129,20 @@ impl Generation {
         }
     }
 
-    /// Returns whether the generation lasts still.
+    /// Returns whether the generation still lasts.
     pub fn is_current(&self) -> bool {
         let WatchScope::Many { after, lasted, .. } = &self.watched else {
             return self.watched.sum_of(&self.counters) == self.seen;
         };
-        // Read before the others: each growth that this counter tells of is in their sum then.
+        // This counter is read before the others, so that the sum below includes each growth that
+        // this counter tells of.
         let now = count_of(&self.counters, *after);
         if lasted.load(Ordering::Acquire) == now {
             return true;
         }
         let lasts = self.watched.sum_of(&self.counters) == self.seen;
         if lasts {
-            // `now` was read before the sum, so a growth since then brings another look.
+            // `now` was read before the sum, so a later growth leads to another check.
             lasted.store(now, Ordering::Release);
         }
         lasts
@@ -167,7 +169,7 @@ fn count_of(counters: &[AtomicU64], index: usize) -> u64 {
 /// Opaque part of a resource's entity tags.
 #[derive(Clone, Debug)]
 pub enum EntityTag {
-    /// Both codings have this part, and differ in the letter of the coding.
+    /// The tags of both codings have this part, and differ in the letter of the coding.
     Shared(String),
     /// Digests of the bytes in each coding.
     Digests {
@@ -209,7 +211,7 @@ pub struct CodedBytes {
 
 /// Source of a resource's bytes.
 pub trait ByteSource: fmt::Debug + Send + Sync {
-    /// Returns the bytes if memory alone has them. Never waits.
+    /// Returns the bytes if they are in memory. Never waits.
     fn at_once(&self, coding: Coding) -> Option<CodedBytes>;
 
     /// Returns the bytes. May read from the disk.
@@ -219,7 +221,7 @@ pub trait ByteSource: fmt::Debug + Send + Sync {
     /// See [`ReadError`].
     fn read(&self, coding: Coding) -> Result<CodedBytes, ReadError>;
 
-    /// Returns the bytes of memory that the source itself holds, once both codings are made.
+    /// Returns how many bytes of memory the source holds, once both codings are made.
     fn held_bytes(&self) -> usize {
         0
     }
@@ -262,13 +264,13 @@ impl Resource {
         validity: Validity,
         bytes: Bytes,
     ) -> Self {
-        // The fast level, because most of these are sent once.
+        // The fast level, because most of these bytes are sent only once.
         let level = Compression::fast();
         Self::in_memory(media_type, modified, validity, bytes, None, level)
     }
 
-    /// Returns a resource in memory that is final and durable since `closed`, with its compressed
-    /// form.
+    /// Returns a final and durable resource in memory. `closed` is the time of the last change, and
+    /// `twin` is the compressed form of `bytes`.
     pub fn frozen(media_type: &'static str, closed: Timestamp, bytes: Bytes, twin: Bytes) -> Self {
         let validity = Validity::Forever;
         Self::in_memory(
@@ -284,7 +286,7 @@ impl Resource {
     /// Returns a resource in memory that another one replaces after `lasts`.
     pub fn renewed(media_type: &'static str, bytes: Bytes, lasts: Duration) -> Self {
         let validity = Validity::Until(Instant::now() + lasts);
-        // The best level, because the result is sent more than once.
+        // The level that compresses best, because the result is sent more than once.
         Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
     }
 
@@ -297,11 +299,12 @@ impl Resource {
         }
     }
 
-    /// Returns the same content in another form, which `convert` makes of the bytes on demand. The
-    /// tags are those of the content with a letter more.
+    /// Returns the same content in another form, which `convert` makes of the bytes on demand. In
+    /// the tags, `letter` stands behind the opaque part of the content's tag.
     #[must_use]
     pub fn in_form(&self, media_type: &'static str, letter: char, convert: Convert) -> Self {
-        // The form has no bytes yet, and a tag is needed before there are any.
+        // The tag is needed before the form has any bytes, so the tag is made from the tag of the
+        // content.
         let part = match &self.tag {
             EntityTag::Shared(part) => part.clone(),
             EntityTag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
@@ -388,7 +391,7 @@ struct ConvertedSource {
 
 impl ByteSource for ConvertedSource {
     fn at_once(&self, coding: Coding) -> Option<CodedBytes> {
-        // No conversion here, since that takes time and may read from the disk.
+        // No conversion here, because a conversion takes time and may read from the disk.
         self.made.get()?.at_once(coding)
     }
 
@@ -396,8 +399,8 @@ impl ByteSource for ConvertedSource {
         if let Some(made) = self.made.get() {
             return made.read(coding);
         }
-        // Made outside of `get_or_init`, which takes no work that can fail. Two readers may convert
-        // at the same time, and one result stays.
+        // The form is made outside of `get_or_init`, which accepts no function that can fail. If
+        // two readers convert at the same time, one result stays.
         let bytes = (self.convert)(self.of.read(Coding::Identity)?.bytes)?;
         let made = InMemory {
             is_final: self.is_final,
@@ -457,7 +460,7 @@ impl ByteSource for InMemory {
     }
 
     fn held_bytes(&self) -> usize {
-        // Two codings, of which the compressed one is smaller.
+        // Twice the length, because the compressed bytes are usually not longer than the others.
         2 * self.identity.0.len()
     }
 }
@@ -466,8 +469,8 @@ impl ByteSource for InMemory {
 mod tests {
     use super::*;
 
-    /// Goal: a generation lasts until a counter that it watches has grown, and no longer, however
-    /// often it is asked.
+    /// Goal: a generation lasts until a watched counter has grown, and no longer, however often the
+    /// generation is checked.
     #[test]
     fn a_generation_lasts_until_what_it_watches_grows() {
         const AFTER: usize = 3;

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-/// Underlying error, from the room that failed.
+/// Underlying error, from the crate that failed.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Reason why the bytes of a resource cannot be read.

@@ -37,12 +37,13 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     }],
 }];
 
-/// Feeds to look up: one more than a page shows. The link to the next page names the last feed
-/// shown, because the name of a hidden feed must not leak.
+/// Feeds to look up: one more than a page shows, so that the page knows whether there is a next
+/// one.
 const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
-/// Names that a search for a text looks at, in all and at a time.
+/// Most names that a search for a text looks at.
 const SEARCHED_MAX: usize = 100_000;
+/// Names that a search for a text looks at in one part.
 const SEARCHED_TOGETHER: usize = 1_000;
 
 #[derive(Serialize)]
@@ -88,11 +89,12 @@ async fn show_catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome
     // A request with a token may list closed feeds, so no shared cache may keep the answer.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let sight = exchange.access.sight(exchange.headers);
-    // Before the lookup: a commit that the lookup misses lies in a later second.
+    // Read before the lookup, so that a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let (catalogue, timelines) = (Arc::clone(&shelf.catalogue), Arc::clone(&shelf.timelines));
     let public_url = shelf.public_url.clone();
-    // Before the lookup, which may find more than the generation has.
+    // Read before the lookup: the rows that the lookup finds may be newer than the generation,
+    // never older.
     let validity = Validity::Generation(shelf.catalogue.generation());
     let listing = off_thread(move || {
         let wanted = Search {
@@ -104,7 +106,7 @@ async fn show_catalogue(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome
         Ok((page_json(&found.feeds, &public_url), lists_closed))
     });
     let (listing, lists_closed) = listing.await?;
-    // Where no token is needed, the listing may show closed feeds, too.
+    // A listener that needs no token lists closed feeds, too.
     let visibility = if has_token || lists_closed {
         Visibility::Private
     } else {
@@ -134,26 +136,27 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     }
 }
 
-/// Feeds that a reader looks for.
+/// Search of a reader for feeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Search<'s> {
-    /// Name behind which they begin.
+    /// Name behind which the search begins.
     pub(super) after: Option<&'s FeedName>,
-    /// Part of the name or of the title, in lower case. The empty text is a part of all.
+    /// Part of the name or of the title, in lower case. The empty text matches every feed.
     pub(super) text: &'s str,
 }
 
 /// Feeds that were found.
 #[derive(Debug)]
 pub(super) struct FeedMatches {
-    /// Their rows, by name.
+    /// Rows of the feeds, in the order of their names.
     pub(super) feeds: Vec<Arc<CatalogueRow>>,
-    /// Last name that was looked at, if the search ended before the last feed of all.
+    /// Last name that was looked at, if the search ended because it had looked at `SEARCHED_MAX`
+    /// names.
     pub(super) more_behind: Option<FeedName>,
 }
 
-/// Returns at most `max` feeds that a reader looks for and may see, by name. A search for a text
-/// looks at `SEARCHED_MAX` names at most.
+/// Returns at most `max` feeds that match a search and that the reader may see, in the order of
+/// their names. A search for a text looks at `SEARCHED_MAX` names at most.
 ///
 /// # Errors
 ///
@@ -168,7 +171,7 @@ pub(super) fn search(
     let mut after = wanted.after.cloned();
     let mut looked = 0;
     while feeds.len() < max {
-        // A part at a time, since the writer waits while one is looked at.
+        // The names are searched in parts, because the writer waits while a part is searched.
         let part = if wanted.text.is_empty() {
             max - feeds.len()
         } else if looked >= SEARCHED_MAX {
@@ -217,7 +220,8 @@ fn page_json(rows: &[Arc<CatalogueRow>], public_url: &str) -> Vec<u8> {
         Some(shown) => (shown, rows.len() > shown.len()),
         None => (rows, false),
     };
-    // The last feed shown, and only if a further one was found.
+    // The link names the last feed that is shown, and is there only if a further feed was found:
+    // the name of a hidden feed must not leak.
     let last = shown.last().filter(|_| has_more);
     let page = ListPage {
         feeds: shown.iter().map(|row| list_feed(row, public_url)).collect(),

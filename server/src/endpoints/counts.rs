@@ -1,5 +1,5 @@
-//! Endpoints of the throw-away view: a count, and a stream of counts that lasts until the server
-//! stops.
+//! Endpoints of the throw-away view: a count, and a stream of the numbers of commits that lasts
+//! until the server stops.
 //!
 //! Shell: the log's announcements.
 
@@ -38,7 +38,7 @@ impl CountParts {
     }
 }
 
-/// Section of a feed's page with the count.
+/// Section with the count, on the page of a feed.
 #[derive(Debug)]
 pub(crate) struct CountSection(pub Arc<CountsView>);
 
@@ -95,7 +95,8 @@ fn show_count(parts: &CountParts, exchange: &Exchange<'_>) -> Result<Outcome, Pr
     })))
 }
 
-/// Sends a line with each commit, and ends when the server stops.
+/// Sends a line with the number of the newest commit whenever there is a newer one, and ends when
+/// the server stops.
 fn stream_counts(parts: &CountParts, exchange: &Exchange<'_>) -> Outcome {
     let newest = parts.shelf.log.announcements().newest();
     let stopping = exchange.ending.is_near.clone();

@@ -31,16 +31,16 @@ use super::{
     shelf::{FeedSight, absent, look_again, seen, seen_now},
 };
 
-/// Links of a recent document for push.
+/// Links of a recent document, for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
     <events?content=none>; rel=\"urn:simplefeed:1#events\"";
 
-/// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take
-/// 307.
+/// Redirects to the feed's recent document. The status is 307, because some feed readers do not
+/// follow a 303.
 pub(super) async fn redirect(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(shelf, &exchange).await?;
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
-    // Relative, so that the redirect leads on wherever a proxy shows us.
+    // The location is relative, so that the redirect is right wherever a proxy shows the server.
     let location = format!("{}/{RECENT}", exchange.params.feed());
     let headers = answer.headers_mut();
     headers.insert(LOCATION, header_value(&location));
@@ -56,7 +56,8 @@ pub(super) async fn entry(
 ) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed();
     let number = exchange.params.number().ok_or_else(|| absent(feed))?;
-    // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
+    // The location is relative to `/feeds/{feed}/entries/`, so that the redirect is right wherever
+    // a proxy shows the server.
     let redirect = |location: String, visibility| {
         let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
         let headers = answer.headers_mut();
@@ -65,8 +66,8 @@ pub(super) async fn entry(
         Ok(Outcome::Answer(answer))
     };
     if has_pages {
-        // Without a look at the feed: a browser sends the cookie to the page alone, so the page
-        // decides whether this reader may see the entry.
+        // The feed is not looked up here. The cookie of a signed-in reader counts at the page, and
+        // not here, so the page decides whether this reader may see the entry.
         let page = format!("../../../ui/feeds/{feed}/{number}");
         return redirect(page, Visibility::Public);
     }
@@ -110,7 +111,7 @@ pub(super) async fn json(
     match read(shelf, exchange, address).await? {
         Outcome::Shown(shown) => {
             let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
-            // The links for push lead to Atom.
+            // The `Link` fields are left out, because the links for push lead to Atom.
             let headers = shown.headers.into_iter().filter(|(name, _)| *name != LINK);
             Ok(Outcome::Shown(Box::new(Representation {
                 headers: headers.collect(),
@@ -118,7 +119,7 @@ pub(super) async fn json(
                 ..*shown
             })))
         }
-        // A document of ours was renamed: the redirect names the new document.
+        // The document was renamed: the redirect must lead to the JSON form of the new name.
         Outcome::Answer(mut answer) => {
             let location = answer
                 .headers()
@@ -136,7 +137,8 @@ pub(super) async fn json(
 
 /// Returns a document of ours as JSON Feed.
 fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
-    // Links of documents are relative to their `self`.
+    // Any URL will do: `self` is absolute in documents of ours, and other links are relative to
+    // `self`.
     let anywhere = Url::parse("http://localhost/feeds/feed/1.atom").ok();
     let document = anywhere.and_then(|url| Document::read(atom, &url).ok());
     let json = document.and_then(|document| json_feed(&document));
@@ -144,7 +146,7 @@ fn to_json_feed(atom: Bytes) -> Result<Bytes, ReadError> {
     json.map(Bytes::from).ok_or_else(damaged)
 }
 
-/// Returns the recent document as a reader that waits sees it now.
+/// Returns the recent document as a reader that waits sees that document now.
 pub(super) async fn recent_now(
     shelf: &Shelf,
     exchange: &Exchange<'_>,
@@ -159,7 +161,7 @@ pub(super) async fn recent_now(
     let resource = resource.ok_or_else(|| absent(feed))?;
     let seen = match seen.visibility {
         Visibility::Public => seen,
-        // A second look, as in `look_again`.
+        // The right is checked once more, as in `look_again`.
         Visibility::Private => seen_now(shelf, exchange).await?,
     };
     let is_timeline = seen.is_timeline;
@@ -177,8 +179,8 @@ fn show_resource(shelf: &Shelf, resource: Resource, seen: FeedSight, address: &A
     Outcome::Shown(Box::new(shown))
 }
 
-/// Adds the links of a recent document as a header field: the header of the document may be older
-/// than the resources behind these links.
+/// Adds the links of a recent document as a header field. The document itself may lack them: its
+/// header may be older than the resources behind these links.
 fn add_links(shown: &mut Representation, is_timeline: bool) {
     let add = |links| {
         let links = HeaderValue::from_static(links);
@@ -199,9 +201,9 @@ pub(super) fn shown(shelf: &Shelf, resource: Resource, seen: FeedSight) -> Repre
     }
 }
 
-/// Redirects to a document that a restoration has renamed: the predecessor links to the old name
-/// for ever. Caches keep the redirect as long as the document, or they would lack the document
-/// while the server is away.
+/// Redirects to a document that a restoration has renamed, because the predecessor links to the old
+/// name for ever. Caches may keep the redirect as long as the document: without the redirect, they
+/// could not serve the document while the server is away.
 async fn redirect_renamed(
     shelf: &Shelf,
     feed: FeedName,
@@ -221,7 +223,8 @@ async fn redirect_renamed(
     let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
     let policy = shelf.lifetimes.of(&resource, seen.visibility);
     let headers = answer.headers_mut();
-    // Relative, because both names are in the same folder, wherever a proxy shows that folder.
+    // The location is relative, because both names are in the same folder, wherever a proxy shows
+    // that folder.
     headers.insert(LOCATION, header_value(&renamed.to_string()));
     headers.insert(CACHE_CONTROL, policy);
     headers.extend(seen.announcement);

@@ -3,8 +3,8 @@
 //! Shell: the log, timers, tasks. A stream that begins in the past reads the log, a stretch at a
 //! time, up to the end. From then on the stream takes events that are made once for all readers. A
 //! reader that falls behind reads the past again, or is cut off and comes back with the last id.
-//! Streams end after some minutes, so that a client behind a proxy that keeps dead connections
-//! notices.
+//! Streams end after some minutes: behind a proxy that keeps dead connections open, a client would
+//! not notice the end of its stream otherwise.
 
 use std::{
     collections::VecDeque,
@@ -66,13 +66,13 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     }],
 }];
 
-/// KiB of the past that all streams have on their way to their readers.
+/// Most KiB of the past that all streams together have on the way to readers.
 const PAST_KIB_MAX: usize = 256 * 1024;
 /// Longest time for a reader to take a piece of the past.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
-/// Longest wait for room for the past. Then the stream ends, and the reader comes back.
+/// Longest wait for room for the past. After that time the stream ends, and the reader comes back.
 const ROOM_WAIT: Duration = Duration::from_secs(10);
-/// Pause of a reader for which there is no place, in milliseconds.
+/// Pause, in milliseconds, before a reader that found no free place to wait comes back.
 const LATER_MILLIS: u32 = 10_000;
 /// Comment that shows a proxy, and the reader, that the stream lives.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
@@ -111,7 +111,7 @@ impl Default for PastRoom {
 enum StreamContent {
     /// Each entry, as an event of its own.
     Entries,
-    /// The newest place, whenever there is a newer one.
+    /// Only the id of the newest place, each time there is a newer one.
     None,
 }
 
@@ -138,7 +138,7 @@ enum Misfit {
 }
 
 impl Misfit {
-    /// Returns the event that tells the misfit, and ends the stream for good.
+    /// Returns the event that tells the reader of the misfit, and that ends the stream for good.
     fn end_event(self) -> Bytes {
         let data = match self {
             Self::Gap => {
@@ -160,7 +160,7 @@ fn parse_query(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
         )
     };
     let (mut content, mut since, mut after, mut last) = (None, None, None, None);
-    // Compared as text: another spelling would be another URL for caches.
+    // The query is compared as text: another spelling would be another URL for caches.
     for part in query.split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
             Some(("content", "none")) if content.is_none() => content = Some(StreamContent::None),
@@ -169,7 +169,7 @@ fn parse_query(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
             Some(("after", id)) if after.is_none() => {
                 after = Some(after_id(id).ok_or_else(wrong)?);
             }
-            // Polyfills of `EventSource` have no header field for the id.
+            // Polyfills of `EventSource` cannot send the header field with the id.
             Some(("lastEventId", id)) if last.is_none() => last = Some(id),
             _ => return Err(wrong()),
         }
@@ -181,7 +181,7 @@ fn parse_query(query: &str) -> Result<(StreamQuery, Option<&str>), Problem> {
     Ok((wanted, last))
 }
 
-/// Returns where a stream goes on after an id.
+/// Returns where a stream begins if the reader names an id.
 fn after_id(id: &str) -> Option<From> {
     if id == BEGIN {
         return Some(From::Oldest);
@@ -196,14 +196,14 @@ async fn open_stream(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outco
     let field = field.map(HeaderValue::as_bytes);
     match field.or(in_query.map(str::as_bytes)) {
         Some(id) if id == END.as_bytes() => {
-            // For readers without the right, the feed does not exist.
+            // The feed is looked up all the same, so that the answer reveals no closed feed.
             let seen = seen(&parts.shelf, &exchange).await?;
             let mut answer = plain(StatusCode::NO_CONTENT, "");
             answer.headers_mut().extend(seen.announcement);
             answer.headers_mut().extend(for_sites(seen.visibility));
             return Ok(Outcome::Answer(answer));
         }
-        // A browser has no id before the first event.
+        // A browser has no id yet before the first event.
         None | Some([]) => {}
         Some(id) => {
             let from = std::str::from_utf8(id).ok().and_then(after_id);
@@ -213,7 +213,7 @@ async fn open_stream(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outco
     }
     let seen = seen(&parts.shelf, &exchange).await?;
     let Some(place) = parts.parking.place() else {
-        // No error: after one, a browser never comes back.
+        // This is no error, because after an error a browser never comes back.
         let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
         return Ok(Outcome::Answer(stream_answer(&seen, later)));
     };
@@ -228,7 +228,7 @@ async fn open_stream(parts: &EventParts, exchange: Exchange<'_>) -> Result<Outco
 
 /// Returns a stream as the body of an answer.
 fn body_of(stream: Stream) -> Body {
-    // Fused below, because `unfold` must not be polled behind the end.
+    // The pieces are fused below, because `unfold` must not be polled after its end.
     let pieces = stream::unfold(stream, |mut stream| async {
         let piece = stream.next_bytes().await?;
         Some((Ok::<_, io::Error>(Frame::data(piece)), stream))
@@ -236,13 +236,13 @@ fn body_of(stream: Stream) -> Body {
     Either::Right(StreamBody::new(pieces.fuse()).boxed_unsync())
 }
 
-/// Returns an answer of events.
+/// Returns an answer that is a stream of events.
 fn stream_answer(seen: &FeedSight, body: Body) -> Answer {
     let mut answer = Response::new(body);
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
-    // nginx would keep events back until a buffer is full.
+    // Without this field, nginx would keep events back until a buffer is full.
     let name = HeaderName::from_static("x-accel-buffering");
     headers.insert(name, HeaderValue::from_static("no"));
     headers.extend(seen.announcement.clone());
@@ -250,13 +250,13 @@ fn stream_answer(seen: &FeedSight, body: Body) -> Answer {
     answer
 }
 
-/// Returns up to `most`, by chance.
+/// Returns a random number below `most`; 0 if `most` is 0.
 fn random_up_to(most: u64) -> u64 {
-    // A hasher's random keys are chance enough to spread requests.
+    // The random keys of a hasher are random enough to spread requests.
     RandomState::new().hash_one(()) % most.max(1)
 }
 
-/// Reader of a stream, whose rights may end if the feed is closed.
+/// Reader of a stream. The right to a closed feed may end during the stream.
 #[derive(Debug)]
 struct Holder {
     rules: Arc<AccessRules>,
@@ -273,11 +273,12 @@ struct Stream {
     feed: FeedKey,
     content: StreamContent,
     watching: Watching,
-    /// Place to begin at, until the place is found.
+    /// Where the stream begins; `None` once that place is found.
     from: Option<From>,
     /// Position of the next entry.
     at: Position,
-    /// Base of the marks from there on; `None` after events of the hub.
+    /// Base of the marks of entries from `at` on; `None` after events of the hub, which bring no
+    /// base.
     begin: Option<Begin>,
     /// Id of the last event of a stream without content.
     told: Option<PlaceId>,
@@ -312,13 +313,13 @@ impl Stream {
     ) -> Self {
         let now = Instant::now();
         let millis = EVENTS_SECONDS_MAX * 1_000;
-        // Streams that began together end apart.
+        // Streams that began at the same time end at different times.
         let life = Duration::from_millis(millis - random_up_to(millis / 5));
-        // Of the request, a stream keeps only the fields by which rights are looked at again.
+        // The stream keeps only those fields of the request that later checks of the rights need.
         let token = exchange.headers.get_all(AUTHORIZATION).iter();
         let headers = token.map(|token| (AUTHORIZATION, token.clone())).collect();
-        // Sent first of all, so that a proxy passes the head on. The pauses differ, so that not all
-        // readers come back at once.
+        // This line is sent at once, so that a proxy passes on the head of the answer. The pauses
+        // differ, so that not all readers come back at the same time.
         let hello = format!("retry: {}\n\n", 1_000 + random_up_to(2_000));
         Self {
             shelf: Arc::clone(&parts.shelf),
@@ -359,15 +360,16 @@ impl Stream {
             match self.next_step().await {
                 Ok(StreamStep::Send) => {}
                 Ok(StreamStep::Wait) => self.wait_for_change().await,
-                // The head is sent, so the stream can only end. A reader that comes back gets the
-                // problem.
+                // The head of the answer is sent already, so the stream can only end. A reader that
+                // comes back gets the problem as an answer.
                 Ok(StreamStep::End) | Err(_) => return None,
             }
         }
     }
 
     async fn next_step(&mut self) -> Result<StreamStep, Problem> {
-        // Asked at each step, because a reader may always find something new.
+        // The end is checked at each step: on a busy feed, there is something new at each step, and
+        // the stream never waits.
         if Instant::now() >= self.ends || *self.stopping.borrow() {
             return Ok(StreamStep::End);
         }
@@ -382,8 +384,8 @@ impl Stream {
             StreamContent::None => self.tell_place(news),
             StreamContent::Entries => self.tell_entries(news).await?,
         };
-        // Behind the lookup, since the rights of a closed feed can change with each commit. (A
-        // public feed is never closed.)
+        // The check comes after the lookup, because the rights to a closed feed can change with
+        // each commit. (A public feed never becomes closed.)
         if self.is_private && matches!(step, StreamStep::Send) {
             self.look_at_rights().await?;
         }
@@ -401,7 +403,7 @@ impl Stream {
         StreamStep::Send
     }
 
-    /// Tells the next entries.
+    /// Sends the next entries, or waits if there are none.
     async fn tell_entries(&mut self, news: News) -> Result<StreamStep, Problem> {
         if self.at >= news.next() {
             return Ok(StreamStep::Wait);
@@ -412,7 +414,8 @@ impl Stream {
         }
         let count = u64::try_from(events.len()).unwrap_or(0);
         self.at = Position(self.at.0 + count);
-        // Events of the hub come without a base of marks. A later read of the past looks one up.
+        // Events of the hub come without a base of marks. A later read of the past looks the base
+        // up.
         self.begin = None;
         self.ready = events.into();
         Ok(StreamStep::Send)
@@ -433,8 +436,8 @@ impl Stream {
             From::Newest => {
                 self.at = news.next();
                 if self.content == StreamContent::Entries {
-                    // No event, but an id: a reader that comes back before the first event has a
-                    // place.
+                    // This is an id without an event, so that a reader that comes back before the
+                    // first event has a place.
                     let id = news
                         .newest
                         .map_or_else(|| BEGIN.into(), |newest| newest.to_string());
@@ -449,8 +452,8 @@ impl Stream {
                     Arc::clone(&self.shelf.documents),
                     self.feed,
                 );
-                // The newest place is known, and a reader that was interrupted comes back with that
-                // place.
+                // Only other places are looked up: the newest place is known, and an interrupted
+                // reader often comes back with that place.
                 if news.newest != Some(id) {
                     let Some(_turn) = self.take_turn().await else {
                         return Ok(StreamStep::End);
@@ -472,7 +475,8 @@ impl Stream {
         Ok(StreamStep::Send)
     }
 
-    /// Waits for a place that is still to come, as after one server has taken the place of another.
+    /// Waits until the feed reaches a place. A reader can be ahead of the feed if another server
+    /// has taken over.
     async fn wait_for(&mut self, id: PlaceId) -> Result<StreamStep, Problem> {
         let deadline = Instant::now() + Duration::from_secs(EVENTS_AHEAD_SECONDS);
         while self.watching.news().next() <= id.position {
@@ -504,7 +508,7 @@ impl Stream {
         }
     }
 
-    /// Reads the next stretch of the past.
+    /// Reads the next stretch of the past, and makes it ready to be sent.
     async fn read_past(&mut self) -> Result<StreamStep, Problem> {
         let Some(turn) = self.take_turn().await else {
             return Ok(StreamStep::End);
@@ -524,7 +528,7 @@ impl Stream {
             }
         })
         .await?;
-        // A turn is for reading only: a slow reader holds room, and no turn.
+        // The turn is only for reading, so a slow reader holds room, but no turn.
         drop(turn);
         let Past::Stretch(stretch) = past else {
             return Ok(self.end_with(Misfit::Gap));
@@ -540,8 +544,8 @@ impl Stream {
         Ok(StreamStep::Send)
     }
 
-    /// Returns bytes that hold room until the reader has taken them. A reader that takes long is
-    /// cut off: the reader comes back to the same place, and others have the room.
+    /// Returns bytes that hold room until the reader has taken them. A reader that takes too long
+    /// is cut off. This reader can come back to the same place, and other readers get the room.
     fn hold_room(&self, bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
         let (taken, is_taken) = oneshot::channel::<Infallible>();
         let ending = self.ending.clone();
@@ -577,7 +581,8 @@ impl Stream {
             self.has_ended = true;
         } else if is_due {
             self.next_comment = now + Duration::from_secs(EVENTS_COMMENT_SECONDS);
-            // A quiet feed has no news behind which rights would be looked at.
+            // On a quiet feed, rights are checked here, because there is no news that would lead to
+            // a check.
             if self.is_private && self.look_at_rights().await.is_err() {
                 self.has_ended = true;
             } else {
@@ -591,7 +596,7 @@ impl Stream {
 struct HeldBytes {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
-    /// The end of this sender tells that the bytes are taken.
+    /// The drop of this sender, together with the bytes, tells that the reader has taken the bytes.
     _taken: oneshot::Sender<Infallible>,
 }
 

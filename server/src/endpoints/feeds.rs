@@ -21,7 +21,7 @@ use crate::metrics::DOCUMENT;
 /// Handles for documents and pages of feeds, beside the shelf.
 #[derive(Debug)]
 pub struct FeedParts {
-    /// Memory of pages, each of which is made for one reader.
+    /// Memory of pages, where each page is made for one reader.
     pub pages: PageRoom,
     /// Whether there are pages for people.
     pub has_pages: bool,
@@ -194,7 +194,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Shows a page in one of the forms.
+/// Shows a page of a feed in the given form.
 fn show_page<'r>(site: &'r Site, exchange: Exchange<'r>, form: PageForm) -> OutcomeFuture<'r> {
     Box::pin(page((&site.shelf, &site.feeds.pages), exchange, form))
 }

@@ -40,20 +40,19 @@ impl EntryMedia {
     ///
     /// # Errors
     ///
-    /// A problem with status 415 for anything else, and for a coded body.
+    /// A problem with status 415 for any other media type or charset, and for a coded body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         check_uncoded(headers)?;
         let kind = media_type(headers);
-        // By hand: the crate `mime` refuses a space before `;`, and another crate for this
-        // parameter would cost more.
+        // The parameter is parsed by hand: the crate `mime` refuses a space before `;`, and another
+        // crate for one parameter would cost more.
         let charset = kind.split(';').skip(1).find_map(|parameter| {
             let (name, value) = parameter.split_once('=')?;
             name.trim()
                 .eq_ignore_ascii_case("charset")
                 .then(|| value.trim().trim_matches('"'))
         });
-        // Every format that is accepted is UTF-8, so a body in another charset has none of these
-        // formats.
+        // Every accepted format is UTF-8, so a body in another charset has none of these formats.
         if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
             return Err(Problem::media_type(format!(
                 "the body must be UTF-8; the request has {}",
@@ -85,12 +84,12 @@ impl EntryMedia {
     }
 }
 
-/// Returns a media type in the sent form, shortened for a message.
+/// Returns a media type as it was sent, shortened for a message.
 fn shorten_kind(kind: &str) -> String {
     if kind.is_empty() {
         return "no Content-Type".into();
     }
-    // The message stays short, however long the field is.
+    // The message must stay short, however long the field is.
     let kind: String = kind.chars().take(100).collect();
     format!("Content-Type {kind:?}")
 }
@@ -105,7 +104,7 @@ pub(super) fn media_type(headers: &HeaderMap) -> &str {
 pub(super) fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
     let codings = headers.get_all(CONTENT_ENCODING).iter();
     for coding in codings {
-        // `identity` is the name of no coding at all (RFC 9110, 8.4.1).
+        // `identity` says that there is no coding (RFC 9110, 8.4.1).
         if !coding
             .as_bytes()
             .trim_ascii()
@@ -141,11 +140,11 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.into()))
 }
 
-/// Returns the conditions under which to publish.
+/// Returns the conditions that a publishing request names.
 ///
 /// # Errors
 ///
-/// A problem with status 400 if one of them is no list of entity tags.
+/// A problem with status 400 if a condition is no list of entity tags.
 pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
     Ok(Conditions {
         if_match: parse_heads(headers, &IF_MATCH)?,
@@ -157,8 +156,8 @@ pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
 ///
 /// # Errors
 ///
-/// A problem with status 412 for `If-Match`, since the URL of a feed shows no settings that the
-/// field could be about; with 400 if `If-None-Match` is anything but `*`.
+/// A problem with status 412 for `If-Match`, because the URL of a feed shows no settings to which
+/// the field could apply; with 400 if `If-None-Match` is anything but `*`.
 pub(crate) fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail = "If-Match never holds here: the settings, and their tag, are at settings.json below this URL, and are \
@@ -181,7 +180,7 @@ pub(crate) fn expected_of_feed(headers: &HeaderMap) -> Result<SettingsCondition,
 /// # Errors
 ///
 /// A problem with status 400 if `If-Match` is no list of entity tags; with 412 for `If-None-Match`,
-/// since there are settings.
+/// because nothing is created at this URL.
 pub(crate) fn expected_of_settings(headers: &HeaderMap) -> Result<SettingsCondition, Problem> {
     let tags = match parse_heads(headers, &IF_MATCH)? {
         None | Some(Heads::Any) => None,
@@ -198,7 +197,7 @@ fn parse_heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, 
     match TagList::of(headers, name) {
         None => Ok(None),
         Some(TagList::Any) => Ok(Some(Heads::Any)),
-        // A proxy that compresses makes our tags weak, so weakness is not held against them.
+        // A weak tag counts like a strong one, because a proxy that compresses makes our tags weak.
         Some(TagList::Tags(tags)) => Ok(Some(Heads::Tags(
             tags.iter().map(|tag| tag.tag().into()).collect(),
         ))),
@@ -243,10 +242,10 @@ pub(crate) fn append_answer(appended: &AppendResult) -> Vec<u8> {
     serde_json::to_vec(&answer).expect("an answer has a JSON form")
 }
 
-/// Returns the URL of the entry that an append of exactly one entry created.
+/// Returns the URL of the entry, if an append created exactly one entry and had no other.
 pub(crate) fn entry_location(appended: &AppendResult) -> Option<String> {
     match appended.results.as_slice() {
-        // A duplicate has been there before, so the answer has no `Location`.
+        // A duplicate was there before, so the answer has no `Location`.
         [one] if !one.duplicate => {
             let numbered = simplefeed_core::feed::EpochNumber {
                 number: one.position.0,
@@ -315,9 +314,10 @@ pub struct SettingsForm {
 ///
 /// # Errors
 ///
-/// A problem: 415 for another media type, 400 for a body that is not JSON, 422 for other members.
+/// A problem: 415 for another media type, 400 for a body that is not JSON, 422 for JSON that does
+/// not have the form of settings.
 pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, Problem> {
-    // The headers first, so a body of another kind is not read as JSON.
+    // The headers are checked first, so that a body of another kind is not read as JSON.
     check_uncoded(headers)?;
     if essence(media_type(headers)) != "application/json" {
         return Err(Problem::media_type(format!(
@@ -327,7 +327,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
     }
     check_object(body)?;
     let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
-        // JSON with other members is unacceptable; all else is malformed.
+        // JSON in another form is unacceptable. A body that is not JSON is malformed.
         let refusal = if error.is_data() {
             Refusal::unacceptable(error.to_string(), "Simplefeed profile: settings")
         } else {
@@ -339,7 +339,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
     let following = parsed.following.as_ref().map_or(&[][..], |names| &names.0);
     let following = patterns(following, "following")?;
     let id = parsed.id.map(|id| {
-        // An IRI, because the id becomes the feed's `atom:id` for ever.
+        // The id must be an IRI, because it becomes the feed's `atom:id` for ever.
         FeedId::parse(&id).ok_or_else(|| {
             let detail = "id is not an absolute IRI without white space";
             Problem::from(&Refusal::unacceptable(detail, "RFC 4287, 4.2.6").at_element("id"))
@@ -372,7 +372,7 @@ fn kind_of(parsed: &SettingsBody) -> Result<FeedKindRule, Problem> {
         Err(Problem::from(&refusal))
     };
     if parsed.kind != Some(RequestKind::Timeline) {
-        // Without the kind beside them, these members would mean nothing.
+        // These members have a meaning only for a timeline, so the kind must stand beside them.
         let of_timelines = [
             ("owner", parsed.owner.is_some()),
             ("own", parsed.own.is_some()),
@@ -419,8 +419,8 @@ struct SettingsAnswer<'a> {
     href: String,
 }
 
-/// Returns settings as their URL shows them: all current settings, but for an owner that the sender
-/// may not see.
+/// Returns the JSON that the URL of settings shows: all current settings, but no owner that the
+/// sender may not see.
 pub(crate) fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
     let policy = settings.cut_policy();
     let timeline = settings.timeline.as_ref();
@@ -433,7 +433,7 @@ pub(crate) fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -
         title: settings.title(),
         author: settings.author(),
         document_entries: policy.entries,
-        // A timeline that links large entries has no bound in bytes.
+        // A timeline that shows large entries only as links has no bound in bytes.
         document_bytes: Some(policy.bytes).filter(|bytes| *bytes < u64::MAX),
         document_period: policy.period,
         absolute_links: settings.absolute_links(),
@@ -442,7 +442,7 @@ pub(crate) fn settings_answer(settings: &Settings, is_seen: impl Fn(&FeedName) -
         closed: settings.is_closed(),
         embed: timeline.map(|_| settings.embed()),
         owner: owner.map(FeedName::as_str),
-        // Beside a hidden owner, this member would tell that there is one.
+        // Without a visible owner, this member would reveal that there is a hidden one.
         own: owner.and(timeline).map(|kind| kind.own),
         href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
     };

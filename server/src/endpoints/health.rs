@@ -17,10 +17,11 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::{Site, off_thread};
 
-/// Longest look at the disk. A server that needs longer takes no entries either.
+/// Longest time for the look at the log's disk. A server that needs longer takes no entries,
+/// either.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Permit for a look at the log, one at a time.
+/// One permit, so that only one look at the log runs at a time.
 static LOOKS: Semaphore = Semaphore::const_new(1);
 
 /// Handles for the state of a server.
@@ -68,12 +69,12 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
 async fn show_readiness(parts: &HealthParts, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text: &'static str| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     let unwell_by = |text: String| plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    // First, since a look at the log may wait for the writer.
+    // The writer is asked first, because a look at the log may wait for a writer that is stuck.
     if let Some(stuck) = parts.publisher.stuck() {
         return Ok(Outcome::Answer(unwell_by(format!("{stuck}\n"))));
     }
-    // Off the thread, because the room on the disk is looked up. One at a time: a look at a disk
-    // that hangs keeps a thread.
+    // The look runs on another thread, because it asks the disk for its free room. Only one look
+    // runs at a time, because each look at a disk that hangs keeps a thread.
     let looked = async {
         let turn = LOOKS.acquire().await.ok();
         let log = Arc::clone(&parts.log);

@@ -20,13 +20,13 @@ use simplefeed_http::{
 
 use crate::metrics::{Metrics, form_of};
 
-/// Listener's view of the metrics: one route, and nothing else.
+/// Answers of the listener for metrics, which has one route and nothing else.
 #[derive(Clone, Debug)]
 pub(crate) struct Scrapes {
     /// Metrics of the server, collected at each scrape.
     pub metrics: Arc<Metrics>,
-    /// Hosts that a scraper may name: the page of another site reads nothing by another name of
-    /// this address.
+    /// Hosts that a scraper may name. A page of another site, which can reach this address only
+    /// under a name of that site, reads nothing.
     pub hosts: OwnHosts,
 }
 
@@ -45,7 +45,7 @@ impl Answers for Scrapes {
             headers.insert(ALLOW, HeaderValue::from_static("GET"));
             return answer;
         }
-        // Off the thread, because some metrics are measured on the disk.
+        // The text is made on another thread, because some metrics are measured on the disk.
         let metrics = Arc::clone(&self.metrics);
         let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
             return failed();
@@ -56,7 +56,7 @@ impl Answers for Scrapes {
         let mut answer = Response::new(whole(text));
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        // Both text formats have this URL.
+        // Both text formats have this URL, and `Accept` chooses between them.
         headers.insert(VARY, HeaderValue::from_static("accept"));
         headers.insert(CACHE_CONTROL, NO_STORE);
         answer

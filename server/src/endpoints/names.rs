@@ -18,8 +18,8 @@ use simplefeed_http::problem::Problem;
 /// Most items of one list.
 pub(super) const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
 
-/// Names and patterns, no more than a timeline can follow: a list of short names takes many times
-/// the bytes of the body.
+/// Names and patterns, at most as many as a timeline can follow: without this bound, a list of
+/// short names would take many times the memory of the body.
 #[derive(Debug, Default)]
 pub(super) struct BoundedNames(pub(super) Vec<String>);
 
@@ -50,11 +50,11 @@ impl<'de> Deserialize<'de> for BoundedNames {
     }
 }
 
-/// Returns the feeds and patterns that texts name.
+/// Returns the feeds and patterns that some texts name.
 pub(super) fn patterns(texts: &[String], member: &str) -> Result<Vec<FeedPattern>, Problem> {
     let parsed = texts.iter().map(|text| {
         FeedPattern::parse(text).ok_or_else(|| {
-            // The message stays short, however long the text is.
+            // The message must stay short, however long the text is.
             let text: String = text.chars().take(100).collect();
             let detail = format!("{text:?} is no name of a feed, and no beginning of one with *");
             let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");

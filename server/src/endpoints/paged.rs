@@ -1,4 +1,4 @@
-//! Handlers of paged documents: stretches of a feed by place, made for each request.
+//! Handler of paged documents: stretches of a feed by place, made anew for each request.
 //!
 //! Shell: the log, and the memory of pages.
 
@@ -24,11 +24,11 @@ use super::{
     shelf::{Shelf, absent, look_again, seen},
 };
 
-/// KiB of all pages on their way, and of one that is being made: the entries, and the document of
-/// them.
+/// Most KiB of all pages that are being made, or are on the way to readers.
 const PAGES_KIB_MAX: usize = 256 * 1024;
+/// KiB of room for one page that is being made: for the entries, and for the document of them.
 const PAGE_KIB_MAX: u32 = 32 * 1024;
-/// Longest wait for other pages.
+/// Longest wait until other pages release room.
 const PAGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Shows a stretch of a feed by place.
@@ -40,7 +40,7 @@ pub(super) async fn page(
     let wanted = wanted_page(exchange.query())?;
     let seen = seen(shelf, &exchange).await?;
     let feed = exchange.params.feed().clone();
-    // Before the page is made, so the room is that of the largest page.
+    // The room is taken before the page is made, so the room is that of the largest page.
     let mut room = room.one().await?;
     let documents = Arc::clone(&shelf.documents);
     let name = feed.clone();
@@ -52,10 +52,11 @@ pub(super) async fn page(
         Ok(Some(pages::page(log, feed, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
-    // A closed timeline may have begun to follow another closed feed during the lookup.
+    // During the lookup, a closed timeline may have begun to follow a closed feed that this reader
+    // may not see.
     let seen = look_again(shelf, &exchange, seen).await?;
     room.shrink_to(bytes.len());
-    // A slow reader holds a page for long.
+    // A slow reader holds a page for long, so the room is held until the bytes are dropped.
     let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
     let media_type = match form {
         PageForm::Atom => FEED_TYPE,
@@ -65,8 +66,8 @@ pub(super) async fn page(
     Ok(Outcome::Shown(Box::new(shown(shelf, resource, seen))))
 }
 
-/// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every
-/// reader has one of their own.
+/// Memory of pages, which all requests share: a small request may ask for a page of megabytes, and
+/// each page is made for one reader.
 #[derive(Clone, Debug)]
 pub struct PageRoom(Arc<Semaphore>);
 
@@ -94,7 +95,7 @@ impl PageRoom {
 pub(super) struct OnePage(OwnedSemaphorePermit);
 
 impl OnePage {
-    /// Releases the memory beyond the page's `bytes`.
+    /// Releases the room beyond the page's length, which is `bytes`.
     fn shrink_to(&mut self, bytes: usize) {
         let excess = self.0.num_permits().saturating_sub(bytes.div_ceil(1024));
         drop(self.0.split(excess));

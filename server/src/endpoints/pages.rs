@@ -1,8 +1,8 @@
 //! Pages for people, below `/ui/`.
 //!
-//! Shell: the clock. Each page is made for one reader and kept by nobody. Templates escape what
-//! they show; the policy for their content lets no script run but ours, and no request leave for
-//! another origin.
+//! Shell: the clock. Each page is made for one reader, and nobody keeps the page. Templates escape
+//! the texts that they show. The content policy of the pages lets only our own script run, and lets
+//! no request leave for another origin.
 
 use std::sync::{Arc, LazyLock};
 
@@ -55,27 +55,27 @@ use over_time::OverTimeSection;
 pub use ranking::Ranking;
 use section::{Section, SectionPage};
 
-/// Style sheet of all pages, and the script of those with live rows. Their URLs change with their
+/// Style sheet of all pages, and the script of pages with live rows. Their URLs change with their
 /// bytes.
 const STYLE: &str = include_str!("../../assets/style.css");
 const SCRIPT: &str = include_str!("../../assets/script.js");
 static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
 static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
 
-/// Searches through all names at the same time.
+/// Most searches through all names at the same time.
 pub(crate) const SEARCHES_MAX: usize = 2;
 
-/// Policy for an asset, whose URL names the bytes.
+/// Cache policy for an asset, whose URL names its bytes.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// Policy for the content of a page: nothing comes from elsewhere, and no script or style stands in
-/// the page.
+/// Policy for the content of a page: nothing is loaded from elsewhere, and no script or style in
+/// the page itself counts.
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; \
      base-uri 'none'; frame-ancestors 'none'",
 );
 const HTML: &str = "text/html;charset=utf-8";
 
-/// Row for a page: the path, the meaning of a query, and a handler for each method.
+/// Makes the row of a page: the path, the meaning of a query, and a handler for each method.
 macro_rules! page {
     ($path:literal, $query:ident, $($method:ident => $handle:expr),+) => {
         Endpoint {
@@ -102,11 +102,11 @@ pub struct PageParts {
     pub rates: Arc<RatesView>,
     /// Sections of the page of a feed.
     pub sections: Arc<[Box<dyn Section>]>,
-    /// Memory of pages, each of which is made for one reader.
+    /// Memory of pages, where each page is made for one reader.
     pub pages: PageRoom,
-    /// Feeds in the order of their entries.
+    /// Feeds in orders other than by name.
     pub ranking: Arc<Ranking>,
-    /// One permit for each search through all names at the same time.
+    /// Permits for searches through all names, one for each search that may run at the same time.
     pub searches: Arc<Semaphore>,
     /// Cookie of readers who have signed in.
     pub cookie: Cookie,
@@ -114,7 +114,7 @@ pub struct PageParts {
     pub prefix: String,
     /// Origin of the public URL, as browsers write it.
     pub origin: String,
-    /// Views, and how far each has come.
+    /// Views, with the progress of their followers.
     pub views: Views,
     /// Counters, of open connections among others.
     pub metrics: Arc<Metrics>,
@@ -181,7 +181,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     }),
 ];
 
-/// Returns whether a path, without the path of the public URL, is that of a page.
+/// Returns whether a path is that of a page. The path must not contain the path of the public URL.
 pub(crate) fn is_below(path: &str) -> bool {
     path.starts_with("/ui/")
 }
@@ -189,7 +189,7 @@ pub(crate) fn is_below(path: &str) -> bool {
 /// Parts of every page.
 #[derive(Debug)]
 struct Top {
-    /// URL of the pages, relative to this one.
+    /// URL of `/ui/`, relative to the URL of this page.
     ui: &'static str,
     style: String,
     script: String,
@@ -216,7 +216,8 @@ impl Top {
                 1 => "../",
                 2 => "../../",
                 3 => "../../../",
-                // No page is so deep, so the links of the problem lead to no page either.
+                // No page is so deep. Where a problem is shown deeper still, the links lead to no
+                // page.
                 _ => "../../../../",
             },
             style: format!("style-{}.css", *STYLE_NUMBER),
@@ -228,7 +229,7 @@ impl Top {
     }
 }
 
-/// Returns the number that names some bytes: their CRC-32, and never 0.
+/// Returns the number by which a URL names some bytes: their CRC-32 plus 1, which is never 0.
 fn number_of(text: &str) -> u64 {
     u64::from(crc32fast::hash(text.as_bytes())) + 1
 }
@@ -273,7 +274,7 @@ fn page_fields() -> Vec<(HeaderName, HeaderValue)> {
     vec![
         (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
         (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-        // URLs name feeds, which are nobody else's business.
+        // Other sites must not see the URL of a page, because it names a feed.
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
     ]
 }
@@ -284,7 +285,7 @@ fn private_page(html: String) -> Outcome {
     Outcome::Shown(Box::new(Representation {
         policy: NO_STORE,
         resource,
-        // Without the fields that let scripts of other sites read the page.
+        // A private page lacks the fields that let scripts of other sites read it.
         visibility: Visibility::Private,
         headers: page_fields(),
         over: 0,
@@ -325,7 +326,7 @@ struct ProblemPage {
 /// Returns a problem as a page, if the request was for a page.
 pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> Option<Answer> {
     let path = request.uri().path();
-    // A proxy passes paths on with the path of the public URL or without.
+    // Some proxies pass a path on with the path of the public URL before it, and some without.
     let below = path.strip_prefix(&site.pages.prefix);
     let path = below.filter(|path| is_below(path)).unwrap_or(path);
     let rest = path.strip_prefix("/ui/").filter(|_| site.pages.is_on)?;
@@ -343,7 +344,7 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
         status,
         detail: problem.detail().into(),
         near: near.iter().map(ToString::to_string).collect(),
-        // A closed feed is 404 for readers without the right, so a token may help there, too.
+        // For a reader without the right, a closed feed is a 404, so a token may help there, too.
         wants_token: is_refused || status == StatusCode::NOT_FOUND,
     };
     let mut answer = page_answer(status, &page).ok()?;
@@ -355,7 +356,7 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
     Some(answer)
 }
 
-/// Returns counts, or none where they cannot be read: the error is logged, and a page does without
+/// Returns counts, or `None` if they cannot be read. The error is logged, and the page does without
 /// the plot.
 fn logged_none<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
     read.unwrap_or_else(|unreadable| {
@@ -372,7 +373,7 @@ fn field_value(query: &str, name: &str) -> Option<String> {
     values.next().map(|(_, value)| value.trim().to_owned())
 }
 
-/// Log, timelines, counts and clock that pages read.
+/// Handles of the log, the timelines and the counts, and the time, for one page.
 #[derive(Clone, Debug)]
 struct PageReading {
     shelf: Arc<Shelf>,

@@ -89,7 +89,7 @@ pub(super) async fn append(
     parts
         .metrics
         .published(EntryFate::Appended, offered - duplicates);
-    // An empty batch makes no feed, so there is nothing to announce.
+    // An empty batch creates no feed. Without a feed, there is nothing to announce.
     let announcement = parts
         .shelf
         .announcement(&appended.settings)
@@ -114,7 +114,8 @@ pub(super) async fn append(
     Ok(Outcome::Answer(answer))
 }
 
-/// Returns whether the sender of a request may see the owner of a timeline, which is a feed.
+/// Returns whether the sender of a request may see the feed that owns a timeline; `true` for a
+/// timeline without an owner.
 async fn sees_owner(shelf: &Shelf, settings: &Settings, sight: Sight) -> Result<bool, Problem> {
     let owner = settings.timeline.as_ref();
     let Some(owner) = owner.and_then(|kind| kind.owner.clone()) else {
@@ -128,7 +129,8 @@ async fn sees_owner(shelf: &Shelf, settings: &Settings, sight: Sight) -> Result<
     found.await
 }
 
-/// Policy for settings: a change must rest on the current settings.
+/// Cache policy for settings: a cache must ask the server each time, because a change must rest on
+/// the current settings.
 const ASKED_AGAIN: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Creates a feed, or changes its settings.
@@ -152,7 +154,7 @@ pub(super) async fn configure(
     Ok(Outcome::Answer(answer))
 }
 
-/// Changes the settings of a feed at their own URL, which creates nothing.
+/// Changes the settings of a feed, at the URL of the settings. Creates no feed.
 pub(super) async fn change_settings(
     parts: &PublishParts,
     exchange: Exchange<'_>,
@@ -162,7 +164,8 @@ pub(super) async fn change_settings(
         match apply_settings(parts, exchange, expected).await? {
             Ok((configured, body)) => {
                 let mut answer = document(StatusCode::OK, body);
-                // The tag of the identity coding; conditions ignore the letter.
+                // The letter `i` marks the tag of the identity coding. Conditions ignore this
+                // letter.
                 let tag = format!("\"{}i\"", configured.settings_tag.as_str());
                 answer.headers_mut().insert(ETAG, header_value(&tag));
                 answer
@@ -172,8 +175,8 @@ pub(super) async fn change_settings(
     ))
 }
 
-/// Changes settings as a request asks. Returns them as the sender sees them, or the answer to a
-/// refused request.
+/// Changes settings as a request asks. Returns the settings as the sender may see them, or the
+/// answer to a refused request.
 async fn apply_settings(
     parts: &PublishParts,
     exchange: Exchange<'_>,
@@ -194,7 +197,8 @@ async fn apply_settings(
         sight: sight.clone(),
         ..FollowItems::default()
     };
-    // Before the writer: the time of the writer's lookup would reveal a closed feed.
+    // Hidden names are found before the request goes to the writer: the time of the writer's lookup
+    // would reveal a closed feed.
     let mut hidden = hide(&parts.shelf, &mut wanted).await?;
     if let FeedKindRule::Timeline {
         owner: Some(owner), ..
@@ -226,7 +230,7 @@ async fn apply_settings(
 /// Shows the settings of a feed, under a tag of their own.
 pub(super) async fn settings(shelf: &Shelf, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
-    // Before the lookup: a commit that the lookup misses lies in a later second.
+    // Read before the lookup, so that a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let (log, name) = (Arc::clone(&shelf.log), feed.clone());
     let look = move || {

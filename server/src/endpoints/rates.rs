@@ -1,4 +1,4 @@
-//! The endpoint of rates: how many entries a feed got when.
+//! The endpoint of rates: how many entries a feed got in each span of time.
 //!
 //! Shell: the counts of the view, the log, the clock.
 
@@ -57,7 +57,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RateQuery {
     by: Unit,
-    /// Numbers of the spans that begin in the wanted time.
+    /// Numbers of the spans that begin in the requested time.
     spans: Range<i64>,
 }
 
@@ -65,7 +65,7 @@ struct RateQuery {
 ///
 /// # Errors
 ///
-/// A problem with status 400 for anything else.
+/// A problem with status 400 if the query has no such meaning.
 fn parse_query(query: &str) -> Result<RateQuery, Problem> {
     let (mut by, mut from, mut to) = (None, None, None);
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -89,7 +89,7 @@ fn parse_query(query: &str) -> Result<RateQuery, Problem> {
         }
     }
     let by = by.unwrap_or(Unit::Hour);
-    // The first span that begins at an instant or later.
+    // Returns the first span that begins at an instant or later.
     let first = |instant: Timestamp| {
         let number = by.number(instant);
         number + i64::from(by.start(number) < instant)
@@ -117,7 +117,8 @@ async fn show_rates(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome
         Arc::clone(&parts.shelf.log),
         seen.feed,
     );
-    // Before the look: a commit that the look misses is of a later second.
+    // Both are from before the look: a commit that the look misses lies in a later second than
+    // `over`.
     let (over, now) = (seen.over, parts.shelf.clock.now());
     let read = off_thread(move || {
         let head = log.head().number;
@@ -130,8 +131,8 @@ async fn show_rates(parts: &RateParts, exchange: Exchange<'_>) -> Result<Outcome
         } else {
             read.through.map(|through| through.second() - 1)
         };
-        // Nothing later than the feed's own last commit: others may be of feeds that the reader may
-        // not see.
+        // The answer names no second after the feed's own last commit: later commits may be of
+        // feeds that the reader may not see.
         let bound = over.min(last.unwrap_or(over));
         let through = counted.map(|second| second.min(bound));
         Ok(Some(rates_json(&read, wanted.by, through, now)))

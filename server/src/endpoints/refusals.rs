@@ -1,4 +1,4 @@
-//! Answers to requests that the writer did not store.
+//! Answers to requests that the writer did not carry out.
 //!
 //! Pure.
 
@@ -12,15 +12,17 @@ use simplefeed_http::{
 };
 use simplefeed_publish::PublishError;
 
-/// Returns the refusal of a request that was not stored.
+/// Returns the answer to a request that the writer did not carry out.
 pub(super) fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&problem_of(error));
     if matches!(error, PublishError::IsTimeline(_)) {
-        // The methods of a feed without POST: a timeline takes no entries.
+        // These are the methods at the URL of a feed, except POST, because a timeline takes no
+        // entries.
         let allow = HeaderValue::from_static("GET, HEAD, PUT");
         answer.headers_mut().insert(ALLOW, allow);
     }
-    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while; for another feed there is never any.
+    // `problem_answer` gives a 507 no `Retry-After`. A full disk may have room again after a while,
+    // so its answer gets the field. A server with too many feeds never has room for another one.
     if matches!(
         error,
         PublishError::NoSpace(_) | PublishError::Lacking { is_full: true, .. }
@@ -35,7 +37,7 @@ fn problem_of(error: &PublishError) -> Problem {
     match error {
         PublishError::Refused(refusal) => refusal.into(),
         PublishError::Full => {
-            // 507 and not 503, because a repeat has no better chance.
+            // The status is 507 and not 503, because a repeat has no better chance.
             let status = StatusCode::INSUFFICIENT_STORAGE;
             Problem::new("too-large", "too many feeds", status, error.to_string())
         }

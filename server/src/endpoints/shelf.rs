@@ -38,11 +38,11 @@ pub struct Shelf {
     pub documents: Arc<Documents>,
     /// Timelines, and their follows.
     pub timelines: Arc<Timelines>,
-    /// Seconds that are over.
+    /// Watermark, which tells the seconds that are over.
     pub watermark: Arc<Watermark>,
     /// The clock that commits are stamped by.
     pub clock: Clock,
-    /// Cache policies of growing resources.
+    /// Cache policies of resources.
     pub lifetimes: Lifetimes,
     /// URL at which clients see the server, without a slash at the end.
     pub public_url: String,
@@ -66,9 +66,9 @@ impl Shelf {
         }
     }
 
-    /// Returns the last second that the writer has left behind.
+    /// Finishes seconds as [`Watermark::leave`] does, and returns the last finished second.
     ///
-    /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
+    /// The call comes before a lookup: a commit that the lookup misses then lies in a later second.
     pub(crate) fn left_behind(&self) -> i64 {
         let newest = self.log.head().last;
         self.watermark.leave(self.clock.now(), newest)
@@ -93,7 +93,7 @@ pub(super) struct FeedSight {
     pub(super) is_timeline: bool,
 }
 
-/// Looks a feed up. For readers without the right, the feed does not exist.
+/// Looks a feed up. For a reader who may not see the feed, the feed does not exist.
 pub(super) async fn seen(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<FeedSight, Problem> {
     let sight = || exchange.access.sight(exchange.headers);
     seen_with(shelf, exchange, sight).await
@@ -111,7 +111,7 @@ pub(super) async fn seen_with(
     exchange: &Exchange<'_>,
     sight: impl Fn() -> Sight,
 ) -> Result<FeedSight, Problem> {
-    // Before the lookup: a commit that the lookup misses lies in a later second.
+    // Read before the lookup, so that a commit that the lookup misses lies in a later second.
     let over = shelf.left_behind();
     let feed = exchange.params.feed();
     let (state, visibility) = state_for(shelf, feed, sight).await?;
@@ -125,8 +125,8 @@ pub(super) async fn seen_with(
     })
 }
 
-/// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have
-/// followed another closed feed.
+/// Checks once more that the reader may see a closed feed. After the first check, a closed timeline
+/// may have begun to follow a closed feed to which the reader has no right.
 pub(super) async fn look_again(
     shelf: &Shelf,
     exchange: &Exchange<'_>,
@@ -140,8 +140,8 @@ pub(super) async fn look_again(
 
 /// Returns the state and the visibility of a feed, for a reader with the right to see the feed.
 ///
-/// The right is checked first. Work that is done for a closed feed, and not for an absent one,
-/// would reveal the closed feed by the time of the answer.
+/// The right is checked first. Work that is done only for a closed feed, and not for an absent one,
+/// would make the answer later, and so reveal the closed feed.
 pub(super) async fn state_for(
     shelf: &Shelf,
     feed: &FeedName,
@@ -160,7 +160,7 @@ pub(super) async fn state_for(
     if !state.settings.is_closed() {
         return Ok((state, Visibility::Public));
     }
-    // The sources of a timeline may have to be read from the log, and the name of a feed decides at
+    // For a timeline, its sources may have to be read from the log. For a feed, the name decides at
     // once.
     let is_seen = if state.settings.is_timeline() {
         let (timelines, state) = (Arc::clone(&shelf.timelines), Arc::clone(&state));
@@ -175,13 +175,14 @@ pub(super) async fn state_for(
     if is_seen {
         Ok((state, Visibility::Private))
     } else {
-        // The answer is the same as for a feed that does not exist.
+        // The answer must be the same as for a feed that does not exist.
         Err(absent(feed))
     }
 }
 
-/// Returns whether a name is that of no feed, or of a closed one that the reader may not see. Takes
-/// the same time for both, but for the moment after a start in which the catalogue is read.
+/// Returns whether a name is hidden from a reader: there is no open feed of that name, and the
+/// reader has no right to closed feeds of that name. Takes the same time for a closed feed as for
+/// no feed, except shortly after a start, while the catalogue is read.
 pub(super) async fn is_hidden(
     shelf: &Shelf,
     feed: &FeedName,
@@ -195,7 +196,7 @@ async fn is_open(shelf: &Shelf, feed: &FeedName) -> Result<bool, Problem> {
     if let Some(is_open) = shelf.catalogue.is_open(feed) {
         return Ok(is_open);
     }
-    // Shortly after a start, the log is asked.
+    // Shortly after a start, the catalogue is not read yet, so the log is asked.
     let (timelines, name) = (Arc::clone(&shelf.timelines), feed.clone());
     let look = move || Ok(timelines.settings_now(&name)?);
     let settings = off_thread(look).await?;

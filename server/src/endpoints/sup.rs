@@ -1,7 +1,8 @@
 //! SUP documents for readers.
 //!
 //! Shell: the view's windows, the clock, and documents kept in memory. [`Sup`] decides the content
-//! of a document, the [`Watermark`] the last second.
+//! of a document about feeds, and [`TimelineUpdates`] that of a document about timelines. The
+//! [`Watermark`] decides the last second of a document.
 //!
 //! A document ends with a second that is over: readers see every commit of that second, the view
 //! has applied each of them, and no later commit gets that second (rule SUP-P5).
@@ -130,19 +131,19 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Most renderings of a document in one period.
+/// Number of renderings of a small document in one period of at least two minutes.
 const FRESH_PART: u32 = 60;
-/// Bytes for which a document serves a second longer, up to `FRESH_LARGE` seconds. For as many
-/// bytes, rendering takes a quarter of a second, compression half a second.
+/// For each such number of bytes, a document is kept a second longer, up to `FRESH_LARGE` seconds.
+/// Rendering so many bytes takes a quarter of a second, compressing them half a second.
 const BYTES_A_SECOND: usize = 25_000_000;
 const FRESH_LARGE: u32 = 10;
 /// Time until the views have applied the last commits of a second that is over.
 const LAG: Duration = PACE.saturating_add(Duration::from_millis(10));
-/// Pause after a commit, until a document may tell of that commit.
+/// Pause after a commit. After this pause, a document may tell of the commit.
 const SECOND_AND_LAG: Duration = LAG.saturating_add(Duration::from_secs(1));
-/// Seconds that the links of documents ask to wait: less than a client waits for an answer.
+/// Seconds of the wait to which documents link: fewer than a client waits for an answer.
 const SUP_WAIT: u64 = 15;
-/// Shortest time for which a document serves.
+/// Shortest time for which a document is kept.
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
 /// Decides whether a reader may see the updates of a feed.
@@ -153,7 +154,8 @@ pub(crate) type SightCheck<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 pub(crate) struct SupResource {
     /// Document with its validators and its lifetime.
     pub resource: Resource,
-    /// URL of the archived document before this one, relative to this one; `None` if there is none.
+    /// URL of the archived document before this one, relative to the URL of this one; `None` if
+    /// there is no such document.
     pub previous: Option<String>,
     /// Seconds that a current document tells of; `None` for an archived one.
     pub span: Option<SecondSpan>,
@@ -173,7 +175,7 @@ pub(crate) struct SecondSpan {
 impl SecondSpan {
     /// Returns whether there may be updates later than a second.
     fn tells_after(&self, second: i64) -> bool {
-        // Only archived documents have the updates before this window.
+        // Updates between that second and this window would be in archived documents only.
         second < self.since - 1 || self.newest.is_some_and(|newest| newest > second)
     }
 }
@@ -192,7 +194,7 @@ struct Wait {
     since: i64,
 }
 
-/// Documents by their periods.
+/// SUP documents by their periods, in seconds.
 type RenderedDocuments = HashMap<u32, SupResource>;
 
 /// Source of SUP documents: one for each period, and the archived windows.
@@ -205,9 +207,10 @@ pub struct SupUpdates {
     periods: Vec<u32>,
     public_url: String,
     clock: Clock,
-    /// Last public documents about feeds, and about timelines: a document of a crowd takes a while.
+    /// Last public documents about feeds, and about timelines. They are kept, because a document
+    /// about many feeds takes a while to make.
     rendered: [Mutex<RenderedDocuments>; 2],
-    /// One permit, held while a document is made for one reader.
+    /// One permit, held while a document is made for a reader who may see closed feeds.
     turn: Arc<Semaphore>,
 }
 
@@ -240,13 +243,14 @@ impl SupUpdates {
         &self.periods
     }
 
-    /// Returns the public document of a period, or `None` while the commits from before the start
-    /// are being read.
+    /// Returns the public document of a period. `None` while the commits from before the start are
+    /// being read, or if no second could be published yet.
     pub(crate) fn public(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
         if let Some(made) = self.public_at_once(subject, period) {
             return Some(made);
         }
-        // Held while the document is made: parallel requests wait, and share the document.
+        // The lock is held while the document is made, so that parallel requests wait, and share
+        // the document.
         let mut kept = self.rendered_documents(subject).lock();
         if let Some(made) = fresh_document(&kept, period) {
             return Some(made);
@@ -265,14 +269,15 @@ impl SupUpdates {
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
     pub(crate) fn public_at_once(&self, subject: SupSubject, period: u32) -> Option<SupResource> {
-        // Otherwise another thread makes the document, and this one serves connections.
+        // If the lock is taken, another thread makes the document. This thread serves connections,
+        // so it must not wait.
         let kept = self.rendered_documents(subject).try_lock()?;
         fresh_document(&kept, period)
     }
 
     /// Returns the document of a period about feeds that are or were closed, limited to those that
     /// `shows` allows; `None` as in [`public`](Self::public). A stranger sees no closed timeline,
-    /// and none is looked at.
+    /// so for a stranger no timeline is looked up.
     ///
     /// # Errors
     ///
@@ -289,7 +294,7 @@ impl SupUpdates {
         let Some(current) = self.current_window(told, period, has_updates) else {
             return Ok(None);
         };
-        // The state is not locked here, because `shows` reads the log.
+        // The view's state is not locked here, because `shows` reads the log.
         let mut updates = vec![];
         for (feed, id, second) in &current.updates {
             if shows(*feed)? {
@@ -343,7 +348,7 @@ impl SupUpdates {
     }
 
     /// Returns the current window of a document, or `None` while the view has not applied every
-    /// commit from before the start.
+    /// commit from before the start, or if no second could be published yet.
     fn current_window(
         &self,
         (subject, visibility): DocumentKind,
@@ -437,15 +442,16 @@ async fn show_updates(
         let (shown, _) = look_up(parts, updates, &exchange, told, asked.period).await?;
         return Ok(Outcome::Shown(Box::new(shown)));
     };
-    // Without a free place, the wait below is a poll.
+    // Without a free place to wait, the request is answered at once, as a poll is.
     let place = parts.parking.place();
     let deadline = Instant::now() + Duration::from_secs(wait.seconds);
     let mut stopping = exchange.ending.is_near.clone();
-    // Before the look: a commit that the look misses is announced.
+    // The receiver is made before the lookup, so that a commit that the lookup misses wakes this
+    // task.
     let mut commits = parts.shelf.log.announcements().newest();
     loop {
         commits.mark_unchanged();
-        // The token may have been revoked since.
+        // The token may have been revoked during the wait.
         if let (_, Visibility::Private) = told
             && let Err(denied) = exchange.rules.now().knows_caller(exchange.headers)
         {
@@ -456,8 +462,9 @@ async fn show_updates(
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
             return Ok(Outcome::Waited(Box::new(shown)));
         }
-        // A commit is in the document once the commit's second is over; until then, others may
-        // come.
+        // A document tells of a commit only once the commit's second is over, because more commits
+        // may come in that second. If such a commit is there, this task waits for no other commit,
+        // but only for time to pass.
         let is_untold = span.is_some_and(|span| parts.shelf.log.head().last.second() > span.until);
         let next = async {
             if !is_untold {
@@ -476,7 +483,8 @@ async fn show_updates(
     }
 }
 
-/// Returns the current SUP document with the links, and the seconds that the document tells of.
+/// Returns the SUP document that a request asks for, with the links, and the seconds that a current
+/// document tells of.
 async fn look_up(
     parts: &SupParts,
     updates: &Arc<SupUpdates>,
@@ -486,7 +494,7 @@ async fn look_up(
 ) -> Result<(Representation, Option<SecondSpan>), Problem> {
     let (_, visibility) = told;
     let window = exchange.params.number();
-    // Before the lookup: a commit that the lookup misses lies in a later second.
+    // Read before the lookup, so that a commit that the lookup misses lies in a later second.
     let over = parts.shelf.left_behind();
     let found = document_for(parts, updates, exchange, told, period).await?;
     let SupResource {
@@ -509,7 +517,7 @@ async fn look_up(
         links.push(format!("<{previous}>; rel=\"prev-archive\""));
     }
     if let (None, Some(span)) = (window, span) {
-        // The link waits for updates after this document.
+        // The link leads to a wait for updates that are later than this document.
         let name = exchange.uri.path().rsplit('/').next().unwrap_or_default();
         let since = span.until;
         links.push(format!(
@@ -544,8 +552,8 @@ async fn document_for(
         return Ok(Some(document));
     }
     let sight = exchange.rules.now().sight(exchange.headers);
-    // Documents for token holders are made one at a time. One for a stranger is cheap and does not
-    // queue.
+    // Documents for readers who may see closed feeds are made one at a time. A document for another
+    // reader is cheap, and does not queue.
     let turn = if visibility == Visibility::Private && !sight.is_none() {
         Some(Arc::clone(&updates.turn).acquire_owned().await)
     } else {
@@ -555,7 +563,8 @@ async fn document_for(
     let timelines = Arc::clone(&parts.shelf.timelines);
     let catalogue = Arc::clone(&parts.shelf.catalogue);
     off_thread(move || {
-        // Held by the work and not by the request: the work goes on when the reader is gone.
+        // The work holds the turn, and not the request, because the work goes on when the reader is
+        // gone.
         let _turn = turn;
         let shows = |feed| match catalogue.row(feed)? {
             Some(row) => may_see_row(&timelines, &row, &sight),
@@ -572,8 +581,8 @@ async fn document_for(
     .await
 }
 
-/// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query,
-/// and a wait.
+/// Returns the meaning of a query: a period (rule SUP-P4), and a wait if the query asks for one.
+/// Without a period in the query, the first of `periods` counts.
 fn parse_query(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     let all: Vec<String> = periods.iter().map(u32::to_string).collect();
     let wrong = || {
@@ -584,7 +593,7 @@ fn parse_query(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     };
     let (mut period, mut since) = (None, None);
     for part in query.split('&').filter(|_| !query.is_empty()) {
-        // Compared as text, so caches see one URL for each period.
+        // The value is compared as text, so that caches see only one URL for each period.
         match part.split_once('=') {
             Some(("seconds", text)) if period.is_none() => {
                 let offered = periods.iter().find(|period| text == period.to_string());
@@ -608,7 +617,7 @@ fn parse_query(query: &str, periods: &[u32]) -> Result<SupQuery, Problem> {
     Ok(SupQuery { period, wait })
 }
 
-/// Returns a document that is made for each request.
+/// Returns the resource of a document that is made anew for each request.
 fn for_one_reader(document: Bytes) -> Resource {
     Resource::of_bytes(SUP_TYPE, None, Validity::Once, document)
 }
@@ -625,7 +634,8 @@ fn fresh_document(kept: &RenderedDocuments, period: u32) -> Option<SupResource> 
 fn time_to_live(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
     let size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
     let seconds = (period / FRESH_PART).max(size.saturating_add(1).min(FRESH_LARGE));
-    // The document lacks a complete second, for example one that ended during the rendering.
+    // The document lacks a second that is complete by now, for example because that second ended
+    // during the rendering.
     if seconds == 1 && until < clock.second() - 1 {
         return FRESH_MIN;
     }
@@ -638,7 +648,7 @@ fn time_to_live(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Dura
 mod tests {
     use super::*;
 
-    /// Goal: a document with every complete second serves until the next second is complete. A
+    /// Goal: a document with every complete second is kept until the next second is complete. A
     /// document that lacks a second is rendered again soon, a large document rarely.
     #[test]
     fn an_update_is_told_once_its_second_is_over() {

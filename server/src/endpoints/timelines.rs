@@ -55,7 +55,7 @@ pub struct TimelineParts {
     pub shelf: Arc<Shelf>,
     /// Way to the writer.
     pub publisher: WriterHandle,
-    /// One permit for each search through all names at the same time.
+    /// Permits for searches through all names, one for each search that may run at the same time.
     pub searches: Arc<Semaphore>,
 }
 
@@ -142,7 +142,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Media types of a list of feeds.
+/// Media types of a list of feeds in OPML.
 const OPML_TYPES: [&str; 5] = [
     "text/x-opml",
     "text/x-opml+xml",
@@ -154,7 +154,7 @@ const OPML_TYPE: &str = "text/x-opml;charset=utf-8";
 /// Most feeds in a list of friends of friends.
 const FRIENDS_MAX: usize = 1_000;
 
-/// Body of a PUT.
+/// Body of a request to follow one item.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object with backfill")]
 struct FollowBody {
@@ -162,7 +162,7 @@ struct FollowBody {
     backfill: u32,
 }
 
-/// Body of a POST.
+/// Body of a request to change many items.
 #[derive(Debug, Default, Deserialize)]
 #[serde(
     deny_unknown_fields,
@@ -217,10 +217,10 @@ async fn follow_item(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Ou
     change_one(parts, exchange.params.feed(), item, true, wanted).await
 }
 
-/// Follows one item no longer.
+/// Handles a request to follow one item no longer.
 async fn unfollow_item(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
-    // The body says nothing, but only a body that is read completes the request.
+    // The body has no meaning, but it is read, because only then is the request complete.
     let (_nothing, _room) = exchange.body.read().await?;
     let item = exchange.params.item().clone();
     let wanted = FollowItems {
@@ -265,11 +265,11 @@ async fn change_follows(
     Ok(parts.publisher.follow(Follow { feed, wanted }).await)
 }
 
-/// Returns the first name to follow that is hidden from the sender, because there is no such feed
-/// or a closed one. Removes hidden names from the names to follow no longer, where they would
-/// change nothing.
+/// Returns the first name in `follow` that is hidden from the sender: there is no such feed, or a
+/// closed one. Removes hidden names from `unfollow`, because the writer would ignore them.
 ///
-/// The writer would look such a name up, and would reveal a closed feed by the time of the lookup.
+/// Hidden names must not get to the writer. The writer would look them up, and the time of the
+/// lookup would reveal a closed feed.
 pub(super) async fn hide(
     shelf: &Shelf,
     wanted: &mut FollowItems,
@@ -321,7 +321,7 @@ async fn change_items(parts: &TimelineParts, exchange: Exchange<'_>) -> Result<O
                 followed: outcome.followed,
                 unfollowed: outcome.unfollowed,
             }),
-            // One of many names is wrong, and the URL is right, so this is no 404.
+            // The URL is right, and only one of many names is wrong, so the status is not 404.
             Err(PublishError::UnknownFeed(feed)) => {
                 let detail = format!("there is no feed {feed}");
                 let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
@@ -337,8 +337,8 @@ fn json_answer(answer: &impl Serialize) -> Answer {
     document(StatusCode::OK, body)
 }
 
-/// Checks that a change does not depend on the state at the URL, where nothing can be read (RFC
-/// 9110, 13.1.1).
+/// Refuses a condition on the state at the URL: nothing can be read there, so the condition never
+/// holds (RFC 9110, 13.1.1).
 fn check_no_match(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(IF_MATCH) {
         let detail =
@@ -363,7 +363,7 @@ fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
 fn parse_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     check_object(body)?;
     serde_json::from_slice(body).map_err(|error| {
-        // JSON with other members is unacceptable; all else is malformed.
+        // JSON in another form is unacceptable. A body that is not JSON is malformed.
         let refusal = if error.is_data() {
             Refusal::unacceptable(error.to_string(), "Simplefeed profile: following")
         } else {
@@ -382,7 +382,7 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<FollowItems, Problem> {
     let list = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("the list of feeds: {error}")))?;
     let urls = opml::feeds(list).map_err(|error| Problem::malformed(error.to_string()))?;
-    // The same bound as for the names in a body of JSON.
+    // The bound is the same as for the names in a body of JSON.
     if urls.len() > FOLLOWED_MAX {
         return Err(refused(format!("a list has at most {FOLLOWED_MAX} feeds")));
     }
@@ -394,7 +394,7 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<FollowItems, Problem> {
             .map(|rest| rest.strip_suffix(&format!("/{RECENT}")).unwrap_or(rest))
             .and_then(FeedName::parse);
         let Some(name) = name else {
-            // The message stays short, however long the URL is.
+            // The message must stay short, however long the URL is.
             let url: String = url.chars().take(200).collect();
             return Err(refused(format!("{url} is no feed of this server")));
         };
@@ -421,7 +421,7 @@ struct ListRow<'l> {
     name: &'l str,
     title: &'l str,
     href: Href<'l>,
-    /// Number of followed timelines that follow the feed.
+    /// Number of friends that follow the feed, in a list of friends of friends.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed_by: Option<usize>,
 }
@@ -445,13 +445,14 @@ async fn show_list(
     let feed = exchange.params.feed().clone();
     let after = match subject {
         ListSubject::Following | ListSubject::Followers => after(exchange.query())?,
-        // These lists are whole, and no query is refused: where the answer is kept ready, the same
-        // query gets 200.
+        // These lists have no pages, so the query is ignored. It must not be refused, because a
+        // ready answer to the same URL would ignore it, too.
         ListSubject::Opml | ListSubject::FriendsOfFriends => None,
     };
     let seen = seen(&parts.shelf, &exchange).await?;
     let sight = exchange.access.sight(exchange.headers);
-    // Follows of friends, and closed followers for a reader of some, may be many to look at.
+    // There may be many follows of friends to look at, or, for a reader who may see some closed
+    // feeds, many closed followers.
     let takes_long = match subject {
         ListSubject::FriendsOfFriends => true,
         ListSubject::Followers => !sight.is_all() && !sight.is_none(),
@@ -462,7 +463,8 @@ async fn show_list(
     } else {
         None
     };
-    // Before the lookup, which may find more than the generation has.
+    // Read before the lookup: the rows that the lookup finds may be newer than the generation,
+    // never older.
     let validity = Validity::Generation(parts.shelf.catalogue.generation_of_names());
     let lists = Lists {
         catalogue: Arc::clone(&parts.shelf.catalogue),
@@ -472,7 +474,7 @@ async fn show_list(
         name: feed.clone(),
         feed: seen.feed,
     };
-    // The turn is held by the work, which goes on after its reader has gone.
+    // The work holds the turn, because the work goes on after its reader has gone.
     let found = off_thread(move || {
         let _turn = turn;
         Ok(lists.show_subject(subject, after.as_ref())?)
@@ -486,9 +488,10 @@ async fn show_list(
             return Err(Problem::malformed("after= names no feed of this list"));
         }
     };
-    // A closed timeline may have begun to follow another closed feed during the lookup.
+    // During the lookup, a closed timeline may have begun to follow a closed feed that this reader
+    // may not see.
     let seen = look_again(&parts.shelf, &exchange, seen).await?;
-    // The list depends on the rights of the reader.
+    // If the reader may see closed feeds, the list depends on the reader's rights.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();
     let visibility = if has_token || may_see_closed {
@@ -544,14 +547,14 @@ impl Lists {
         if let Some(after) = after {
             let row = self.catalogue.named(after)?;
             match row
-                // A list of feeds has no place behind a timeline, and a list of timelines none
-                // behind a feed.
+                // A list of feeds cannot begin behind a timeline, nor a list of timelines behind a
+                // feed.
                 .filter(|row| row.is_timeline == matches!(subject, ListSubject::Followers))
                 .map(|row| Ok((self.shows_row(&row)?, row.key)))
                 .transpose()?
             {
                 Some((true, key)) => wanted.after = Some(key),
-                // A feed that the reader may not see gets the answer of a feed that is not there.
+                // A feed that the reader may not see gets the same answer as no feed.
                 Some((false, _)) | None => return Ok(ListAnswer::NoSuchPlace),
             }
         }
@@ -638,7 +641,7 @@ impl Lists {
             return Ok(ListAnswer::NoTimeline);
         };
         let rows = self.catalogue.rows(found.iter().map(|(feed, _)| *feed))?;
-        // A feed of this moment may have no row yet.
+        // A feed that has just been created may have no row yet.
         let mut found = found.iter();
         let feeds = rows.iter().map(|row| {
             let counted = found.find(|(feed, _)| *feed == row.key);
@@ -667,7 +670,7 @@ fn list_json(list: &FollowPage<'_>) -> Vec<u8> {
     serde_json::to_vec(list).expect("a list has a JSON form")
 }
 
-/// Returns a part of the timelines that take a feed's entries, of those that the reader may see.
+/// Returns a part of the timelines that take a feed's entries and that the reader may see.
 ///
 /// # Errors
 ///
@@ -682,7 +685,8 @@ pub(super) fn seen_followers(
         Some(row) => may_see_row(timelines, &row, sight),
         None => Ok(false),
     };
-    // For a reader of all or of none, no closed timeline needs a look of its own.
+    // If the reader may see all closed feeds or none, the closed timelines need not be checked one
+    // by one.
     let seen = match sight {
         all if all.is_all() => ClosedSight::All,
         none if none.is_none() => ClosedSight::None,

@@ -1,8 +1,8 @@
 //! Reads that wait for a change: of a recent document, or of a SUP document.
 //!
-//! Shell: timers, and the hubs of watched feeds. A waiter keeps a connection and a watch on a feed,
-//! and nothing else. The answer is that of the plain URL, so a proxy that drops the query turns the
-//! wait into a poll.
+//! Shell: timers, and the hubs of watched feeds. A reader that waits holds a connection and a watch
+//! on a feed, and nothing else. The answer is that of the same URL without the query, so a proxy
+//! that drops the query turns the wait into a poll.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,8 +44,8 @@ pub struct WaitParts {
     pub parking: WaitPlaces,
 }
 
-/// Places for requests that wait and for streams: three of four connections, so that others find a
-/// connection.
+/// Places for requests that wait, and for streams: three quarters of all connections, so that other
+/// requests find a connection.
 #[derive(Clone, Debug)]
 pub struct WaitPlaces(Arc<Semaphore>);
 
@@ -94,17 +94,17 @@ pub(super) async fn recent(
     seconds: u64,
 ) -> Result<Outcome, Problem> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    // A reader that lacks the document gets an answer at once, and takes no place.
+    // A reader that lacks the document gets an answer at once, and needs no place.
     let (outcome, is_known) = look_now(&parts.shelf, &exchange).await?;
     if !is_known {
         return Ok(outcome);
     }
-    // Without a free place, this is a poll.
+    // Without a free place, the request is answered at once, as a poll is.
     let Some(_place) = parts.parking.place() else {
         return Ok(outcome);
     };
     drop(outcome);
-    // A request without an acceptable coding is refused by the answer.
+    // A request that accepts no coding is refused later, when the answer is made.
     let coding = negotiate(exchange.headers).unwrap_or(Coding::Identity);
     let feed = Box::pin(seen_now(&parts.shelf, &exchange)).await?.feed;
     let watched = watch(
@@ -115,7 +115,7 @@ pub(super) async fn recent(
     );
     let mut watching = Box::pin(watched).await?;
     let mut stopping = exchange.ending.is_near.clone();
-    // The loop begins with a look, because a commit may have come before the watch.
+    // The loop begins with a lookup, because a commit may have come before the watch began.
     let mut is_over = false;
     loop {
         let (outcome, is_known) = look_now(&parts.shelf, &exchange).await?;
@@ -135,9 +135,9 @@ pub(super) async fn recent(
     }
 }
 
-/// Returns the current answer, and whether the answer is that the reader has the document.
+/// Returns the current answer, and whether the reader has the current document already.
 async fn look_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
-    // The first of the readers that are woken together makes the answer ready for the others.
+    // Of the readers that are woken together, the first one makes the answer ready for all others.
     if let Some((_, answer)) = exchange
         .ready
         .answer(exchange.uri.path(), exchange.headers, || None)
@@ -145,7 +145,7 @@ async fn look_now(shelf: &Shelf, exchange: &Exchange<'_>) -> Result<(Outcome, bo
         let is_known = answer.status() == StatusCode::NOT_MODIFIED;
         return Ok((Outcome::Answer(for_once(answer)), is_known));
     }
-    // Boxed: each reader that waits would keep room for this work.
+    // Boxed, because otherwise each reader that waits would hold memory for this work.
     let shown = Box::pin(recent_now(shelf, exchange)).await?;
     let is_known = is_known(&shown, exchange.headers, shelf.clock.now());
     Ok((Outcome::Waited(Box::new(shown)), is_known))
@@ -158,7 +158,7 @@ pub(super) async fn watch(
     feed: FeedKey,
     interest: Interest,
 ) -> Result<Watching, Problem> {
-    // A feed that others watch is looked at already.
+    // A feed that others watch needs no lookup.
     if let Some(watching) = push.join(feed, interest) {
         return Ok(watching);
     }

@@ -1,7 +1,7 @@
 //! Copies a log into a new folder, also while the log grows.
 //!
 //! Shell: reads a log and the views, writes a folder. The copy has the same commits, hence the same
-//! chain, up to the end that the log had at the beginning; archived documents have the same bytes.
+//! chain, up to the end of the log when the backup began. Archived documents have the same bytes.
 //! The folder takes its name only once the copy is whole and durable. The first server of the copy
 //! begins an epoch.
 
@@ -36,7 +36,7 @@ pub enum BackupError {
         /// Where the backup was to go.
         to: PathBuf,
     },
-    /// A file system begins there, so nothing can take the place of that folder.
+    /// The target is a mount point, so no folder can take its name.
     #[error("{to} is a mount point; name a new folder in it")]
     Mounted {
         /// Where the backup was to go.
@@ -84,8 +84,8 @@ pub struct BackupReport {
 /// First part of the names of folders with unfinished work.
 const PARTIAL: &str = ".partial-";
 
-/// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole
-/// one is synced at once.
+/// A barrier that syncs nothing: an incomplete copy is of no use to anybody, and a complete copy is
+/// synced as a whole.
 pub(crate) struct NoBarrier;
 
 impl Barrier for NoBarrier {
@@ -94,8 +94,8 @@ impl Barrier for NoBarrier {
     }
 }
 
-/// Copies every commit that is there at the beginning to `to`, which must not exist or be an empty
-/// folder.
+/// Copies all commits of the log, as it is at the beginning, into the folder `to`, which must not
+/// exist, or must be empty.
 ///
 /// # Errors
 ///
@@ -120,33 +120,34 @@ pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<BackupRepo
     })
 }
 
-/// Makes a folder that a log is restored from: under another name until the folder is whole and
-/// durable.
+/// Makes a folder that a log is restored from. The folder has another name until the copy is whole
+/// and durable.
 ///
 /// # Errors
 ///
-/// Returns the error of `fill` or of the file system; the folder is not there then.
+/// Returns the error of `fill` or of the file system. There is no such folder then.
 pub(crate) fn make_folder<T, E: From<BackupError>>(
     to: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
-    // An empty folder is replaced in the end.
+    // An empty folder at `to` is replaced in the end.
     let is_free = fs::read_dir(to).map_or(!to.exists(), |mut items| items.next().is_none());
     if !is_free {
         return Err(BackupError::Exists { to: to.into() }.into());
     }
     let partial = folder_beside(to)?;
-    // Before anything is written, so that no failed write is missed.
+    // The folder is opened before anything is written, so that the sync reports every failed write.
     let opened = regular::open_folder(partial.path());
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| E::from(BackupError::Io { path, source })
     };
-    // First, so that no copy can be served without a new epoch.
+    // The mark is set first, so that no copy can be served without a new epoch.
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
     keep_to_ourselves(partial.path()).map_err(BackupError::Open)?;
-    // Before the rename: a folder with the final name is whole, also after a power cut.
+    // The sync comes before the rename, so that a folder with the final name is whole even after a
+    // power cut.
     opened
         .and_then(|opened| sync_large_tree(partial.path(), &opened))
         .map_err(failed(partial.path()))?;
@@ -160,13 +161,14 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
 pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
     let parent = parent_of(to);
     let device = |path: &Path| fs::metadata(path).map(|folder| folder.dev()).ok();
-    // A rename cannot replace a mount point, so this is refused before the work.
+    // A rename cannot replace a mount point, so a mount point is refused before the work.
     if device(to).is_some_and(|own| Some(own) != device(parent)) {
         return Err(BackupError::Mounted { to: to.into() });
     }
     tempfile::Builder::new()
         .prefix(PARTIAL)
-        // The mode of any new folder: a web server may have to look inside.
+        // The folder gets the mode of any new folder, because a web server may have to read the
+        // files inside.
         .permissions(fs::Permissions::from_mode(0o777))
         .tempdir_in(parent)
         .map_err(|source| BackupError::Io {
@@ -175,8 +177,8 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
         })
 }
 
-/// Warns of folders with unfinished work beside `to`. Removes none: another command may be at work
-/// there.
+/// Warns of folders with unfinished work beside `to`. Removes none of them, because another command
+/// may be at work there.
 pub(crate) fn tell_left(to: &Path) {
     let items = fs::read_dir(parent_of(to)).into_iter().flatten().flatten();
     for item in items {
@@ -191,7 +193,7 @@ pub(crate) fn tell_left(to: &Path) {
 fn copy_commits(log: &dyn EntryLog, copy: &dyn WritableLog) -> Result<(), BackupError> {
     let end = log.head().number;
     for number in (1..=end.0).map(CommitNumber) {
-        // One at a time: a commit may be as large as a request.
+        // Commits are copied one at a time, because a commit may be as large as a request.
         let commit = log.commits(number, 1).map_err(BackupError::Read)?.pop();
         let commit = commit.ok_or(BackupError::Different { commit: number })?;
         let chain = copy.append(&commit).map_err(BackupError::Write)?;

@@ -1,7 +1,7 @@
 //! Writes the tree of documents as static files.
 //!
-//! Shell: the log, the views, a folder. Some of the files will be other files in the next export,
-//! so an nginx include names those that are final; nothing else may be called immutable.
+//! Shell: the log, the views, a folder. Some files may differ in the next export. An nginx include
+//! names those that are final, because only these may be called immutable.
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
@@ -14,8 +14,8 @@ use simplefeed_views::{
 /// The name of the nginx include.
 pub(crate) const INCLUDE: &str = "simplefeed-lifetimes.conf";
 
-/// Writes the files of all views for static web servers below `to`, with `entries` also every
-/// single entry. Returns the number of files.
+/// Writes the files of all views below `to`, for static web servers; with `entries`, every single
+/// entry, too. Returns the number of files.
 ///
 /// # Errors
 ///
@@ -30,10 +30,10 @@ pub fn export(
     for (view, _) in views.iter() {
         view.export(log, &mut tree)?;
     }
-    // A file that the include calls immutable is durable: caches would keep the empty file that a
-    // power cut may leave.
+    // A file must be durable before the include calls that file immutable: caches would keep an
+    // empty file that a power cut has left.
     tree.sync()?;
-    // The include comes last: it names only files that are in their place.
+    // The include comes last, so that it names only files that are complete.
     let include = nginx_include(tree.frozen());
     tree.write(INCLUDE, include.as_bytes())?;
     tree.sync()?;

@@ -9,7 +9,7 @@ use simplefeed_views::{Views, error::ViewError, reports::Rebuilt, shown::ShownLo
 ///
 /// # Errors
 ///
-/// Returns why a record cannot be read, or a file not be written.
+/// Returns why a record cannot be read, or why a file cannot be written.
 pub fn rebuild(log: &dyn ShownLog, views: &Views) -> Result<Rebuilt, ViewError> {
     let mut rebuilt = Rebuilt::default();
     for (view, _) in views.iter() {

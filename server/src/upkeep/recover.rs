@@ -21,12 +21,12 @@ use simplefeed_core::{
 };
 use simplefeed_log::{
     Commits as _, LogError,
+    seen::{self, ReadersEnd},
     sled::{
         folder::OpenError,
         opening::{self, Disk, open_with},
         quietly,
         salvage::Remains,
-        seen::{self, ReadersEnd},
         sled_log::SledLog,
         witness::{self, WitnessStatement},
     },
@@ -50,11 +50,11 @@ mod timeline;
 use found::{EntrySource, FoundDocument, FoundFeed};
 use recorded::TimelineFacts;
 
-/// Why nothing was recovered.
+/// Reason why nothing was recovered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// The old folder cannot be read, or the new log not be written.
+    /// The old folder cannot be read, or the new log cannot be opened or closed.
     #[error("nothing was recovered")]
     Open(#[from] OpenError),
     /// The old folder cannot be read as a whole.
@@ -82,22 +82,22 @@ pub enum RecoverError {
     },
 }
 
-/// Contents of the new log, and everything that is missing there.
+/// Numbers of the recovered things, and a sentence about each thing that is missing.
 #[derive(Debug, Default)]
 pub struct RecoverReport {
     /// Feeds in the new log.
     pub feeds: u64,
     /// Entries of these feeds that were recovered.
     pub entries: u64,
-    /// Archived documents, the same as before, byte for byte.
+    /// Archived documents that came out the same as before, byte for byte.
     pub documents: u64,
-    /// Timelines, all of which begin anew under other names.
+    /// Timelines. All of them begin anew, and their documents have other names.
     pub timelines: usize,
     /// Missing or different things, one sentence each.
     pub missing: Vec<String>,
 }
 
-/// Checks that this process may read all of a folder.
+/// Checks that this process has the rights and the resources to read all of a folder.
 fn check_readable(folder: &Path) -> Result<(), OpenError> {
     let lacking = |path: &Path, read: io::Result<()>| {
         unless_lacking(read).map_err(|source| OpenError::Io {
@@ -111,7 +111,8 @@ fn check_readable(folder: &Path) -> Result<(), OpenError> {
         Err(error) => return lacking(folder, Err(error)).map(drop),
     };
     for item in items {
-        // A folder whose list breaks off is read as far as possible.
+        // An item that cannot be listed is skipped: recovery, too, reads the folder only as far as
+        // possible.
         let Ok(item) = item else { continue };
         let (path, kind) = (item.path(), item.file_type());
         if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
@@ -139,13 +140,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<RecoverRepo
     if !data.is_dir() {
         return Err(nothing(&[]));
     }
-    // Files without the right to read them would count as lost.
+    // Files that this process may not read would count as lost.
     for folder in [Some(data), www].into_iter().flatten() {
         check_readable(folder)?;
     }
     tell_left(to);
-    // Beside the new folder, because the old folder stays unchanged. The new log needs room there
-    // anyway.
+    // The copy for reading lies beside the new folder, because the old folder must stay unchanged.
+    // The new log needs room there anyway.
     let scratch = folder_beside(to)?;
     let copy = scratch.path().join("reading");
     let archive = Archive::new(&Folders::new(data, www));
@@ -160,13 +161,14 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<RecoverRepo
     if feeds.is_empty() {
         return Err(nothing(&missing));
     }
-    // Where documents reach further than a feed's head, the log is an older one, or another one,
-    // for all feeds.
+    // If the documents of one feed reach further than the head of that feed, the log is an older
+    // one or another one, and tells no end of any feed.
     let told_all = told_all && knows_all && feeds.iter().all(FoundFeed::reaches_its_documents);
     if !recorded.timelines.is_empty() && !told_all {
         missing.push("timelines: what they followed in the missing commits is missing".into());
     }
-    // After all feeds are found: a guess must not collide with an entry of any of them.
+    // This comes after all feeds are found, because a guessed instant must not collide with an
+    // entry of any feed.
     found::free_guesses(&mut feeds);
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
@@ -191,7 +193,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<RecoverRepo
         feed.tell_missing(told_all, &mut missing);
     }
     report.missing.splice(0..0, missing);
-    // Last, because every round of the loop above reads entries from the copy.
+    // The copy is discarded last, because every round of the loop above reads entries from there.
     opening::discard(remains, &copy)?;
     Ok(report)
 }
@@ -205,7 +207,7 @@ fn make_log(
     archive: &Archive,
     folder: &Path,
 ) -> Result<(RecoverReport, Different), RecoverError> {
-    // No sync per commit: `make_folder` syncs the finished folder as a whole.
+    // No commit is synced by itself: `make_folder` syncs the finished folder as a whole.
     let opened = open_with(folder, &Disk::behind(NoBarrier))?;
     timeline::replay(feeds, recorded, old, archive, &opened.log)?;
     let mut report = RecoverReport {
@@ -219,7 +221,7 @@ fn make_log(
             different.insert((feed.name.clone(), document));
         }
     }
-    // With a difference the folder is thrown away, so an archive would be made in vain.
+    // If there is a difference, the folder is thrown away, so an archive would be made in vain.
     if different.is_empty() {
         let made = Archive::new(&Folders::new(folder, None).unhurried());
         for feed in feeds {
@@ -243,7 +245,7 @@ fn compare_documents(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName
     {
         let number = document.name.number;
         let frozen = FrozenDocument::render(log, feed.key, number)?;
-        // The open document has no frozen form, nor has one that lacks entries.
+        // The open document has no frozen form, nor has a document that lacks entries.
         let Some(frozen) = frozen else { continue };
         let next = feed.documents.get(index + 1);
         let leads = next.is_none_or(|next| frozen.successor.linked == next.linked);
@@ -260,7 +262,7 @@ fn compare_documents(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName
 /// Documents that came out different, by feed.
 type Different = BTreeSet<(FeedName, DocumentName)>;
 
-/// Why a folder that was made is not kept.
+/// Reason why a folder that was made is not kept.
 enum DiscardReason {
     /// The folder is made again without these documents.
     Different(Different),
@@ -293,7 +295,8 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
 fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<String> {
     let had = match witness::read(&data.join("witness")) {
         Some(WitnessStatement::Current(testimony)) => testimony.commit.max(testimony.end),
-        // Such a witness names no commit of this log. The views below may still name one.
+        // A witness of another storage version names no commit of this log. The views below may
+        // still name a commit.
         Some(WitnessStatement::Other(_)) | None => CommitNumber(0),
     };
     let seen = seen::read(&data.join("views").join(seen::NAME));
@@ -327,8 +330,8 @@ fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<St
     lost.chain(end).chain(other).collect()
 }
 
-/// Collects the remains of every feed. Returns them, and whether the log knows each name that
-/// documents have.
+/// Collects the remains of every feed. Returns them, and whether the log knows the name of each
+/// feed that cannot be recovered.
 fn find_remains(
     old: Option<&Remains>,
     archive: &Archive,
@@ -340,7 +343,7 @@ fn find_remains(
     let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
         let told = quietly(|| old.names()).unwrap_or_default();
-        // The log has the key of a feed, which the name of a folder does not give.
+        // The key of a feed comes from the log, because the name of a folder does not give the key.
         names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
         let is_timeline =
             |key: &Option<FeedKey>| key.is_some_and(|key| recorded.timelines.contains_key(&key));
@@ -353,8 +356,8 @@ fn find_remains(
     }
     let (mut feeds, mut told): (Vec<FoundFeed>, BTreeSet<FeedKey>) = Default::default();
     for (name, key) in names {
-        // A timeline is made from its recorded changes. The documents of the archive must not make
-        // a feed of it.
+        // A timeline is made from its recorded changes. Its documents in the archive must not
+        // become a feed with entries of its own.
         let is_timeline = |settings: &Settings| settings.name == name;
         if recorded.timelines.values().any(is_timeline) {
             continue;
@@ -366,8 +369,7 @@ fn find_remains(
             continue;
         }
         match FoundFeed::find(&name, key, old, archive) {
-            // Only documents of the timeline are left, and the entries in them are those of other
-            // feeds.
+            // Only documents of the timeline are left. Their entries belong to other feeds.
             Some(found) if found.settings.values().any(Settings::is_timeline) => missing.push(
                 format!("timeline {name}: what it follows is missing; it has to be made again"),
             ),
@@ -403,7 +405,8 @@ fn find_remains(
     (feeds, knows_all)
 }
 
-/// Names the feeds of the log whose names are lost: those that are not in `told`.
+/// Reports, by their ids, the feeds of the log whose names are lost. These are the feeds that are
+/// not in `told`.
 fn tell_nameless(old: Option<&Remains>, told: &BTreeSet<FeedKey>, missing: &mut Vec<String>) {
     let others = old.and_then(|old| Some((old, quietly(|| old.feeds())?)));
     for (old, key) in others
@@ -418,8 +421,8 @@ fn tell_nameless(old: Option<&Remains>, told: &BTreeSet<FeedKey>, missing: &mut 
     }
 }
 
-/// Returns a sentence about the entries of a feed that can be read, but that no log can hold
-/// without the feed's settings.
+/// Returns a sentence about the readable entries of a feed whose settings are lost: no log can hold
+/// entries of a feed without its settings.
 fn lost_entries(old: &Remains, feed: FeedKey) -> Option<String> {
     let mut positions = BTreeSet::new();
     // sled may panic over a damaged record. The positions read before that still count.
@@ -432,7 +435,7 @@ fn lost_entries(old: &Remains, feed: FeedKey) -> Option<String> {
     ))
 }
 
-/// Returns a sentence about missing positions; there is at least one.
+/// Returns a sentence about missing positions. The range is not empty.
 fn missing_positions(range: Range<Position>) -> String {
     match (range.start, Position(range.end.0.saturating_sub(1))) {
         (first, last) if first == last => format!("position {first} is missing"),
@@ -440,7 +443,7 @@ fn missing_positions(range: Range<Position>) -> String {
     }
 }
 
-/// Writes a feed's archive, with the twins of the old one.
+/// Writes a feed's archive, with the compressed twins of the old archive.
 fn archive_again(
     feed: &FoundFeed,
     log: &SledLog,
@@ -454,7 +457,7 @@ fn archive_again(
         let made = new.make(log, feed.key, &feed.name, number, Some(old))?;
         report.documents += u64::from(made.is_some());
     }
-    // Closed blocks are immutable as well, so caches may keep the old ones.
+    // Closed index blocks are immutable as well, so caches may keep the old blocks.
     for block in old.blocks(&feed.name) {
         if old.block(&feed.name, &block) != new.block(&feed.name, &block) {
             let name = &feed.name;
@@ -478,7 +481,7 @@ impl FoundFeed {
         last.map_or(Position(0), FoundDocument::end)
     }
 
-    /// Returns whether the log has the feed up to the end of its documents.
+    /// Returns whether the old log has the feed at least up to the end of the feed's documents.
     fn reaches_its_documents(&self) -> bool {
         let is_shown = |document: &FoundDocument| document.source == EntrySource::Archive;
         // Without an archived document, nothing shows that the feed had more than the log has.
@@ -487,8 +490,9 @@ impl FoundFeed {
         self.parted.is_none() && self.in_log.is_none() && is_known && reaches
     }
 
-    /// Returns a sentence about the log's entries of this feed's own document with that name; empty
-    /// if there are none.
+    /// Returns a sentence about a document of this feed whose name is also that of another feed's
+    /// document: only the log has the entries of this feed's document. The text is empty if there
+    /// are no such entries.
     fn own_entries_of(&self, document: DocumentName) -> String {
         let mut documents = self.documents.iter();
         let own = documents.find(|own| own.name == document);
@@ -501,7 +505,7 @@ impl FoundFeed {
         }
     }
 
-    /// Adds the documents that do not belong to the recovered feed to `missing`.
+    /// Adds sentences to `missing` about documents that do not belong to the recovered feed.
     fn tell_others(&self, missing: &mut Vec<String>) {
         let name = &self.name;
         for document in &self.foreign {
@@ -534,8 +538,8 @@ impl FoundFeed {
         }
     }
 
-    /// Adds the missing positions to `missing`; `told_all` says that the log has every commit, feed
-    /// and position that another source knows.
+    /// Adds sentences to `missing` about missing entries and documents. `told_all` says that the
+    /// log has every commit, feed and position that another source knows.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
         if let Some((at, count)) = self.parted {
@@ -551,7 +555,7 @@ impl FoundFeed {
             ));
         }
         self.tell_others(missing);
-        // The open document has no next one. The end of its entries is told below.
+        // The open document has no next document. The end of its entries is reported below.
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;
@@ -561,7 +565,8 @@ impl FoundFeed {
                      them may be conflicts"
                 ));
             }
-            // A document with holes has lines of its own below, and a foreign one has had its line.
+            // A document with holes gets a line for each hole below, and a foreign document already
+            // has a line.
             let is_foreign = self.foreign.contains(&document.name);
             if document.distrusted && holes.is_empty() && !is_foreign {
                 missing.push(format!(
@@ -577,7 +582,7 @@ impl FoundFeed {
             }
         }
         let end = self.end_position();
-        // The head of a log that ends too early may be an old one.
+        // The head counts only if the log is complete: a log that ends too early has an old head.
         match self.told_end.filter(|_| told_all) {
             Some(told) if told > end => missing.push(format!(
                 "feed {name}: {}, of the open document",

@@ -1,9 +1,10 @@
 //! The epoch that begins when a restored log is served.
 //!
-//! Shell: the log. A restored backup goes on from an earlier state, and entries published since may
-//! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next.
-//! So every document that was open then gets a name that was never used. The predecessor, whose
-//! bytes are final, links to the old name; a request for the old name is redirected.
+//! Shell: the log. A restored backup goes on from an earlier state. Entries that were published
+//! after that state may still be known elsewhere: in caches and at consumers, under the very URLs
+//! that the server would use next. So every document that was open in that state gets a name that
+//! was never used. The predecessor, whose bytes are final, links to the old name; a request for the
+//! old name is redirected.
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
@@ -14,8 +15,8 @@ use simplefeed_log::{LogError, LogHead, WritableLog, settings_of};
 
 /// Begins an epoch at `now`, durably. Returns the epoch.
 ///
-/// Nothing may have been served since the log was restored. A beginning that was interrupted must
-/// be repeated.
+/// Nothing may have been served since the log was restored. If the call fails, it must be repeated
+/// before the log is served.
 ///
 /// # Errors
 ///
@@ -34,7 +35,7 @@ fn begin_epoch_in(
     // Two restorations of the same log begin in different seconds, and so get different numbers.
     let epoch = epoch.next(now);
     let epoch = epoch.ok_or_else(|| LogError::damaged("there is no number for one more epoch"))?;
-    // The epoch comes first: the names that follow contain it.
+    // The change of the epoch comes first, because the new names contain the number of the epoch.
     append_changes(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
     loop {
@@ -45,7 +46,8 @@ fn begin_epoch_in(
         after = Some(last.clone());
         let mut renamed = vec![];
         for (_, head) in &feeds {
-            // The names of a timeline's documents follow from the epochs.
+            // The names of a timeline's documents follow from the epochs, so a timeline needs no
+            // change.
             if !settings_of(log, head.feed, head.revision)?.is_timeline() {
                 renamed.push(head.renamed());
             }
@@ -93,7 +95,7 @@ mod tests {
     };
 
     const FEEDS: u128 = 5;
-    /// A second after that of the log's commits.
+    /// A second that is later than the instants of the log's commits.
     const LATER: i64 = 1_795_824_000;
 
     /// A disk that fails after some syncs.
@@ -150,7 +152,8 @@ mod tests {
         append_changes(log, second(100), changes).unwrap();
     }
 
-    /// Goal: an epoch has begun for every feed, or it is begun again, with a number of its own.
+    /// Goal: an epoch has begun for every feed, or another epoch is begun, with a number of its
+    /// own.
     /// Method: the disk fails at each commit of the beginning.
     #[test]
     fn an_epoch_begins_for_every_feed_or_once_more() {
@@ -183,9 +186,9 @@ mod tests {
         }
     }
 
-    /// Goal: a clock that was years ahead at a restoration hinders no later one. Of several that
-    /// follow it, the later one has the higher number, by which consumers and caches tell them
-    /// apart.
+    /// Goal: a clock that was years ahead at one restoration hinders no later restoration. Of
+    /// several restorations that follow, the later one has the higher number, by which consumers
+    /// and caches tell them apart.
     #[test]
     fn an_epoch_begins_although_the_last_one_is_ahead_of_the_clock() {
         let now = LATER;
@@ -201,7 +204,8 @@ mod tests {
         assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
         let log = MemoryLog::default();
         fill(&log);
-        // A machine that begins in 1970 would number two histories alike.
+        // A machine whose clock begins in 1970 at each start would give two histories the same
+        // number.
         begin_epoch(&log, second(5)).unwrap_err();
         begin_epoch(&log, second(i64::from(u32::MAX))).unwrap();
         begin_epoch(&log, second(now)).unwrap_err();

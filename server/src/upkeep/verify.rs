@@ -2,7 +2,7 @@
 //!
 //! Shell: the log and the views, both only read. The commits are replayed into a model, and the
 //! log's own records must agree with each statement of the model; then each view compares its files
-//! with the log. Damage becomes a fault in the report, and checking goes on behind it.
+//! with the log. Damage becomes a fault in the report, and the check goes on as far as possible.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -26,7 +26,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Faults, and the number of documents that were compared with their files.
     pub findings: VerifyFindings,
-    /// Missing resource that ended the check early.
+    /// Lack of a resource, such as memory, that ended the check early.
     pub lack: Option<ViewError>,
 }
 
@@ -34,7 +34,7 @@ pub struct VerifyReport {
 ///
 /// # Errors
 ///
-/// Returns an error only where checking cannot go on; faults are in the report.
+/// Returns an error only if the check cannot go on; faults are in the report.
 pub fn verify(
     log: &dyn EntryLog,
     shown: &dyn ShownLog,
@@ -68,14 +68,16 @@ struct Checking<'l> {
     log: &'l dyn EntryLog,
     report: VerifyReport,
     feeds: HashMap<FeedKey, FeedHead>,
-    /// Feeds among them that are timelines.
+    /// Number of these feeds that are timelines.
     timelines: usize,
     epoch: Epoch,
-    /// The commit to replay next, the chain hash before that commit, and the last instant before.
+    /// Number of the commit to replay next.
     next: CommitNumber,
+    /// Chain hash before that commit.
     chain: ChainHash,
+    /// Last instant before that commit.
     last: Timestamp,
-    /// Heads as the log had them at some moment, which the replay has yet to come to.
+    /// Heads that the log had at some moment, and that the replay has not reached yet.
     found: HashMap<FeedKey, Option<FeedHead>>,
 }
 
@@ -99,7 +101,7 @@ impl Checking<'_> {
     fn replay_commits(&mut self) -> Result<bool, LogError> {
         while self.next <= self.log.head().number {
             let number = self.next;
-            // One at a time: a commit may be as large as a request.
+            // Commits are read one at a time, because a commit may be as large as a request.
             let commit = self.report.findings.sound(self.log.commits(number, 1))?;
             let Some(commit) = commit.and_then(|mut commits| commits.pop()) else {
                 self.report.findings.fault(format!(
@@ -118,7 +120,8 @@ impl Checking<'_> {
                 self.report
                     .findings
                     .fault(format!("commit {number}: its chain hash is wrong"));
-                // Behind a wrong hash, the hash of every later commit would be a fault, too.
+                // The replay ends here: behind a wrong hash, the hash of every later commit would
+                // be a fault, too.
                 return Ok(false);
             }
             if commit.instant <= self.last {
@@ -170,7 +173,7 @@ impl Checking<'_> {
                 Change::Entry { at, id, .. } => {
                     entries += 1;
                     self.report.entries += 1;
-                    // Looked up by the id, so that the index of ids is checked, too.
+                    // The entry is looked up by the id, so that the index of ids is checked, too.
                     let found = self
                         .report
                         .findings
@@ -209,15 +212,15 @@ impl Checking<'_> {
         self.feeds.len() - self.timelines
     }
 
-    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the
-    /// replay must arrive at a head that is ahead of the replay.
+    /// Compares the log's heads with those that follow from the commits. The log may grow
+    /// meanwhile, so a head may be ahead of the replay. The replay must then reach that head.
     fn check_heads(&mut self) -> Result<(), LogError> {
-        // This count is read between two replays, so the count must lie between those of the
+        // This count is read between two replays, so it must lie between the counts of the two
         // replays.
         let feeds = self.log.head().feeds;
         let replayed = self.counted_feeds();
         let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
-        // Twice, because a head may be asked for while a commit replaces that head.
+        // Two rounds are needed, because a head may be read while a commit replaces that head.
         for _ in 0..2 {
             self.found.clear();
             for key in keys {
@@ -265,7 +268,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Forgets a head that the replay has come to.
+    /// Forgets the heads that the replay has reached with a commit.
     fn take_commit(&mut self, commit: &Commit) {
         for feed in commit.changes.iter().filter_map(Change::feed) {
             let found = self.found.get(&feed).and_then(Option::as_ref);

@@ -27,10 +27,10 @@ use simplefeed_views::{
 };
 use uuid::Uuid;
 
-/// Commits that one read of the log returns.
+/// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 10;
 
-/// Last commit, and the entries of each feed up to it.
+/// The last counted commit, and the number of entries of each feed up to that commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct CountState {
     commit: CommitNumber,
@@ -95,7 +95,7 @@ impl CountsView {
         }
     }
 
-    /// Returns the entries of a feed.
+    /// Returns the number of entries of a feed.
     pub(crate) fn entries(&self, feed: FeedKey) -> u64 {
         self.lock_counts().entries.get(&feed).copied().unwrap_or(0)
     }
@@ -130,7 +130,7 @@ impl View for CountsView {
         let stored = self
             .read_stored()
             .filter(|stored| stored.commit <= log.head().number);
-        // Counts of later commits than the log has are another log's.
+        // Counts up to a commit that the log does not have are another log's.
         *self.lock_counts() = stored.unwrap_or_default();
         Ok(self.lock_counts().commit)
     }

@@ -1,8 +1,8 @@
 //! The feeds and timelines of a log, as lists show them.
 //!
-//! Shell: memory behind locks. One thread reads the log once; commits keep the rows current. A list
-//! therefore reads nothing of a feed that the list does not show, and no timing reveals such a
-//! feed.
+//! Shell: memory behind locks. One thread reads the rows of all feeds from the log; from then on,
+//! each commit updates the rows in memory. A list is made from the rows of the feeds that the list
+//! shows, and from nothing else. So the time of an answer reveals no feed that is not shown.
 
 mod by_name;
 
@@ -28,15 +28,15 @@ use simplefeed_resource::Generation;
 
 use self::by_name::ByName;
 
-/// Characters that two names have in common if they are next to each other.
+/// Number of first characters that a name must share with a text to count as near.
 const NEAR_CHARS: usize = 2;
-/// Names on either side that are next to another one.
+/// Maximum number of near names on either side of a text.
 const NEAR_MAX: usize = 3;
-/// Places on either side of a row, where the rest of the row's commit is most of the time.
+/// Distance in `CatalogueRows::all` within which the rows of one commit usually stand.
 const TOGETHER: usize = 32;
-/// Counter of the commits that change names, titles or follows.
+/// Index of the counter of the commits that change settings or follows.
 const NAMES_COUNTER: usize = 0;
-/// Counter of all commits.
+/// Index of the counter of all commits.
 const COMMITS_COUNTER: usize = 1;
 
 /// A feed or a timeline, as lists show it.
@@ -46,17 +46,17 @@ pub struct CatalogueRow {
     pub key: FeedKey,
     /// Name of the feed, as in its URL.
     pub name: FeedName,
-    /// Permanent id of the feed, unless the key tells the id.
+    /// Permanent id of the feed; `None` if the id follows from the key.
     id: Option<FeedId>,
     /// Whether the feed is a timeline.
     pub is_timeline: bool,
     /// Whether a reader needs a right to see the feed.
     pub is_closed: bool,
-    /// `None` if the name is the title.
+    /// Title; `None` if the title is the name.
     title: Option<Box<str>>,
-    /// The title in lower case, as searches compare it, where that differs.
+    /// Title in lower case, for searches; `None` if the title itself is in lower case.
     lower: Option<Box<str>>,
-    /// Entries that the feed was given, those that were lost among them; always 0 in a timeline.
+    /// Number of entries that the feed was given, lost ones included; always 0 in a timeline.
     entries: AtomicU64,
 }
 
@@ -67,7 +67,8 @@ impl CatalogueRow {
         Self {
             key,
             name: settings.name.clone(),
-            // Most ids follow from the key: rows without them save memory where feeds are many.
+            // Most ids follow from the key. Rows without these ids save memory where feeds are
+            // many.
             id: Some(settings.id.clone()).filter(|id| *id != FeedId::of_uuid(key.0)),
             is_timeline: settings.is_timeline(),
             is_closed: settings.is_closed(),
@@ -83,7 +84,7 @@ impl CatalogueRow {
         id.unwrap_or_else(|| FeedId::of_uuid(self.key.0))
     }
 
-    /// Returns the title; the name if no title was chosen.
+    /// Returns the title, or the name if no title was chosen.
     pub fn title(&self) -> &str {
         self.title.as_deref().unwrap_or(self.name.as_str())
     }
@@ -103,7 +104,7 @@ impl CatalogueRow {
 pub struct Catalogue {
     log: Arc<dyn EntryLog>,
     known: RwLock<CatalogueState>,
-    /// Held while the log is read, so that one thread reads it.
+    /// Held while the log is read, so that only one thread at a time reads the log.
     reading: Mutex<()>,
     counters: Arc<[AtomicU64]>,
 }
@@ -135,10 +136,10 @@ enum RowChange {
 struct CatalogueRows {
     open: ByName,
     closed: ByName,
-    /// All feeds and timelines. Timelines are in the order in which they were made, as followers
-    /// are listed.
+    /// All feeds and timelines. Timelines stand in the order of their creation, because lists of
+    /// followers have that order.
     all: Vec<(FeedKey, Arc<CatalogueRow>)>,
-    /// Place of each in `all`.
+    /// Index of each feed in `all`.
     places: HashMap<FeedKey, usize>,
 }
 
@@ -147,21 +148,22 @@ struct CatalogueRows {
 pub struct RowMatches {
     /// Feeds that match, in the order of their names.
     pub matching: Vec<Arc<CatalogueRow>>,
-    /// Name of the last feed that the search looked at; `None` if there was no feed.
+    /// Name of the last feed that the search looked at; `None` if the search looked at no feed.
     pub end: Option<FeedName>,
 }
 
-/// Reads a little of each row.
+/// Loads a part of each row into the processor's cache.
 ///
-/// The rows of a large log lie anywhere in the memory. These loads overlap, while the count of an
-/// `Arc` waits for each row.
+/// The rows of a large log lie scattered in memory. The processor overlaps these loads. A clone of
+/// an `Arc`, in contrast, changes a count in the row, and so waits until the row is loaded.
 fn prefetch_rows(rows: &[&Arc<CatalogueRow>]) {
     let read = |all, row: &&Arc<CatalogueRow>| {
         let name = row.name.as_str().bytes().next();
         let (_, key) = row.key.0.as_u64_pair();
         all ^ key ^ row.entries.load(Ordering::Relaxed) ^ u64::from(name.unwrap_or_default())
     };
-    // Without `black_box`, the compiler leaves out loads whose sum nobody uses.
+    // Without `black_box`, the compiler would leave out these loads, because nobody uses the
+    // result.
     black_box(rows.iter().fold(0, read));
 }
 
@@ -176,7 +178,8 @@ impl CatalogueRows {
             }
             RowChange::Next(key, next) => {
                 if let Some(row) = self.row_of(*key) {
-                    // A commit during the reading may be in the number that was read.
+                    // If the commit came while the log was read, the number that was read may
+                    // include the commit already.
                     row.entries.fetch_max(next.0, Ordering::Relaxed);
                 }
             }
@@ -189,10 +192,10 @@ impl CatalogueRows {
         } else {
             (&mut self.open, &mut self.closed)
         };
-        // The change may have closed or opened the feed, and no row stays in the other set.
+        // The change may have closed or opened the feed, so the old row may be in the other set.
         other.remove(row.name.as_str());
         into.insert(Arc::clone(&row));
-        // A changed row keeps the place of the old one, because the order is that of creation.
+        // A changed row keeps its index, because timelines stand in the order of their creation.
         let place = *self.places.entry(row.key).or_insert(self.all.len());
         match self.all.get_mut(place) {
             Some((_, old)) => *old = row,
@@ -200,15 +203,16 @@ impl CatalogueRows {
         }
     }
 
-    /// Returns a search for places of feeds, one after the other. Feeds that a caller asks for
-    /// together mostly came together, those of one commit in any order. A look at the neighbours
-    /// then saves a look into a map that no cache holds.
+    /// Returns a function that finds the indexes of feeds, one feed after the other. The feeds that
+    /// a caller asks for usually stand near each other, in any order within one commit. A
+    /// comparison with the neighbours of the last index then saves a lookup in the map, which is
+    /// too large for the caches.
     fn places_of(&self) -> impl FnMut(FeedKey) -> Option<usize> {
         let (mut next, mut is_near) = (0_usize, false);
         move |key| {
             let is_at = |place: usize| self.all.get(place).is_some_and(|(at, _)| *at == key);
-            // Scattered feeds cost two comparisons before the map; a look at more neighbours begins
-            // only where the last feed was near.
+            // For scattered feeds, only two neighbours are compared before the map is asked. More
+            // neighbours are compared only if the last feed was near the feed before.
             let far = 0..if is_near { TOGETHER } else { 1 };
             let near = far.flat_map(|far| [next.checked_add(far), next.checked_sub(far + 1)]);
             let near = near.flatten().find(|place| is_at(*place));
@@ -225,7 +229,7 @@ impl CatalogueRows {
 }
 
 impl Catalogue {
-    /// Returns the catalogue of a log, of which nothing is read yet.
+    /// Returns the catalogue of a log. Nothing of the log is read yet.
     pub fn new(log: Arc<dyn EntryLog>) -> Self {
         Self {
             log,
@@ -259,7 +263,8 @@ impl Catalogue {
             }
         }
         self.take_changes(changes);
-        // Behind the rows: what is read at a newer count has them.
+        // The counters grow after the rows have changed, so that whoever sees the new count sees
+        // the new rows.
         for (counter, is_counted) in [(NAMES_COUNTER, changes_lists), (COMMITS_COUNTER, true)] {
             if let Some(counter) = self.counters.get(counter).filter(|_| is_counted) {
                 counter.fetch_add(1, Ordering::Release);
@@ -268,7 +273,7 @@ impl Catalogue {
     }
 
     fn take_changes(&self, changes: Vec<RowChange>) {
-        // Counts change under the lock of readers: most commits have nothing else.
+        // Most commits change only counts of entries, for which the lock of readers is enough.
         if let CatalogueState::All(rows) = &*self.known.read() {
             let mut counts = changes.iter();
             if counts.all(|change| matches!(change, RowChange::Next(..))) {
@@ -283,7 +288,7 @@ impl Catalogue {
             }
         }
         match &mut *self.known.write() {
-            // The first reader finds this commit in the log.
+            // The first reader of the catalogue reads the log, which has this commit already.
             CatalogueState::Nothing => {}
             CatalogueState::Reading(meanwhile) => meanwhile.extend(changes),
             CatalogueState::All(rows) => {
@@ -294,8 +299,8 @@ impl Catalogue {
         }
     }
 
-    /// Returns the generation of lists of names, which lasts until a name, a title or a follow
-    /// changes. Rows that are read after the generation may be newer, never older.
+    /// Returns the generation of lists of names, which lasts until a commit changes settings or
+    /// follows. Rows that are read after this call may be newer than the generation, never older.
     pub fn generation_of_names(&self) -> Generation {
         Generation::of(&self.counters, NAMES_COUNTER)
     }
@@ -305,7 +310,7 @@ impl Catalogue {
         Generation::of(&self.counters, COMMITS_COUNTER)
     }
 
-    /// Returns the rows of some feeds, in their order.
+    /// Returns the rows of some feeds, in the order of `keys`. Unknown feeds are left out.
     ///
     /// # Errors
     ///
@@ -318,8 +323,7 @@ impl Catalogue {
             let mut place_of = rows.places_of();
             let found = keys.filter_map(|key| rows.all.get(place_of(key)?).map(|(_, row)| row));
             let found: Vec<&Arc<CatalogueRow>> = found.collect();
-            // Before the clones: the count of an `Arc` waits for each row, while these loads
-            // overlap.
+            // These loads overlap, while each clone waits until its row is loaded.
             prefetch_rows(&found);
             found.into_iter().cloned().collect()
         })
@@ -347,21 +351,21 @@ impl Catalogue {
         })
     }
 
-    /// Returns whether there is an open feed with a name; `None` as long as the log is not read. A
-    /// closed feed takes the same time as no feed.
+    /// Returns whether there is an open feed with a name; `None` as long as the log is not read.
+    /// The lookup takes the same time for a closed feed as for a missing feed.
     pub fn is_open(&self, name: &FeedName) -> Option<bool> {
         match &*self.known.read() {
-            // Only open names are looked at, so the time tells nothing of closed feeds.
+            // Only open names are searched, so the time tells nothing of closed feeds.
             CatalogueState::All(rows) => Some(rows.open.get(name.as_str()).is_some()),
             CatalogueState::Nothing | CatalogueState::Reading(_) => None,
         }
     }
 
-    /// Returns open feeds, and closed feeds that match one of `closed`, in the order of their
-    /// names. The search looks at the first `max` of them behind `after`, and returns those whose
-    /// name or title contains `text`.
+    /// Searches the open feeds, and the closed feeds that match one of `closed`, in the order of
+    /// their names. The search looks at the first `max` of these feeds behind `after`. Of these,
+    /// the search returns the feeds whose name or title contains `text`.
     ///
-    /// Feeds that the search does not look at cost nothing.
+    /// All other feeds cost no time.
     ///
     /// # Errors
     ///
@@ -388,8 +392,8 @@ impl Catalogue {
                     _ => Bound::Included(beginning),
                 };
                 let found = all.closed.from(from);
-                // Names that match lie together: a name that equals the beginning comes before all
-                // longer ones.
+                // The names that match a pattern follow each other without a gap. A name that
+                // equals the beginning comes before all longer names.
                 let found = found.take_while(|row| pattern.matches(&row.name));
                 rows.extend(found.take(max));
             }
@@ -410,8 +414,8 @@ impl Catalogue {
         })
     }
 
-    /// Returns the open feeds whose names are next to a text that may be a name with a mistake.
-    /// Never reads the log.
+    /// Returns names of open feeds for a text that may be a misspelt name: the nearest on either
+    /// side that begin with the same characters. Never reads the log.
     pub fn near(&self, text: &str) -> Vec<FeedName> {
         let CatalogueState::All(rows) = &*self.known.read() else {
             return vec![];
@@ -424,27 +428,28 @@ impl Catalogue {
         let behind = behind.take_while(is_near).take(NEAR_MAX);
         let near = before.chain(behind).map(|row| row.name.clone());
         let mut near: Vec<FeedName> = near.collect();
-        // `before` gives the last name first.
+        // `before` gives the last names first.
         near.sort();
         near
     }
 
-    /// Reads the log, if nobody has yet, as long as `goes_on` says so.
+    /// Reads the log, unless that is done already. Gives up once `goes_on` returns false.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
     pub fn read(&self, goes_on: impl Fn() -> bool) -> Result<(), LogError> {
         let _reading = self.reading.lock();
-        // Another thread may have read the log while this one waited.
+        // Another thread may have read the log while this thread waited.
         if matches!(*self.known.read(), CatalogueState::All(_)) {
             return Ok(());
         }
         *self.known.write() = CatalogueState::Reading(vec![]);
-        // Unlocked while the log is read: the writer takes this lock for each commit.
+        // `known` is unlocked while the log is read, because the writer needs that lock for each
+        // commit.
         let read = read_rows(&*self.log, goes_on);
         let mut known = self.known.write();
-        // Taken before an error returns, so the next caller begins again.
+        // Taking the changes leaves `Nothing`, so after an error the next caller begins again.
         let meanwhile = std::mem::take(&mut *known);
         if let (Some(mut rows), CatalogueState::Reading(changes)) = (read?, meanwhile) {
             for change in &changes {
@@ -475,11 +480,12 @@ fn read_rows(
     while goes_on() {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else {
-            // Followers are listed in the order in which the timelines were made, within a commit
-            // in any order. In this order, rows that are read together lie together.
+            // Lists of followers have the order in which the timelines were made, with any order
+            // within a commit. If rows have this order too, a list reads rows that stand near each
+            // other.
             timelines.sort_unstable_by_key(|(made, _)| *made);
             let mut timelines = timelines.into_iter();
-            // A server that stops does not wait until the rows of all timelines are made.
+            // A stopping server does not wait until the rows of all timelines are made.
             while goes_on() {
                 let Some((_, row)) = timelines.next() else {
                     return Ok(Some(rows));
@@ -493,7 +499,8 @@ fn read_rows(
             let settings = settings_of(log, head.feed, head.revision)?;
             let row = CatalogueRow::new(head.feed, &settings, head.next.0);
             if row.is_timeline {
-                // A timeline is updated when made, and never again: `updated` tells the order.
+                // The head of a timeline gets `updated` when the timeline is made, and never again.
+                // So `updated` tells the order.
                 timelines.push((head.updated, row));
             } else {
                 rows.put_row(Arc::new(row));
@@ -599,7 +606,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Goal: a right to one closed feed shows that feed, and none whose name begins with its name.
+    /// Goal: a right to one closed feed shows that feed, and no feed whose name begins with that
+    /// feed's name.
     #[test]
     fn a_right_to_a_name_is_none_to_its_beginning() {
         let log = Arc::new(MemoryLog::default());
@@ -621,8 +629,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Goal: rows are those that were asked for, in that order, as they are now: next to each
-    /// other, scattered, again, or not there.
+    /// Goal: `rows` returns the current rows of the feeds that were asked for, in that order: of
+    /// neighbours, of scattered, repeated and unknown feeds.
     #[test]
     fn rows_come_as_they_are_asked_for() {
         let log = Arc::new(MemoryLog::default());
@@ -634,7 +642,7 @@ pub(crate) mod tests {
         let names = ["d", "b", "e", "a", "c"];
         for (number, name) in (1..).zip(names) {
             if number == 3 {
-                // The first two are found in the log, the others are told.
+                // The first two feeds are read from the log, the others are told by commits.
                 catalogue.read(|| true).unwrap();
             }
             take(&commit_of(name, number, 1, false));

@@ -38,7 +38,8 @@ pub enum ViewError {
         /// Path of the file with the wrong bytes.
         path: PathBuf,
     },
-    /// A record differs from the one that was written. `rebuild` makes the record anew.
+    /// A record in a manifest differs from the record that was written. `rebuild` makes the record
+    /// anew.
     #[error("{} is damaged at document {document}; run `simplefeed-server rebuild`", visible_path(path).display())]
     DamagedRecord {
         /// Path of the file of records, which belongs to one feed.
@@ -52,7 +53,7 @@ impl From<ViewError> for ReadError {
     fn from(error: ViewError) -> Self {
         match &error {
             // A server that has just started still reads the follows of timelines. A later request
-            // finds them read.
+            // succeeds.
             ViewError::Log(LogError::Behind) => {
                 Self::NotReady("what timelines follow is being read")
             }

@@ -1,8 +1,8 @@
-//! Files that are never to change, put on the disk several at a time.
+//! Files that never change once they are in place, put on the disk several at a time.
 //!
-//! Shell: files. All files are written under temporary names, then synced, renamed into place in
-//! the order in which they were written, and their names synced. So a file under a final name is
-//! whole.
+//! Shell: files. All files are written under temporary names and synced. Then they are renamed into
+//! place, in the order in which they were written. Last, their names are synced. So a file under a
+//! final name is whole.
 
 use std::{
     collections::BTreeMap,
@@ -54,8 +54,9 @@ pub enum Remade {
     Different,
 }
 
-/// Ending of a file's name until the file is whole. Not a random one, as the crate `tempfile`
-/// gives: a process that is killed leaves at most one such file, which the next write takes.
+/// Ending of a file's name until the file is whole. The ending is fixed, and not random as with the
+/// crate `tempfile`. So a killed process leaves at most one temporary file for each file, which the
+/// next write of that file replaces.
 pub(super) const TEMPORARY: &str = ".new";
 
 /// Returns the name of a file until the file is whole.
@@ -65,15 +66,15 @@ pub(super) fn temporary_of(path: &Path) -> PathBuf {
     temporary.into()
 }
 
-/// Replaces a file as a whole: a kill leaves the old one or the new one. A power cut may leave
-/// neither, so only files that can be made again are replaced this way.
+/// Replaces a file as a whole: a killed process leaves the old file or the new one. A power cut may
+/// leave neither, so only files that can be made again are replaced this way.
 ///
 /// # Errors
 ///
 /// Returns why the file cannot be written.
 #[expect(clippy::disallowed_methods, reason = "for what can be made again")]
 pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // In the same folder, so that the rename replaces the file at once.
+    // The temporary file is in the same folder, so that the rename replaces the file in one step.
     let temporary = temporary_of(path);
     regular::write(&temporary, bytes)?;
     fs::rename(&temporary, path)
@@ -84,10 +85,10 @@ pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(super) struct FrozenFiles {
     /// Temporary path of each file, and its final path.
     written: Vec<(PathBuf, PathBuf)>,
-    /// Files to sync before a name may lead to their bytes.
+    /// Files that are synced before the files in `written` get their final names.
     unsynced: Vec<File>,
-    /// Opened before anything is written: the kernel reports a failed write only to handles that
-    /// were open by then.
+    /// Folders, each opened before anything is written there: the kernel reports a failed write
+    /// only to handles that were open by then.
     opened: BTreeMap<PathBuf, File>,
     folders: Folders,
 }
@@ -97,7 +98,7 @@ impl FrozenFiles {
     /// before the files get their names: an older log must not be taken for the log of these files.
     pub(super) fn of(folders: &Folders) -> Self {
         Self {
-            // A log that is no folder has no note.
+            // A log that is not in a folder has no such note.
             unsynced: regular::open(folders.seen()).into_iter().collect(),
             written: vec![],
             opened: BTreeMap::new(),
@@ -105,7 +106,7 @@ impl FrozenFiles {
         }
     }
 
-    /// Opens a folder, whose names are synced with the files.
+    /// Opens a folder. The names in the folder are synced after the files.
     ///
     /// # Errors
     ///
@@ -163,8 +164,8 @@ impl FrozenFiles {
         Ok(before)
     }
 
-    /// Leaves a file as found, and makes the file durable: nobody knows whether the writer has done
-    /// that.
+    /// Leaves a file unchanged, and has [`put_in_place`](Self::put_in_place) sync the file, because
+    /// whoever wrote it may not have done so.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl FrozenFiles {
         self.open_folder(path.parent().unwrap_or(path))?;
         match regular::open(path) {
             Ok(file) => self.unsynced.push(file),
-            // The other one of a document's two files is there.
+            // Of a document and its compressed twin, one may be missing.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("open", path)(error)),
         }
@@ -186,7 +187,7 @@ impl FrozenFiles {
     ///
     /// Returns why the file cannot be read or written.
     pub(super) fn copy(&mut self, from: &Path, to: &Path) -> Result<Remade, ViewError> {
-        // Web servers send the time as `Last-Modified`, so the copy must have the same.
+        // Web servers send the time as `Last-Modified`, so the copy must have the same time.
         let modified = fs::metadata(from).and_then(|file| file.modified());
         let modified = modified.map_err(failed("read", from))?;
         let since = modified.duration_since(SystemTime::UNIX_EPOCH);
@@ -196,9 +197,9 @@ impl FrozenFiles {
         self.write(to, &bytes, Timestamp::from_micros(micros))
     }
 
-    /// Writes the compressed twin of the file at `path`, unless a twin there decodes to the same
-    /// bytes: readers may have that twin, and another version of the compressor may give other
-    /// bytes. Returns the bytes of the twin, too.
+    /// Writes the compressed twin of the file at `path`, unless there is a twin that decodes to
+    /// `bytes` and matches `recorded`, if given. Readers may have that twin, and another version of
+    /// the compressor may give other bytes. Returns the bytes of the twin, and the outcome.
     ///
     /// # Errors
     ///
@@ -243,9 +244,10 @@ impl FrozenFiles {
     #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
     pub(super) fn put_in_place(self) -> Result<(), ViewError> {
         let folders: Vec<&File> = self.opened.values().collect();
-        // The message of a failed sync names one folder of several.
+        // Several folders are synced together, and the message of a failed sync names the first of
+        // them.
         let first = self.opened.keys().next().cloned().unwrap_or_default();
-        // The bytes before the names, so no name ever leads to half a file.
+        // The bytes are synced before the renames, so no name ever leads to half a file.
         #[cfg(planted)]
         if crate::planted::is("documents-unsynced") {
             return self.put_in_place_unsynced();
@@ -257,11 +259,12 @@ impl FrozenFiles {
             false => unsynced,
         };
         let all = &self.folders;
-        // One sync of the file systems of `folders` takes less time where the files are many.
+        // For many files, one sync of the file systems of `folders` takes less time than a sync of
+        // each file.
         all.sync(&unsynced, &folders)
             .map_err(failed("sync files in", &first))?;
-        // In the order of the writes, which the caller has chosen: a twin comes before the
-        // document.
+        // The renames keep the order of the writes, which the caller has chosen: a twin comes
+        // before the document.
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
@@ -271,11 +274,11 @@ impl FrozenFiles {
     }
 }
 
-/// Returns the bytes of a file as its compressed twin has them, if they are no more than `max`.
+/// Returns the bytes of a file, decoded from its compressed twin. At most `max` bytes are decoded.
 ///
 /// # Errors
 ///
-/// Returns why there is no readable twin.
+/// Returns why the twin cannot be read, or that the decoded bytes are more than `max`.
 pub(super) fn decoded_twin(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     regular::read_document(twin_of(path)).and_then(|twin| gunzip(&twin, max))
 }
@@ -293,11 +296,11 @@ fn system_time(instant: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// Decompresses one of our own files.
+/// Decompresses a file that Simplefeed has written, to at most `max` bytes.
 ///
 /// # Errors
 ///
-/// Returns the fault in the bytes.
+/// Returns the fault in the bytes, or that the decoded bytes are more than `max`.
 pub fn gunzip(bytes: &[u8], max: usize) -> io::Result<Vec<u8>> {
     let mut decoder = GzDecoder::new(bytes);
     let mut decoded = vec![];
@@ -305,7 +308,7 @@ pub fn gunzip(bytes: &[u8], max: usize) -> io::Result<Vec<u8>> {
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     decoder.by_ref().take(limit).read_to_end(&mut decoded)?;
     let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-    // A file may decode to any number of bytes.
+    // A damaged file may decode to any number of bytes.
     if decoded.len() > max {
         return invalid("it decodes to more than it may");
     }
@@ -316,7 +319,7 @@ pub fn gunzip(bytes: &[u8], max: usize) -> io::Result<Vec<u8>> {
     invalid("there is something behind the end")
 }
 
-/// Returns the error of an operation on a file; `action` is a verb.
+/// Returns a function that makes the error of a failed operation on a file. `action` is a verb.
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ViewError + use<> {
     let path = path.to_path_buf();
     move |source| ViewError::Io {

@@ -15,7 +15,8 @@ use simplefeed_log::{
     barrier::sync_files,
     durable::create_folders,
     held::{HeldFolder, visible_path},
-    sled::{folder::OpenError, seen},
+    seen,
+    sled::folder::OpenError,
 };
 use simplefeed_process::regular;
 use tracing::info;
@@ -57,7 +58,7 @@ impl Folders {
         }
     }
 
-    /// Returns the folders below an open data folder, by its handle. As [`new`](Self::new).
+    /// Returns the folders as [`new`](Self::new) does, below the handle of an open data folder.
     pub fn held(data: &HeldFolder, www: Option<&Path>) -> Self {
         Self {
             _held: Some(data.clone()),
@@ -65,8 +66,8 @@ impl Folders {
         }
     }
 
-    /// Returns folders whose files are not made durable one by one, since the data folder is synced
-    /// as a whole later.
+    /// Returns folders whose files are not made durable one by one, because the data folder is
+    /// synced as a whole later.
     #[must_use]
     pub fn unhurried(self) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Folders {
     }
 
     /// Returns the folders with the tree for web servers locked, if there is one. The tree may be
-    /// outside the data folder, and two servers would overwrite each other's documents. Some
+    /// outside the data folder, where two servers could overwrite each other's documents. Some
     /// network file systems lock no folders; the server logs that and goes on.
     ///
     /// # Errors
@@ -106,7 +107,7 @@ impl Folders {
         if lock.as_ref().is_some_and(is_held) {
             return Ok(());
         }
-        // The writer of the folder reports the error.
+        // A later write into the tree reports the error.
         let Ok(tree) = regular::open_folder(&self.www) else {
             return Ok(());
         };
@@ -128,7 +129,8 @@ impl Folders {
         Ok(())
     }
 
-    /// Creates folders and those around them, durably.
+    /// Creates folders and their parents, durably unless the folders are
+    /// [`unhurried`](Self::unhurried).
     ///
     /// # Errors
     ///
@@ -141,17 +143,18 @@ impl Folders {
         if !self.is_unhurried {
             return create_folders(folders);
         }
-        // Nobody sees a copy before the copy has a name, and the whole folder is synced before the
-        // rename.
+        // Nobody sees a copy before the copy gets its final name, and the whole folder is synced
+        // before that rename.
         let mut each = folders.iter();
         each.try_for_each(|folder| fs::create_dir_all(folder).map_err(|error| (*folder, error)))
     }
 
-    /// Makes files, or the names in folders, durable, as [`sync_files`] does.
+    /// Makes files, or the names in folders, durable as [`sync_files`] does, unless the folders are
+    /// [`unhurried`](Self::unhurried).
     ///
     /// # Errors
     ///
-    /// Returns the first write that the disk could not do.
+    /// Returns the error of the first failed sync.
     pub(super) fn sync(&self, files: &[&File], folders: &[&File]) -> io::Result<()> {
         if self.is_unhurried {
             // As in `create`: the sync of the whole folder follows.
@@ -175,12 +178,13 @@ impl Folders {
         self.views.join(seen::NAME)
     }
 
-    /// Returns the folders with a subfolder for each kind of files.
+    /// Returns the folders that each have a subfolder for each kind of files.
     pub fn trees(&self) -> [&Path; 3] {
         [&self.www, &self.closed, &self.views]
     }
 
-    /// Waits until nobody else writes files of views: `rebuild` may run beside the followers.
+    /// Waits until nobody else writes files of views, and keeps others from writing until the guard
+    /// is dropped. `rebuild` may run beside the followers.
     pub fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock()
     }

@@ -1,8 +1,8 @@
 //! The follower: the one loop that runs any view.
 //!
 //! Shell: a thread for each view. The thread waits for commits, lets the view apply them, has the
-//! work that follows carried out and notes the cursor. A view that fails is tried again for ever,
-//! and holds up no other.
+//! work that follows carried out, and notes the cursor. A failing view is tried again for ever, and
+//! does not hold up the other views.
 
 use std::{
     cell::OnceCell,
@@ -19,12 +19,11 @@ use super::{ApplyOutcome, View, error::ViewError};
 
 use crate::shown::ShownLog;
 
-/// Most commits that one round applies.
+/// Maximum number of commits that one round applies.
 const COMMITS_TOGETHER: usize = 1_000;
-/// Commits between two notes of the cursor.
+/// Number of commits between two notes of the cursor.
 const NOTED_COMMITS: u64 = 1_024;
-/// Time that a server which stops leaves to a view for the work that waits. The next start does the
-/// rest.
+/// Time that a stopping server gives a view for the work that waits. The next start does the rest.
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause after a round that failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -44,8 +43,8 @@ impl FollowerProgress {
     }
 }
 
-/// Time that a view has for work: until the server stops, and a second more. The next start makes
-/// the rest.
+/// Time that a view has for work: all the time until the server stops, and a limited time from then
+/// on. The next start does the rest.
 #[derive(Debug)]
 pub struct Grace<'s> {
     stop: &'s Stop,
@@ -60,21 +59,22 @@ impl<'s> Grace<'s> {
         Self { stop, time, since }
     }
 
-    /// Returns whether the server stops.
+    /// Returns whether the server is stopping.
     pub fn has_begun(&self) -> bool {
         self.stop.is_requested()
     }
 
     /// Returns whether work may go on.
     pub fn lasts(&self) -> bool {
-        // The time begins when the view first looks behind the stop, so a long step does not use up
-        // the time.
+        // The time begins at the view's first question after the stop, so a long step that began
+        // earlier does not use up the time.
         !self.stop.is_requested() || self.since.get_or_init(Instant::now).elapsed() < self.time
     }
 }
 
-/// Runs a view until the log's announcements end and the work of every commit is carried out. A
-/// view that panicked may be run again, and begins where the files of the view end.
+/// Runs a view until the log's announcements end, or until a stopping server gives the view no more
+/// time. The next start does the work that is left. After a panic, the same view may be run again,
+/// and begins anew from its files.
 pub fn follow(view: &dyn View, log: &dyn ShownLog, progress: &FollowerProgress, stop: &Stop) {
     follow_within(view, log, progress, stop, &Grace::new(stop, GRACE));
 }
@@ -86,7 +86,7 @@ fn follow_within(
     stop: &Stop,
     grace: &Grace<'_>,
 ) {
-    // A panic leaves a view's memory in an unknown state, which this makes anew.
+    // A panic leaves a view's memory in an unknown state. `begin` makes that memory anew.
     let begun = loop {
         match view.begin(log) {
             Ok(begun) => break begun,
@@ -123,13 +123,13 @@ struct Follower<'f> {
     grace: &'f Grace<'f>,
     /// Last commit that the view has applied.
     applied: CommitNumber,
-    /// Last commit whose work is carried out: `applied`, unless work failed since.
+    /// Last commit whose work is carried out: `applied`, unless some work still waits.
     carried_out: CommitNumber,
     noted: CommitNumber,
     is_full: bool,
     /// Whether a document of the view is of another log.
     is_replaced: bool,
-    /// Wake-ups that were answered.
+    /// Number of wake-ups that were answered.
     wakes: u64,
 }
 
@@ -140,11 +140,12 @@ impl Follower<'_> {
             if let Err(error) = &applied {
                 report_failure(self.view, error, "apply a commit");
             }
-            // After an error as well: the work that waits may need nothing of the log.
+            // After an error as well, because the work that waits may need nothing of the log.
             let carried_out = self.carry_out();
             let has_ended = matches!(applied, Ok(false));
             if has_ended || self.carried_out.0 >= self.noted.0 + NOTED_COMMITS {
-                // The last note saves the next start the work of the commits since the note before.
+                // The note at the end saves the next start from repeating the work since the
+                // previous note.
                 self.note_cursor();
             }
             if has_ended {
@@ -165,7 +166,8 @@ impl Follower<'_> {
         }
     }
 
-    /// Applies the next commits, and waits for the first one. Returns whether more may come.
+    /// Waits for the next commit, unless failed work waits. Applies that commit and the commits
+    /// that follow. Returns whether more commits may come.
     fn apply_next(&mut self) -> Result<bool, ViewError> {
         let next = self.applied.next();
         if self.carried_out < self.applied {
@@ -181,12 +183,13 @@ impl Follower<'_> {
             WaitEnd::Commit => {}
             WaitEnd::Woken(wakes) => {
                 self.wakes = wakes;
-                // Nothing is applied, but `carry_out` finds the work that somebody has left.
+                // There is nothing to apply, but `carry_out` finds the work for which the follower
+                // was woken.
                 return Ok(self.grace.lasts());
             }
             WaitEnd::End => return Ok(false),
         }
-        for outline in announced.outlines(next, COMMITS_TOGETHER, self.log)? {
+        for outline in self.log.recent_outlines(next, COMMITS_TOGETHER)? {
             let applied = self.view.apply(&outline, self.log)?;
             self.applied = outline.number;
             self.is_full = applied == ApplyOutcome::Full;
@@ -198,9 +201,9 @@ impl Follower<'_> {
         Ok(self.grace.lasts())
     }
 
-    /// Carries out the work that waits. Returns whether none is left.
+    /// Carries out the work that waits. Returns whether no work is left.
     fn carry_out(&mut self) -> bool {
-        // Nothing mends a view of another log while the server runs.
+        // A view with documents of another log cannot be mended while the server runs.
         if self.is_replaced {
             return false;
         }
@@ -214,7 +217,8 @@ impl Follower<'_> {
             }
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
-                // More entries would be shown under URLs that have other contents.
+                // If a document belongs to another log, the log takes no more entries. They would
+                // be shown under URLs that have other contents.
                 if let ViewError::Replaced { path, .. } = &error {
                     self.is_replaced = true;
                     self.view.note_replaced(self.log, path);
@@ -224,8 +228,8 @@ impl Follower<'_> {
                          makes a new log of this one and of the documents beside it"
                     );
                 }
-                // Failed work of one feed does not hold up the commits of the others, if the view
-                // has room.
+                // Failed work of one feed does not hold up the commits of the other feeds, if the
+                // view has room.
                 self.is_full &= !self.view.has_room();
                 false
             }
@@ -237,7 +241,7 @@ impl Follower<'_> {
         if let Err(error) = self.view.note(self.carried_out, self.log) {
             report_failure(self.view, &error, "note its cursor");
         }
-        // Also after a failure: a disk that cannot be written is not tried for each commit.
+        // Set after a failure as well, so that a failing disk is not tried again at each commit.
         self.noted = self.carried_out;
     }
 }

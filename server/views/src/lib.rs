@@ -1,9 +1,9 @@
 //! Views: everything that readers see, computed from commits.
 //!
 //! Pure: the contract of a view, and a list of views. One [`follower`] runs any view, and upkeep
-//! asks each view for a part of each task, so neither knows a view by name. The pure part of a view
-//! reads commits and the log's lookups and nothing else: no clock, no configuration. So the files
-//! of a view can be deleted and made again, byte for byte.
+//! asks each view for its part of each task, so neither the follower nor upkeep knows a view by
+//! name. The pure part of a view reads commits and the log's lookups and nothing else: no clock, no
+//! configuration. So the files of a view can be deleted and made again, byte for byte.
 #![cfg_attr(
     test,
     expect(
@@ -48,19 +48,19 @@ use tree::{ExportError, Tree};
 /// Answer of a view to a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyOutcome {
-    /// The view takes the next commit.
+    /// The view has room for the work of the next commit.
     More,
-    /// As much work waits as the view keeps in memory. The follower has this work carried out
-    /// before the next commit.
+    /// As much work waits as the view keeps in memory. The follower applies the next commit only
+    /// once this work is carried out, or the view [has room](View::has_room) again.
     Full,
 }
 
-/// State that is derived from commits, with files that belong to the view. For a view without
-/// files, the defaults of the methods about files are right.
+/// State that is derived from commits, with files that belong to the view. The default methods suit
+/// a view without files.
 ///
 /// A view keeps the work that follows from a commit until [`carry_out`](Self::carry_out) has done
-/// the work. Work that is done twice has the same effect as work that is done once, so a crash at
-/// any step costs time only.
+/// the work. Repeated work has the same effect as work done once, so a crash at any step costs time
+/// only.
 pub trait View: fmt::Debug + Send + Sync {
     /// Returns the name of the view, which is also the name of a folder below `views` and the label
     /// in metrics.
@@ -77,17 +77,18 @@ pub trait View: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
+    /// See [`ViewError`]. Nothing of the commit may be applied then, because the follower applies
+    /// the same commit again.
     fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError>;
 
-    /// Whether a view that was [full](ApplyOutcome::Full) takes commits again, although some work has
-    /// failed.
+    /// Returns whether a view that was [full](ApplyOutcome::Full) has room for more commits,
+    /// although some of its work has failed.
     fn has_room(&self) -> bool {
         false
     }
 
-    /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left.
-    /// Work that fails keeps waiting, and holds up no other.
+    /// Carries out the work that waits, as long as `grace` lasts. Returns whether no work is left.
+    /// Failed work keeps waiting, and does not hold up other work.
     ///
     /// # Errors
     ///
@@ -104,8 +105,8 @@ pub trait View: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Pauses an up-to-date follower, until `stop` is requested at most: work of the commits that
-    /// come meanwhile is carried out together.
+    /// Pauses the follower of a view that is up to date, so that the work of the commits that come
+    /// meanwhile is carried out together. The pause ends soon after a stop of the server.
     fn pause(&self, _stop: &Stop) {}
 
     /// Returns the number of files that the follower has made since the start.
@@ -113,8 +114,8 @@ pub trait View: fmt::Debug + Send + Sync {
         0
     }
 
-    /// Compares all files of the view with the log, and reports each difference. `findings` has the
-    /// outcome of the replay.
+    /// Compares all files of the view with the log, and adds each difference to the findings.
+    /// Before this call, these already tell how the replay of the commits went.
     ///
     /// # Errors
     ///
@@ -136,12 +137,14 @@ pub trait View: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if the log does not: these documents are of a later log.
+    /// Returns [`LogError::Replaced`] if the log ends earlier, because the documents then belong to
+    /// a later log.
     fn check_log(&self, _log: &dyn EntryLog) -> Result<(), LogError> {
         Ok(())
     }
 
-    /// Notes for the next start that a document of the view, in this file, is of another log.
+    /// Notes for the next start that a document of the view belongs to another log. `document` is
+    /// the path of the document's file.
     fn note_replaced(&self, _log: &dyn EntryLog, _document: &Path) {}
 
     /// Compares all files of the view with their digests, a little at a time.
@@ -157,7 +160,8 @@ pub trait View: fmt::Debug + Send + Sync {
     }
 
     /// Makes the files of the view in the folders of a copied log. Returns the number of archived
-    /// documents. A view that copies nothing is made from the commits when the copy is served.
+    /// documents. The files of a view that copies nothing are made from the commits once the copy
+    /// is served.
     ///
     /// # Errors
     ///
@@ -172,7 +176,7 @@ pub trait View: fmt::Debug + Send + Sync {
 pub struct Views(Vec<(Arc<dyn View>, Arc<FollowerProgress>)>);
 
 impl Views {
-    /// Returns some views, which nothing follows yet.
+    /// Returns the given views, which no follower runs yet.
     pub fn of(views: Vec<Arc<dyn View>>) -> Self {
         let not_followed = |view| (view, Arc::default());
         Self(views.into_iter().map(not_followed).collect())
@@ -182,7 +186,7 @@ impl Views {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if the log does not.
+    /// Returns [`LogError::Replaced`] if the log ends earlier.
     pub fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
         let mut views = self.0.iter();
         views.try_for_each(|(view, _)| view.check_log(log))

@@ -1,9 +1,9 @@
-//! The view that wakes readers that wait, and has no files.
+//! The view that wakes waiting readers. It has no files.
 //!
-//! Shell: locks. Whoever waits for a feed watches the hub of that feed. The follower of this view
-//! looks at each watched feed of a commit: the follower notes the end of the feed, makes the events
-//! of the new entries, and wakes all watchers. So an event is made once for any number of readers,
-//! and no publisher waits for that.
+//! Shell: locks. A reader that waits for a feed watches the hub of that feed. After each commit,
+//! the follower of this view looks at each watched feed that the commit changes: the follower notes
+//! the end of the feed, makes the events of the new entries, and wakes all watchers. So an event is
+//! made once for any number of readers, and no publisher waits for that.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,14 +44,15 @@ use newest::NewestEvents;
 
 /// Longest pause of the follower. A commit of a feed that somebody watches ends the pause.
 const PACE: Duration = Duration::from_millis(50);
-/// Bytes of stretches of the past that are shared.
+/// Maximum size in bytes of the stretches of past entries that readers share.
 const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes of events that a hub keeps.
+/// Maximum size in bytes of the events that a hub keeps.
 const HUB_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of events that a reader takes at once: a slow one holds them for long.
+/// Approximate size in bytes of the events that a reader takes at once. A slow reader holds them
+/// for long.
 const AT_HAND_BYTES: usize = 16 * 1024;
 
-/// Codings, in the order of a hub's wishes.
+/// Codings, in the order of the flags in `Hub::documents`.
 const CODINGS: [Coding; 2] = [Coding::Identity, Coding::Gzip];
 
 /// End of a feed, as watchers see the feed.
@@ -59,12 +60,13 @@ const CODINGS: [Coding; 2] = [Coding::Identity, Coding::Gzip];
 pub struct News {
     /// Id of the newest entry's event; `None` while there is no entry.
     pub newest: Option<PlaceId>,
-    /// Revision of the feed's settings, of which an empty document is made anew.
+    /// Revision of the feed's settings. A change of settings makes the document of an empty feed
+    /// anew.
     pub revision: Revision,
 }
 
 impl News {
-    /// End of a feed that nobody has looked at.
+    /// End of a feed that has not been read yet.
     const UNKNOWN: Self = Self {
         newest: None,
         revision: Revision(0),
@@ -76,7 +78,7 @@ impl News {
             .map_or(Position(0), |newest| newest.position.next())
     }
 
-    /// Returns whether a feed that ended so has come to `later`.
+    /// Returns whether `later` is a newer end of the feed than this one.
     fn precedes(&self, later: &Self) -> bool {
         self.next() < later.next() || self.revision < later.revision
     }
@@ -85,7 +87,7 @@ impl News {
 /// Interest of a watcher in a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// The newest place alone.
+    /// The place of the newest entry alone.
     Place,
     /// Entries: the hub keeps the newest events for these watchers.
     Entries,
@@ -100,17 +102,17 @@ type Prepare = Box<dyn Fn(&FeedName, Coding) + Send + Sync>;
 #[derive(Debug)]
 struct Hub {
     name: FeedName,
-    /// Number of the feed among the timelines, if the feed is one.
+    /// Number of the feed among the timelines, if the feed is a timeline.
     number: Option<u32>,
     news: watch::Sender<News>,
-    /// Watchers that read entries.
+    /// Number of watchers that read entries.
     readers: AtomicUsize,
-    /// Whether watchers want the recent document in each coding.
+    /// For each of `CODINGS`, whether a watcher wants the recent document in that coding.
     documents: [AtomicBool; 2],
     newest: Mutex<NewestEvents>,
     /// Number of the last commit that had been announced when the feed was looked at.
     looked: AtomicU64,
-    /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
+    /// The feed as of the last look. Locked during a look, by the follower or for a new watcher.
     looking: Mutex<Option<PushCourse>>,
 }
 
@@ -118,19 +120,20 @@ struct Hub {
 #[derive(Debug, Default)]
 struct Hubs {
     by_feed: HashMap<FeedKey, WatchedHub>,
-    /// Timelines among them, by their numbers.
+    /// Keys of the watched timelines, by their numbers.
     timelines: Arc<HashMap<u32, FeedKey>>,
 }
 
 impl Hubs {
     /// Returns whether somebody watches a feed that a commit changes.
     fn may_concern(&self, commit: &Commit) -> bool {
-        // Finding the timelines takes the lock of the graph, and this runs on the writer's thread.
+        // With watched timelines, every commit counts: to find the timelines of a commit would take
+        // the lock of the graph, and this runs on the writer's thread.
         if !self.timelines.is_empty() {
             return true;
         }
         let feeds = commit.changes.iter().filter_map(Change::feed);
-        // A batch has thousands of entries of one feed.
+        // A batch may have thousands of entries of one feed, which needs only one lookup.
         let mut last = None;
         let mut feeds = feeds.filter(|feed| last.replace(*feed) != Some(*feed));
         feeds.any(|feed| self.by_feed.contains_key(&feed))
@@ -149,13 +152,14 @@ struct WatchedHub {
 pub struct Push(Arc<PushState>);
 
 struct PushState {
-    /// Called before watchers are woken: a thousand of them would each wait for a document that
-    /// nobody has made.
+    /// Called before watchers are woken. Otherwise a thousand woken watchers would all wait for a
+    /// document that is not made yet.
     prepare: OnceLock<Prepare>,
     hubs: Mutex<Hubs>,
-    /// Feeds that could not be looked at.
+    /// Feeds that could not be read, and are tried again.
     unseen: Mutex<HashSet<FeedKey>>,
-    /// Number of the last announced commit: readers find nothing older in memory.
+    /// Number of the last announced commit. After the announcement, no cache gives readers anything
+    /// older than this commit.
     announced: AtomicU64,
     /// Whether a watched feed has changed since the follower's last pause.
     is_urgent: Mutex<bool>,
@@ -163,7 +167,7 @@ struct PushState {
     stretches: Stretches,
 }
 
-/// Stretches of the past that several readers may read.
+/// Stretches of past entries that readers share.
 struct Stretches(Cache<(FeedKey, Position), Arc<EventStretch>, StretchWeight>);
 
 #[derive(Clone)]
@@ -206,8 +210,8 @@ impl Default for Push {
 }
 
 impl Push {
-    /// Calls `prepare` with a feed and a coding before the watchers wake that wait for the recent
-    /// document of that feed in that coding.
+    /// Has `prepare` called with a feed and a coding before watchers are woken that wait for the
+    /// recent document of that feed in that coding.
     pub fn prepare_with(&self, prepare: impl Fn(&FeedName, Coding) + Send + Sync + 'static) {
         // A server calls this once, at the start, so nothing is set before.
         let _is_set = self.0.prepare.set(Box::new(prepare)).is_err();
@@ -223,7 +227,7 @@ impl Push {
         }
     }
 
-    /// Begins to watch a feed. Everything that readers see later than this call wakes the watcher.
+    /// Begins to watch a feed. Every change that readers see after this call wakes the watcher.
     ///
     /// # Errors
     ///
@@ -234,7 +238,8 @@ impl Push {
         interest: Interest,
         log: &dyn ShownSeries,
     ) -> Result<Watching, LogError> {
-        // The number comes from the graph, which readers of feeds need not wait for.
+        // Only a timeline has a number. It comes from the graph, for which readers of feeds need
+        // not wait.
         let number = if log.is_timeline(feed)? {
             log.timeline_number(feed)?
         } else {
@@ -243,7 +248,7 @@ impl Push {
         let shared = Arc::clone(&self.0);
         let (hub, news) = {
             let mut hubs = shared.hubs.lock();
-            // Copied only while the follower reads the map.
+            // `make_mut` copies the map only while the follower reads the old one.
             if let Some(number) = number {
                 Arc::make_mut(&mut hubs.timelines).insert(number, feed);
             }
@@ -262,11 +267,12 @@ impl Push {
             news,
             shared,
         };
-        // After the hub is there: the follower announces each commit that this look misses.
+        // This look comes after the hub is entered, so the follower tells this watcher of each
+        // commit that the look misses.
         watching
             .hub
             .look_at_end(feed, log, &watching.shared, false)?;
-        // The change that this look has made is no news for this watcher.
+        // The end that this look has found is no news for this watcher.
         watching.news.mark_unchanged();
         Ok(watching)
     }
@@ -294,13 +300,13 @@ impl Push {
         })
     }
 
-    /// Returns whether anybody watches.
+    /// Returns whether anybody watches a feed.
     fn is_watched(&self) -> bool {
         !self.0.hubs.lock().by_feed.is_empty()
     }
 
-    /// Returns events of a feed from a place on, which is not the end: as many as make sense
-    /// together.
+    /// Returns events of a feed from a position on, which must have an entry. There are as many
+    /// events as a stream sends together.
     ///
     /// # Errors
     ///
@@ -317,7 +323,8 @@ impl Push {
             return Ok(Past::Stretch(stretch));
         }
         let past = read_on(log, feed, from, begin)?;
-        // A stretch that the end of the feed cuts short is a longer one with the next entry.
+        // The next entry makes a stretch longer that the end of the feed has cut short, so only
+        // whole stretches are kept.
         if let Past::Stretch(stretch) = &past
             && stretch.is_whole
         {
@@ -326,8 +333,8 @@ impl Push {
         Ok(past)
     }
 
-    /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of
-    /// the document.
+    /// Returns the base of the marks behind the entry at a position; `None` if the log lacks
+    /// entries of the entry's document.
     ///
     /// # Errors
     ///
@@ -361,9 +368,10 @@ impl Push {
         watched.map(|watched| Arc::clone(&watched.hub))
     }
 
-    /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
+    /// Returns the watched timelines that a commit concerns, or all watched timelines if the graph
+    /// cannot tell.
     fn concerned_timelines(&self, commit: &Outline, log: &dyn ShownSeries) -> HashSet<FeedKey> {
-        // Only the pointer is copied: the graph is asked without the lock.
+        // Only the pointer is copied, so that the graph is asked without the lock of the hubs.
         let watched = Arc::clone(&self.0.hubs.lock().timelines);
         let mut concerned = HashSet::new();
         if watched.is_empty() {
@@ -373,21 +381,22 @@ impl Push {
             concerned.extend(watched.get(&number).copied());
         });
         if let Err(error) = found {
-            // A look too many costs time, and a look too few leaves a watcher waiting.
+            // One look too many costs time, and one look too few leaves a watcher waiting.
             debug!(%error, "all timelines that somebody watches are looked at");
             concerned.extend(watched.values());
         }
         concerned
     }
 
-    /// Looks at a feed that somebody watches: for an announced commit, or without a commit in any
-    /// case. A feed that cannot be read holds up no other, and is looked at again.
+    /// Looks at a feed that somebody watches: for an announced commit, unless an earlier look has
+    /// seen that commit, or without a commit in any case. A feed that cannot be read does not hold
+    /// up other feeds, and is looked at again.
     fn look_at(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn ShownSeries) {
         let Some(hub) = self.watched_hub(feed) else {
             return;
         };
         if commit.is_some_and(|commit| commit.0 <= hub.looked.load(Ordering::SeqCst)) {
-            // A look after a later announcement has seen this commit.
+            // The last look came after the announcement of this commit, and has seen it.
             return;
         }
         if let Err(error) = hub.look_at_end(feed, log, &self.0, true) {
@@ -426,9 +435,9 @@ impl Hub {
         }
     }
 
-    /// Looks at the end of the feed, and wakes the watchers if the end has moved; with `is_due`, in
-    /// any case. The log shows a commit before the announcement, so a watcher that an earlier look
-    /// has woken may have found an older document in memory.
+    /// Looks at the end of the feed, and wakes the watchers if the end has changed, or in any case
+    /// with `is_due`. The log shows a commit before the announcement. So a watcher that an earlier
+    /// look has woken may have found an older document in memory, and is woken again with `is_due`.
     fn look_at_end(
         &self,
         feed: FeedKey,
@@ -437,7 +446,8 @@ impl Hub {
         is_due: bool,
     ) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
-        // Before the feed is read, so that a commit that comes meanwhile is looked at again.
+        // Loaded before the feed is read, so that a commit that comes meanwhile leads to another
+        // look.
         let announced = shared.announced.load(Ordering::SeqCst);
         let Some(course) = PushCourse::of(feed, log)? else {
             return Ok(());
@@ -457,7 +467,8 @@ impl Hub {
             }
         }
         *looking = Some(course);
-        // Before the wake: a thousand watchers would each wait for a document that nobody has made.
+        // The document is made before the wake. Otherwise a thousand woken watchers would all wait
+        // for it.
         if (is_due || self.news.borrow().precedes(&news))
             && let Some(prepare) = shared.prepare.get()
         {
@@ -475,13 +486,13 @@ impl Hub {
             }
             is_newer || is_due
         });
-        // Last, so that behind an error the follower looks again.
+        // Stored last, so that after an error the follower looks again.
         self.looked.store(announced, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Makes the events of the entries that have come since the last look. Where these are many,
-    /// readers take them from the past.
+    /// Makes the events of the entries that have come since the last look. If these are too many,
+    /// no events are made, and readers get them by [`Push::past`].
     fn extend_events(
         &self,
         from: Position,
@@ -523,11 +534,12 @@ impl Watching {
     /// Waits until the feed has changed since the last call of this method or of
     /// [`news`](Self::news).
     pub async fn changed(&mut self) {
-        // The sender is in the hub, which this value holds.
+        // The sender is in the hub that this value holds, so it stays open.
         let _open = self.news.changed().await;
     }
 
-    /// Returns some events from a position on, if all up to the newest are at hand.
+    /// Returns the next events from a position on, or none if the hub lacks one of the events from
+    /// there to the newest.
     pub fn at_hand(&self, from: Position) -> Vec<Bytes> {
         self.hub.newest.lock().from(from, AT_HAND_BYTES)
     }
@@ -544,7 +556,7 @@ impl Drop for Watching {
         };
         watched.watchers -= 1;
         if watched.watchers == 0 {
-            // A feed without watchers costs the follower nothing.
+            // A hub without watchers is removed, so that its feed costs the follower nothing.
             hubs.by_feed.remove(&self.feed);
             if let Some(number) = self.hub.number {
                 Arc::make_mut(&mut hubs.timelines).remove(&number);
@@ -579,7 +591,7 @@ impl View for Push {
     }
 
     fn carry_out(&self, log: &dyn ShownSeries, _: &Grace<'_>) -> Result<bool, ViewError> {
-        // Taken out first, because `look_at_end` puts a feed back that fails again.
+        // Taken out first, because `look_at` puts back a feed that fails again.
         let unseen = std::mem::take(&mut *self.0.unseen.lock());
         for feed in unseen {
             self.look_at(feed, None, log);
@@ -588,8 +600,8 @@ impl View for Push {
     }
 
     fn pause(&self, _: &Stop) {
-        // Commits of other feeds come by the hundred: woken by each, the follower would take time
-        // from the publishers.
+        // Commits of feeds that nobody watches come by the hundred. Woken by each of them, the
+        // follower would take time from the publishers.
         let mut is_urgent = self.0.is_urgent.lock();
         let urged = &self.0.urged;
         urged.wait_while_for(&mut is_urgent, |is_urgent| !*is_urgent, PACE);

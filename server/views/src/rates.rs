@@ -1,6 +1,6 @@
 //! Rates: how many entries each feed got in each minute, hour and day.
 //!
-//! Shell: files. `counting` follows commits; counts of the hour that has not ended are in memory,
+//! Shell: files. `counting` follows commits. Counts of the hour that has not ended are in memory,
 //! and counts of every other hour in the tables of `files`. Minutes are kept for a day, hours for a
 //! month, days for ever. The entries of a timeline are counted in the feeds that the timeline
 //! follows.
@@ -47,25 +47,25 @@ use crate::shown::{ShownLog, ShownSeries};
 
 /// Name of the view, of the folder of tables, and of the label in metrics.
 pub const NAME: &str = "rates";
-/// Commits by which the file of the counts may be behind.
+/// Maximum number of commits by which the file of the counts may be behind.
 const NOTED_COMMITS: u64 = 200_000;
-/// The same for a server that stops, whose next start counts these commits again.
+/// The same at a stop of the server, after which the next start counts these commits again.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 1 } else { 5_000 };
-/// Pause of an up-to-date follower. A thread that is woken for each commit would take time from the
-/// publisher.
+/// Pause of a follower that is up to date. A thread that is woken for each commit would take time
+/// from the publisher.
 const PACE: Duration = Duration::from_millis(500);
 
 /// View of the rates of feeds.
 #[derive(Debug)]
 pub struct RatesView {
     counting: Counting,
-    /// Folder in which the tables are made again, by one at a time.
+    /// Folder in which `verify` or `rebuild`, one at a time, makes the tables again.
     again: PathBuf,
     counting_again: Mutex<()>,
     folders: Folders,
 }
 
-/// Entries of one feed, by the number of their span.
+/// Number of entries of one feed in each span, by the number of the span.
 pub type FeedRates = BTreeMap<i64, u64>;
 
 /// Rates of some feeds.
@@ -73,17 +73,18 @@ pub type FeedRates = BTreeMap<i64, u64>;
 pub struct RatesRead {
     /// Rates of each feed, in the order in which they were asked for.
     pub feeds: Vec<FeedRates>,
-    /// Last commit that is counted, of any feed, and its instant.
+    /// Last commit, of any feed, that is counted.
     pub applied: CommitNumber,
-    /// See [`applied`](Self::applied).
+    /// Instant of the commit [`applied`](Self::applied).
     pub through: Option<Timestamp>,
     /// Hour of the newest entry of all feeds.
     hour: Option<i64>,
 }
 
 impl RatesRead {
-    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. The
-    /// instant does not depend on the newest entry, which may be of a closed feed.
+    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all spans are
+    /// kept. The instant does not depend on the newest entry, which may be of a closed feed, unless
+    /// that entry is of a later hour than `now`.
     pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
         let hour = Unit::Hour.number(now);
         let oldest = oldest_kept(unit, self.hour.unwrap_or(hour).max(hour))?;
@@ -98,7 +99,8 @@ pub struct Active {
     pub feed: FeedKey,
     /// Number of entries in these hours.
     pub entries: u64,
-    /// Number of the minute of the newest entry; of an hour that has ended, the first minute.
+    /// Number of the minute of the newest entry. In an hour that has ended, the hour's first minute
+    /// counts instead.
     pub newest: i64,
 }
 
@@ -118,7 +120,7 @@ impl RatesView {
     }
 
     /// Returns the rates of some feeds in the spans of a range, by the numbers of the spans; `None`
-    /// while the view counts what came before the start.
+    /// until the view has counted the commits from before the start.
     ///
     /// # Errors
     ///
@@ -129,7 +131,7 @@ impl RatesView {
         unit: Unit,
         spans: Range<i64>,
     ) -> Result<Option<RatesRead>, ViewError> {
-        // Held to the end, so that each hour is either in memory or in tables.
+        // Locked to the end, so that each hour is either in memory or in tables.
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
             return Ok(None);
@@ -150,8 +152,8 @@ impl RatesView {
         }))
     }
 
-    /// Returns the feeds with entries in a range of hours, in no order; none while the view counts
-    /// what came before the start.
+    /// Returns the feeds with entries in a range of hours, in no order. Returns no feeds until the
+    /// view has counted the commits from before the start.
     ///
     /// # Errors
     ///
@@ -189,8 +191,8 @@ impl RatesView {
         Ok(counting)
     }
 
-    /// Takes over a new count: the files that differ, and the state, from which the follower goes
-    /// on.
+    /// Replaces the count by a new one: the files that differ, and the state from which the
+    /// follower goes on.
     fn adopt_count(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let files = &self.counting.files;
         // Readers wait until the files fit the state again.
@@ -211,8 +213,8 @@ impl RatesView {
             }
         }
         files.sync()?;
-        // The file of the counts comes behind the tables that this file names, and is durable
-        // before the tables go that the older file names.
+        // The file of the counts comes after the tables that it names. It is durable before the
+        // tables go that only the older file names.
         if state.applied > CommitNumber(0) {
             let counted = files.folder().join(COUNTED);
             take_file(&again.files.folder().join(COUNTED), &counted)?;
@@ -223,7 +225,7 @@ impl RatesView {
         }
         files.keep_only(&state.present)?;
         if let Some(live) = &mut *live {
-            // The start and the number of files belong to this process, and not to the count.
+            // `start` and `made` belong to this process, and not to the count.
             (state.start, state.made) = (live.start, live.made);
             *live = state;
         }
@@ -242,10 +244,11 @@ impl View for RatesView {
         let _writing = self.folders.writing();
         let found = CountingState::of(files, log)?;
         if let Some(found) = &found {
-            // Tables that the counts do not name are left of work that broke off.
+            // Tables that the counts do not name are left over from interrupted work.
             files.keep_only(&found.present)?;
         } else {
-            // Tables of another log, of more than this log still has, or damaged ones.
+            // The tables belong to another log or to commits that this log has lost, or no sound
+            // file names them.
             files.delete()?;
         }
         let begun = CountingState {
@@ -259,7 +262,8 @@ impl View for RatesView {
 
     fn apply(&self, commit: &Outline, _: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
         let has_work = self.counting.apply(commit);
-        // The work comes before the next commit, because only one hour that is over can wait.
+        // The work is carried out before the next commit, because only one hour that is over can
+        // wait.
         Ok(if has_work {
             ApplyOutcome::Full
         } else {
@@ -277,7 +281,7 @@ impl View for RatesView {
         };
         let is_due = unnoted >= NOTED_COMMITS || grace.has_begun() && unnoted >= STOPPED_COMMITS;
         if has_work || is_due {
-            // Not beside a rebuild, which writes the same files.
+            // This lock keeps out a rebuild, which writes the same files.
             let _writing = self.folders.writing();
             self.counting.work()?;
             if is_due {
@@ -304,7 +308,7 @@ impl View for RatesView {
         let _alone = self.counting_again.lock();
         let again = self.count_again(log)?;
         let writing = self.folders.writing();
-        // Tables are known to be right up to the hour of the file of the counts.
+        // Tables must be right up to the hour in the file of the counts.
         let compared = match CountingState::read(&self.counting.files) {
             Some(found) if found.fits(&self.counting.files, log)? => match found.hour {
                 Some(open) => self.compare_tables(&again, open, findings),
@@ -316,8 +320,8 @@ impl View for RatesView {
                 ));
                 Ok(())
             }
-            // The file comes after the tables, and a power cut may have taken the file: the next
-            // start counts again.
+            // The view has not begun yet. The file is written after the tables, so after a power
+            // cut it may be missing, and the start counts again.
             None if self.counting.state.read().is_none() => Ok(()),
             None => {
                 let present = self.counting.files.present()?;
@@ -335,8 +339,8 @@ impl View for RatesView {
 
     fn rebuild(&self, log: &dyn ShownLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let _alone = self.counting_again.lock();
-        // Without the lock, because a count of the whole log takes long, and other views write
-        // meanwhile.
+        // The whole log is counted without the lock of the folders, because that takes long, and
+        // other views write meanwhile.
         let again = self.count_again(log)?;
         let _writing = self.folders.writing();
         // Only the commits that came meanwhile are counted under the lock.
@@ -356,7 +360,7 @@ impl View for RatesView {
                 }
                 let read = self.counting.files.table(unit, span);
                 let read = read.and_then(|table| table.rows().try_for_each(|row| row.map(drop)));
-                // A table that is gone is no longer kept.
+                // A missing table was deleted meanwhile, because it is no longer kept.
                 if let Err(error @ ViewError::Damaged { .. }) = read {
                     scrub::report(&error);
                 }
@@ -366,7 +370,7 @@ impl View for RatesView {
 }
 
 impl RatesView {
-    /// Compares the tables with those that were made again, up to an hour.
+    /// Compares the tables with those that were made again, up to the hour `open`.
     fn compare_tables(
         &self,
         again: &Counting,
@@ -397,7 +401,7 @@ impl RatesView {
                 match ours {
                     Ok(ours) if ours == right => {}
                     Ok(_) => findings.fault(format!("{name} is not what the log says")),
-                    // A table that is yet to be made is not missing.
+                    // A missing table without rows before the limit is yet to be made.
                     Err(_) if right.is_empty() && !present.of(unit).contains(&span) => {}
                     Err(error) => findings.fault(format!("{name}: {error}")),
                 }
@@ -407,7 +411,7 @@ impl RatesView {
     }
 }
 
-/// Returns the rows of a table, without the counts from a span on.
+/// Returns the rows of a table, without the counts of span `limit` and of later spans.
 fn rows_before(
     files: &RateFolder,
     (unit, span): (Unit, i64),
@@ -435,7 +439,7 @@ fn table_name(path: &Path) -> String {
     format!("{NAME}/{folder}/{}", name(path))
 }
 
-/// Puts a file in the place of another one, unless they are the same.
+/// Moves a file to the path of another, unless both have the same bytes.
 #[expect(
     clippy::disallowed_methods,
     reason = "tables are counted again from the log"

@@ -15,7 +15,7 @@ pub struct VerifyFindings {
     pub feeds: Vec<FeedKey>,
     /// Whether every commit could be replayed.
     pub is_replayed: bool,
-    /// Archived documents compared with their files.
+    /// Number of archived documents that were compared with their files.
     pub documents: u64,
     /// The faults, one sentence each.
     pub faults: Vec<String>,
@@ -27,7 +27,8 @@ impl VerifyFindings {
         self.faults.push(fault);
     }
 
-    /// Returns a value, or adds the damage of the value to the faults.
+    /// Returns a value that could be read, or adds the damage that prevented the read to the
+    /// faults.
     ///
     /// # Errors
     ///
@@ -51,7 +52,7 @@ impl VerifyFindings {
     }
 }
 
-/// Files that `rebuild` made, by the state of the file that was there.
+/// Documents that `rebuild` made, by the state of the file that was there before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Documents whose file was there and right.
@@ -63,7 +64,7 @@ pub struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// Counts a document; `name` gives the name of a document that was wrong.
+    /// Counts a document. `name` gives the name of a document whose file was wrong.
     pub fn add(&mut self, remade: Remade, name: impl FnOnce() -> String) {
         match remade {
             Remade::Identical => self.identical += 1,

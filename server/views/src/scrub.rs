@@ -1,7 +1,8 @@
 //! The scrubber: a slow comparison of all files with their digests.
 //!
 //! Shell: a thread. The server never serves a damaged file, because each read checks the digest
-//! first. A web server that reads the folder alone has no such check, so damage is logged early.
+//! first. Another web server that serves the folder makes no such check, so the scrubber looks for
+//! damage and logs it early.
 
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use super::{Views, error::ViewError};
 
 use crate::shown::ShownSeries;
 
-/// Pause between two files, and between as many feeds as are listed together.
+/// Pause between two files, and between two batches of listed feeds.
 const PACE: Duration = Duration::from_millis(100);
-/// Pause after a round over all of them.
+/// Pause after a round over all views.
 const REST: Duration = Duration::from_hours(1);
 
 /// Round of the scrubber over one view.
@@ -23,7 +24,7 @@ const REST: Duration = Duration::from_hours(1);
 pub struct Scrub<'s>(&'s Stop);
 
 impl Scrub<'_> {
-    /// Pauses before the next file. Returns whether to go on: not if the server stops.
+    /// Pauses before the next file. Returns whether to go on, which is false once the server stops.
     pub fn goes_on(&self) -> bool {
         !self.0.is_requested_within(PACE)
     }
@@ -35,7 +36,7 @@ pub fn report(error: &ViewError) {
         return;
     }
     let error: &(dyn std::error::Error + 'static) = error;
-    // Without file handles or memory nothing was compared: operators must not look for damage then.
+    // Without file handles or memory, nothing was compared, and operators must not look for damage.
     if lack_in(error).is_some() {
         error!(error, "the archive cannot be compared");
     } else {
@@ -43,8 +44,8 @@ pub fn report(error: &ViewError) {
     }
 }
 
-/// Returns whether an error is damage. A server that has just started still reads the follows of
-/// its timelines: the next round compares their documents.
+/// Returns whether an error is to be logged. A server that has just started still reads the follows
+/// of its timelines, so the next round compares their documents.
 fn is_fault(error: &ViewError) -> bool {
     !matches!(error, ViewError::Log(LogError::Behind))
 }

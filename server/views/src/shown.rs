@@ -8,7 +8,8 @@ use std::fmt;
 use simplefeed_core::{commit::Outline, feed::FeedKey, sup::SupId};
 use simplefeed_log::{EntryLog, LogError, Series, memory::MemoryLog};
 
-/// Feeds and timelines, whose entries are those of other feeds. By default there are no timelines.
+/// The series of feeds and of timelines. The entries of a timeline are those of other feeds. The
+/// default methods know no timelines.
 pub trait ShownSeries: Series {
     /// Returns whether a feed is a timeline.
     ///
@@ -20,7 +21,7 @@ pub trait ShownSeries: Series {
     }
 
     /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed
-    /// that is none.
+    /// that is no timeline.
     ///
     /// # Errors
     ///
@@ -39,9 +40,8 @@ pub trait ShownSeries: Series {
         Ok(None)
     }
 
-    /// Passes the number of each timeline that a commit changes, or that has an entry of the
-    /// commit, to `add`. Numbers begin at 0, in the order of creation. A number may come several
-    /// times.
+    /// Calls `add` with the number of each timeline that a commit changes or that has an entry of
+    /// the commit. Numbers begin at 0, in the order of creation. A number may come several times.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ pub trait ShownSeries: Series {
 /// # }
 /// ```
 ///
-/// and not append:
+/// but not append:
 ///
 /// ```compile_fail
 /// # use simplefeed_core::commit::Commit;
@@ -109,9 +109,9 @@ pub struct SupIdentity {
 pub enum TimelineSources {
     /// These feeds, and no other.
     These(Vec<FeedKey>),
-    /// So many that any feed may be one of them.
+    /// So many feeds that any feed may be one of them.
     Any,
 }
 
-/// A log in memory, for tests and models, has feeds only.
+/// A log in memory, for tests and models, has no timelines.
 impl ShownSeries for MemoryLog {}

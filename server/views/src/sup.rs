@@ -33,12 +33,12 @@ pub mod windows;
 use files::{NAME, SupFiles, every_window};
 use windows::{Current, SupWindow, SupWindows, file_name, series_name};
 
-/// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is
-/// woken for each commit would take time from the publisher.
+/// Pause of a follower that is up to date. The pause is shorter than a second, which is the step by
+/// which documents grow. A thread that is woken for each commit would take time from the publisher.
 pub const PACE: Duration = Duration::from_millis(50);
-/// Most commits that one read of the log returns.
+/// Maximum number of commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
-/// Windows waiting to be written at which the view applies no more commits.
+/// Number of windows waiting to be written at which the view is full.
 const WAITING_MAX: usize = 16;
 
 /// View of the updates of feeds.
@@ -57,11 +57,11 @@ struct SupState {
     reach: Reach,
     /// Closed windows whose files are not written yet, oldest first.
     over: VecDeque<(Visibility, SupWindow)>,
-    /// Windows written since the start.
+    /// Number of windows written since the start.
     made: u64,
 }
 
-/// How far documents reach.
+/// How far current documents reach.
 #[derive(Debug)]
 struct Reach {
     /// Last commit at the start. No document is made before the view has applied that commit.
@@ -77,8 +77,8 @@ impl Reach {
     }
 
     /// Returns the last second of a document, given the last applied commit and the second of that
-    /// commit; `None` while commits from before the start are missing, or no second could be
-    /// published.
+    /// commit. Returns `None` while commits from before the start are not applied, or if no second
+    /// may be published.
     fn end_second(
         &mut self,
         log: &dyn Commits,
@@ -93,15 +93,16 @@ impl Reach {
             return None;
         }
         let published = published(head.last)?;
-        // The head is read behind the published second: a later commit is of a later second.
+        // The head is read after the published second is fixed, so any later commit is of a later
+        // second.
         self.until = if log.head().number == applied {
             published
         } else {
-            // Commits that are not applied are of the newest applied second or later, and later
-            // than any end so far.
+            // Commits that are not applied are of the second of the newest applied commit or later,
+            // and later than any end so far.
             published.min(self.until.max(newest.saturating_sub(1)))
         };
-        // Of the first commit that this process applies, nothing is known before.
+        // Before this process has applied a commit, the end may be unknown.
         (self.until > i64::MIN).then_some(self.until)
     }
 }
@@ -123,8 +124,8 @@ impl Sup {
 
     /// Returns the current window of a document, or `None` while the view has not applied every
     /// commit from before the start. `published` returns the last second that a document may end
-    /// with (rule SUP-P5), given the instant of the newest commit; without one, there is no
-    /// document either.
+    /// with (rule SUP-P5), given the instant of the newest commit. If `published` returns `None`,
+    /// there is no document either.
     pub fn current(
         &self,
         log: &dyn Commits,
@@ -132,7 +133,7 @@ impl Sup {
         period: u32,
         published: impl FnOnce(Timestamp) -> Option<i64>,
     ) -> Option<Current> {
-        // Held to the end, so no commit is applied in between.
+        // Locked to the end, so that no commit is applied in between.
         let mut state = self.lock_state();
         let state = state.as_mut()?;
         let (applied, newest) = (state.windows.applied(), state.windows.newest());
@@ -144,10 +145,11 @@ impl Sup {
         self.state.lock()
     }
 
-    /// Notes up to which commit each series had no updates, so the next start skips these commits.
+    /// Notes the last applied commit for each series that had no update since its last window. The
+    /// next start skips the commits up to that one.
     fn note_idle(&self, applied: CommitNumber) -> Result<(), ViewError> {
         let idle = match &*self.lock_state() {
-            // A note counts the windows with records, and a window that waits has none yet.
+            // A note counts the windows with records, and a waiting window has no record yet.
             Some(state) if state.over.is_empty() => {
                 Visibility::ALL.map(|series| (series, state.windows.idle_after(series)))
             }
@@ -170,7 +172,7 @@ impl View for Sup {
     /// Begins where the records of archived windows end.
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head();
-        // The longest document may end one second before the newest commit, hence begin here.
+        // The longest document may end one second before the newest commit, and then begins here.
         let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
         let beginning = |series| self.files.beginning(series, oldest, head.number);
         let public = beginning(Visibility::Public)?;
@@ -195,13 +197,13 @@ impl View for Sup {
     }
 
     fn apply(&self, commit: &Outline, log: &dyn ShownSeries) -> Result<ApplyOutcome, ViewError> {
-        // Locked anew for each commit, so readers get in between.
+        // Locked anew for each commit, so that readers get the lock in between.
         let mut state = self.lock_state();
         let Some(state) = &mut *state else {
             return Ok(ApplyOutcome::More);
         };
         state.over.extend(state.windows.take(commit, log)?);
-        // The rest is read again later, because windows that wait take memory.
+        // No more commits are applied then, because waiting windows take memory.
         Ok(if state.over.len() < WAITING_MAX {
             ApplyOutcome::More
         } else {
@@ -223,7 +225,7 @@ impl View for Sup {
             if self.files.write(visibility, &window)? == Remade::New {
                 info!(window = %window.name, series, "updates archived");
             }
-            // The window leaves the queue behind the write, so an error keeps it for the next try.
+            // The window leaves the queue after the write, so an error keeps it for the next try.
             if let Some(state) = &mut *self.lock_state() {
                 state.windows.archived(visibility, &window);
                 state.over.pop_front();
@@ -276,7 +278,8 @@ impl View for Sup {
                 }
                 let looked = match self.files.record(visibility, number) {
                     Ok(Some(record)) => self.files.look_at(visibility, &record),
-                    // The end of the records, or a damaged one, which the next start writes again.
+                    // This is the end of the records, or a damaged record, which the next start
+                    // writes again.
                     Ok(None) => break,
                     Err(error) => {
                         scrub::report(&error);
@@ -291,7 +294,7 @@ impl View for Sup {
     }
 }
 
-/// Applies the commits of a cut's last second, which an idle note passes over.
+/// Applies the commits of a cut's last second, which an idle note skips.
 fn recall_window(
     windows: &mut SupWindows,
     visibility: Visibility,

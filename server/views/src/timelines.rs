@@ -2,8 +2,9 @@
 //!
 //! Shell: the log, a file of the graph, and files of gathered entries. The graph of follows is
 //! computed from commits, and the entries of timelines follow from the graph. Reads never lag: a
-//! reader that finds the graph behind the log applies the missing commits first. So an entry is in
-//! every timeline as soon as the publisher is answered, and there is no queue to lose.
+//! reader that finds the graph behind the log applies the missing commits first, or fails if these
+//! are too many. So an entry is in every timeline as soon as the publisher is answered, and there
+//! is no queue to lose.
 //!
 //! A timeline is a [`Series`](simplefeed_log::Series). So the code that makes documents, archives
 //! and indexes of a feed makes those of a timeline, too.
@@ -33,10 +34,7 @@ use simplefeed_core::{
     },
 };
 use simplefeed_log::{
-    EntryLog, LogError,
-    durable::create_folder,
-    pages::{Filling, PlacedEntry},
-    settings_of,
+    EntryLog, LogError, PlacedEntry, durable::create_folder, pages::Filling, settings_of,
 };
 
 use crate::{
@@ -70,24 +68,24 @@ use reading::{TimelineMoment, TimelineReader, Titles};
 
 /// Name of the file of the graph.
 const SNAPSHOT: &str = "graph";
-/// Commits, and timelines, from which on the file is written again.
+/// Number of commits, and of new timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
-/// Commits, and timelines, from which on a shutdown writes the file, so that the next opening does
-/// not read them again.
+/// Number of commits, and of new timelines, from which on a shutdown writes the file, so that the
+/// next opening does not read these again.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 5 } else { 5_000 };
 const STOPPED_TIMELINES: usize = 1_000;
 /// Name of the folder of the gathered entries.
 const RUNS: &str = "runs";
-/// Rough bytes in memory for a timeline, besides entries and documents.
+/// Approximate size of a timeline in memory, in bytes, without entries and documents.
 const KEPT_BYTES: u64 = 1_000;
-/// Feeds for which memory keeps whether they are timelines.
+/// Maximum number of feeds for which memory keeps whether they are timelines.
 const KINDS_MAX: usize = 100_000;
-/// Feeds that are watched one by one for a timeline.
+/// Maximum number of feeds that are watched one by one for a timeline.
 const SOURCES_MAX: usize = 500;
-/// Steps of the gathering between two looks at the graph.
+/// Number of steps of the gathering after which the graph catches up again.
 const STEPS_TOGETHER: usize = 16;
-/// Commits that are applied under one lock.
+/// Maximum number of commits that are applied under one lock.
 const COMMITS_TOGETHER: usize = 1_000;
 
 /// The timelines of a log.
@@ -97,10 +95,11 @@ pub struct Timelines {
     snapshot: Option<PathBuf>,
     /// Last commit that the file reaches, and the number of timelines in the file.
     written: Mutex<(CommitNumber, usize)>,
-    /// Whether the log has any timeline. Without one, nothing is read.
+    /// Whether the log has any timeline. As long as there is no timeline, nothing is read.
     exist: AtomicBool,
     graph: RwLock<Graph>,
-    /// Recent entries of all feeds, up to the graph's commit. The lock order is graph, then gains.
+    /// Recent entries of all feeds, up to the graph's commit. The lock of the graph is taken before
+    /// this lock.
     gains: Mutex<Gains>,
     /// Last commit that the graph has, known without the lock of the graph.
     applied: AtomicU64,
@@ -109,14 +108,15 @@ pub struct Timelines {
     fan_out: FanOut,
     entries: EntryCache,
     kept: Cache<FeedKey, TimelineShelf, ShelfWeight>,
-    /// Whether each of the feeds that were asked for lately is a timeline, which never changes.
+    /// For feeds that were asked for lately, whether each is a timeline. The answer never changes.
     kinds: Cache<FeedKey, bool>,
 }
 
-/// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
+/// Maximum number of commits by which the graph may be behind for a reader, or the writer, to catch
+/// up by itself.
 const BEHIND_MAX: u64 = 50_000;
 
-/// State of a timeline in memory, with the bytes as last counted.
+/// Known documents of a timeline, with their size in bytes as last counted.
 #[derive(Clone, Default)]
 struct TimelineShelf {
     kept: Arc<Mutex<KnownDocuments>>,
@@ -135,7 +135,7 @@ impl Weighter<FeedKey, TimelineShelf> for ShelfWeight {
 /// Documents of a timeline, as far as they are known.
 #[derive(Debug, Default)]
 struct KnownDocuments {
-    /// Facts that the course was made of.
+    /// `TimelineMoment::changes` of the state from which the course was made.
     changes: (usize, usize, usize),
     course: Option<Arc<CutCourse>>,
     cuts: Cuts,
@@ -167,7 +167,8 @@ impl Timelines {
         folder: Option<&Path>,
         keeping: Keeping,
     ) -> Result<Self, LogError> {
-        // The defaults are recorded before the first timeline.
+        // The log gets defaults before its first timeline, so without defaults there is no
+        // timeline.
         let exist = log.defaults(Revision::FIRST)?.is_some();
         let snapshot = folder.map(|folder| folder.join(SNAPSHOT));
         let found = snapshot
@@ -176,7 +177,7 @@ impl Timelines {
             .and_then(|path| snapshot::read(path));
         let mut graph = Graph::default();
         if let Some((found, chain)) = found {
-            // A file of another log, or of a longer one, is of no use: the graph is computed anew.
+            // A file of another log, or of a longer log, is of no use: the graph is computed anew.
             let is_ours =
                 found.applied <= log.head().number && log.chain(found.applied)? == Some(chain);
             if is_ours {
@@ -208,7 +209,7 @@ impl Timelines {
 
     /// Takes note of a commit, which may make the first timeline.
     pub fn committed(&self, commit: &Commit) {
-        // The writer puts the defaults before all else of a commit.
+        // The writer puts the defaults before all other changes of a commit.
         if let Some(Change::Defaults { .. }) = commit.changes.first() {
             self.exist.store(true, Ordering::Release);
         }
@@ -231,9 +232,9 @@ impl Timelines {
         Ok(Some(items.collect()))
     }
 
-    /// Catches up with the log, writes the graph to its file if much has come since, and gathers
-    /// entries while `goes_on` says so. `stops` returns whether the server shuts down. Returns
-    /// whether all is done.
+    /// Catches up with the log, writes the graph to its file if much has changed since the last
+    /// write, and gathers entries as long as `goes_on` returns true. `stops` returns whether the
+    /// server shuts down. Returns whether all is done.
     ///
     /// # Errors
     ///
@@ -247,9 +248,11 @@ impl Timelines {
             return Ok(true);
         }
         while goes_on() {
-            // Before much is gathered, and again: a long log takes hours.
+            // The graph catches up before much is gathered, and again after some steps, because a
+            // long log takes hours.
             drop(self.caught_up()?);
-            // A graph that cannot be written holds up no list.
+            // A graph that cannot be written does not hold up the lists, so the error is returned
+            // later.
             let kept = self.keep_graph(stops());
             for _ in 0..STEPS_TOGETHER {
                 match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
@@ -260,8 +263,8 @@ impl Timelines {
             }
             kept?;
         }
-        // The time of a shutdown is over. The graph is written nevertheless, or the next opening
-        // takes longer.
+        // The time for work at a shutdown is over. The graph is written nevertheless, or the next
+        // opening takes longer.
         self.keep_graph(stops())?;
         Ok(false)
     }
@@ -275,7 +278,7 @@ impl Timelines {
         };
         let (commits, timelines) = *self.written.lock();
         let new_timelines = graph.timelines.len() - timelines.min(graph.timelines.len());
-        // A growing file is written again in ever larger steps.
+        // The larger the file is, the more timelines must be new before it is written again.
         let is_due = graph.applied.0 - commits.0 >= SNAPSHOT_COMMITS
             || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 10)
             || commits == CommitNumber(0)
@@ -289,20 +292,20 @@ impl Timelines {
         let missing = || LogError::damaged("the chain hash of a commit is missing");
         let chain = self.log.chain(graph.applied)?.ok_or_else(missing)?;
         let bytes = snapshot::bytes_of(&graph, chain);
-        // Nobody waits for the disk.
+        // Unlocked here, so that nobody waits for the disk.
         drop(graph);
         let folder = path.parent().unwrap_or(path);
         create_folder(folder).map_err(failed("create", folder))?;
         snapshot::write(path, &bytes).map_err(failed("write", path))?;
-        // Behind the write, so that a failed write is tried again.
+        // Noted after the write, so that a failed write is tried again.
         *self.written.lock() = now;
         Ok(())
     }
 
     /// Returns the graph after every commit that readers see.
     ///
-    /// Fails as long as a server reads many commits, at the first timeline of a long log: nobody is
-    /// to wait for minutes.
+    /// Fails in a server that has many commits to apply, as at the first timeline of a long log,
+    /// because nobody is to wait for minutes.
     fn read_graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
         let has_follower = self.snapshot.is_some();
         if has_follower && !self.is_near() {
@@ -325,14 +328,13 @@ impl Timelines {
         }
     }
 
-    /// Applies some of the next commits: others wait for the lock.
+    /// Applies a limited number of the next commits, because others wait for the lock.
     fn catch_up(&self, graph: &mut Graph, head: CommitNumber) -> Result<(), LogError> {
         if graph.applied >= head {
             return Ok(());
         }
         let next = graph.applied.next();
-        let announcements = self.log.announcements();
-        let outlines = announcements.outlines(next, COMMITS_TOGETHER, &*self.log)?;
+        let outlines = self.log.recent_outlines(next, COMMITS_TOGETHER)?;
         if outlines.is_empty() {
             return Err(LogError::damaged(format!("commit {next} is missing")));
         }
@@ -344,7 +346,7 @@ impl Timelines {
         Ok(())
     }
 
-    /// Returns whether a feed is a timeline. Does without the graph, so that no fault of the graph
+    /// Returns whether a feed is a timeline. Does not ask the graph, so that no fault of the graph
     /// can stop the reading of feeds.
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         if !self.exist.load(Ordering::Acquire) {
@@ -374,7 +376,7 @@ impl Timelines {
         Ok(Some((head.feed, settings)))
     }
 
-    /// Lets `look` look through a timeline as it is now.
+    /// Calls `look` with a timeline as it is now.
     fn with_timeline<T>(
         &self,
         timeline: FeedKey,
@@ -383,14 +385,15 @@ impl Timelines {
         let shelf = self
             .kept
             .get_or_insert_with(&timeline, || Ok::<_, LogError>(TimelineShelf::default()))?;
-        // This lock comes before the graph's: a reader with an older graph would otherwise find
+        // This lock is taken before the graph's. Otherwise a reader with an older graph would find
         // newer cuts.
         let mut kept = shelf.kept.lock();
         let (outcome, broken) = self.look_through(timeline, &mut kept, &look, true);
         let outcome = match broken {
-            // This reader merges the feeds. Damaged runs are gathered again.
+            // A run could not be read, so this reader merges the feeds instead. Damaged runs are
+            // gathered again.
             Some(ListFailure { error, run }) => {
-                // Other errors, such as a lack of file handles, pass, and the runs stay.
+                // Other errors, such as a lack of file handles, are momentary, and the runs stay.
                 if error.kind() == io::ErrorKind::InvalidData {
                     self.gathering.begin_anew_at(&run, &error);
                     self.log.announcements().wake();
@@ -400,7 +403,8 @@ impl Timelines {
             None => outcome,
         };
         let bytes = kept.weight_bytes();
-        // The cache weighs a shelf at the insert, and small changes are not worth another one.
+        // The cache weighs a shelf when it is inserted, and small changes are not worth another
+        // insert.
         if bytes > 2 * shelf.bytes || bytes < shelf.bytes / 2 {
             let kept = Arc::clone(&shelf.kept);
             self.kept.insert(timeline, TimelineShelf { kept, bytes });
@@ -408,8 +412,8 @@ impl Timelines {
         outcome
     }
 
-    /// Lets `look` look, and returns why the gathered entries cannot be read, if so: the outcome is
-    /// void then.
+    /// Calls `look`. Also returns the failure to read gathered entries, if there was one: the
+    /// outcome is void then.
     fn look_through<T>(
         &self,
         timeline: FeedKey,
@@ -474,7 +478,7 @@ impl Timelines {
         let Some((number, mut seen)) = TimelineMoment::of(&graph, timeline) else {
             return Ok(None);
         };
-        // Under the lock of the graph, so that the gains reach as far as the graph.
+        // Locked together with the graph, so that the gains reach as far as the graph.
         let gains = self.gains.lock();
         if with_list && matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
             seen.list = GatheredList::of(number, &seen.following, &self.gathering, &gains);
@@ -555,8 +559,8 @@ impl Timelines {
             let Some(wanted) = end.checked_sub(range.start.0).filter(|wanted| *wanted > 0) else {
                 return Ok(vec![]);
             };
-            // A search for the place of a position takes long, so the search is made for ends of
-            // documents, and remembered there.
+            // To find the place of a position takes long. So only the places of document ends are
+            // searched for, and these are remembered.
             let last = Position(end - 1);
             let (behind, anchor) = cuts.end_of(last, course, reading);
             let skipped = behind.min(count) - end;
@@ -628,7 +632,7 @@ impl Timelines {
         Ok(page.unwrap_or_default())
     }
 
-    /// Passes the number of each timeline that a commit concerns to `add`.
+    /// Calls `add` with the number of each timeline that a commit concerns.
     fn concerned(
         &self,
         commit: &Outline,
@@ -637,7 +641,8 @@ impl Timelines {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
-        // The graph must have the commit, and `each_gain` takes the lock anew for each slice.
+        // The graph must have the commit. The lock is dropped at once, because `each_gain` takes
+        // the lock anew for each slice.
         drop(self.caught_up()?);
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, first, count } = change {
@@ -657,7 +662,7 @@ impl Timelines {
         Ok(())
     }
 
-    /// Returns the number of a timeline; `None` for a feed that is none.
+    /// Returns the number of a timeline; `None` for a feed that is no timeline.
     fn number(&self, timeline: FeedKey) -> Result<Option<TimelineKey>, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
@@ -668,8 +673,8 @@ impl Timelines {
             .map(|(number, _)| number))
     }
 
-    /// Returns the identities of timelines. Does not catch up: a number from
-    /// [`concerned`](Self::concerned) is in the graph.
+    /// Returns the identities of timelines. Does not catch up with the log, because a number from
+    /// [`concerned`](Self::concerned) is in the graph already.
     fn identities(&self, timelines: &[TimelineKey]) -> Vec<Option<SupIdentity>> {
         let graph = self.graph.read();
         let all = timelines.iter().map(|number| {
@@ -683,7 +688,7 @@ impl Timelines {
         all.collect()
     }
 
-    /// Returns the feeds that a timeline has, or may get, entries of.
+    /// Returns the feeds whose entries a timeline has, or may get.
     fn sources(&self, timeline: FeedKey) -> Result<Option<TimelineSources>, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
@@ -701,8 +706,8 @@ impl Timelines {
     }
 }
 
-/// Lookups that never wait: `None` where the graph lags so far behind that a caller would have to
-/// wait.
+/// Lookups that never wait. They return `None` where the graph lags so far behind that a caller
+/// would have to wait.
 impl Timelines {
     /// Returns the items that a timeline follows.
     pub fn items_at_once(&self, timeline: FeedKey) -> Option<Vec<FollowItem>> {
@@ -723,7 +728,8 @@ impl Timelines {
         u64::try_from(graph.timelines.len()).ok()
     }
 
-    /// Returns whether catching up takes little time: every publisher waits for the writer.
+    /// Returns whether the graph can catch up in little time. The writer asks first, because every
+    /// publisher waits for the writer.
     fn is_near(&self) -> bool {
         let head = self.log.head().number.0;
         let applied = self.applied.load(Ordering::Acquire);

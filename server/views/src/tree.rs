@@ -41,7 +41,8 @@ pub enum ExportError {
 #[derive(Debug)]
 pub struct Tree {
     to: PathBuf,
-    /// The folder, opened before anything is written: the sync then fails if any write did.
+    /// Handle of the folder, opened before anything is written, so that a sync reports every failed
+    /// write.
     opened: Option<File>,
     /// Whether every entry gets a file of its own, too.
     pub with_entries: bool,
@@ -49,7 +50,7 @@ pub struct Tree {
     files: u64,
     /// Paths of the final files, below the folder.
     frozen: Vec<String>,
-    /// Files of the folder that is being written.
+    /// Names of the files written since the last [`Self::remove_others`].
     written: HashSet<String>,
 }
 
@@ -76,14 +77,14 @@ impl Tree {
         &self.frozen
     }
 
-    /// Calls a file final: only these may be called immutable, because the bytes of all others may
-    /// change.
+    /// Notes that a file is final. Only final files may be called immutable, because the bytes of
+    /// all others may change.
     pub fn freeze(&mut self, path: String) {
         self.frozen.push(path);
     }
 
-    /// Writes a file under a temporary name first: the tree may be served meanwhile. Unchanged
-    /// files are left alone, so that a web server's validators stay.
+    /// Writes a file, under a temporary name first, because the tree may be served meanwhile. An
+    /// unchanged file is left alone, so that a web server's validators stay the same.
     ///
     /// # Errors
     ///
@@ -97,7 +98,8 @@ impl Tree {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
-        // Behind `create_folder` there is a folder to open, and nothing is written yet.
+        // `create_folder` has made the tree's folder, so that the folder can be opened before the
+        // write.
         let created = create_folder(parent).and_then(|()| self.open_folder());
         let written = created.and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
@@ -133,8 +135,9 @@ impl Tree {
         })
     }
 
-    /// Removes the files of a folder that `is_ours` knows and that were not written since the last
-    /// call. Files of an earlier export of another history would lead readers into that history.
+    /// Removes each file of a folder that `is_ours` accepts and that was not written since the last
+    /// call of this function. Otherwise, files that remain from an export of another history would
+    /// lead readers into that history.
     ///
     /// # Errors
     ///

@@ -9,21 +9,12 @@ use simplefeed_core::{
     timeline::Place,
 };
 
-use super::{LogError, Series};
+use super::{LogError, PlacedEntry, Series};
 
-/// Entries that are read at a time: few, since each may be large.
+/// Number of entries that are read at a time: few, because each may be large.
 const STEP: u64 = 16;
-/// Most positions that are looked through at a time where entries were lost.
+/// Most positions that are read at a time where entries were lost.
 const LOST_STEP_MAX: u64 = 1_024;
-
-/// An entry, and its place in the order of a series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedEntry {
-    /// Place of the entry: the instant of the entry, or in a timeline the instant of the delivery.
-    pub place: Place,
-    /// Entry as the log stores it.
-    pub entry: Entry,
-}
 
 /// A page being filled, up to a number of entries and a number of bytes.
 #[derive(Debug)]
@@ -103,14 +94,14 @@ pub(super) fn page_of<S: Series + ?Sized>(
     }
     let mut page = filling.finish();
     if is_newer {
-        // Entries were read from the place on, so that the page has those closest to the place; a
-        // page is newest first.
+        // Entries were read from the place on, so that the page has the entries closest to the
+        // place. A page is newest first.
         page.reverse();
     }
     Ok(page)
 }
 
-/// Returns the first position whose entry does not satisfy `is_before`.
+/// Returns the position that divides the entries: only the entries before it satisfy `is_before`.
 fn split_at<S: Series + ?Sized>(
     log: &S,
     feed: FeedKey,
@@ -128,14 +119,15 @@ fn split_at<S: Series + ?Sized>(
     Ok(low)
 }
 
-/// Returns the first entry of a range. Positions of lost entries are empty.
+/// Returns the first entry of a range of positions. The positions of lost entries have no entry.
 fn first_in<S: Series + ?Sized>(
     log: &S,
     feed: FeedKey,
     mut from: u64,
     end: u64,
 ) -> Result<Option<Entry>, LogError> {
-    // Mostly the first position has its entry. The step grows, since lost entries may be very many.
+    // Mostly the first position has its entry. The step grows, because very many entries may be
+    // lost.
     let mut step = 1;
     while from < end {
         let to = from.saturating_add(step).min(end);

@@ -1,6 +1,6 @@
 //! A chapter: the commits of one file of the journal, with an index by feed and key.
 //!
-//! Pure, but for reads of the file. A chapter has places in the file and no content, since a
+//! Pure, but for reads of the file. A chapter has places in the file and no content, because a
 //! chapter may have a million entries.
 
 use std::{
@@ -51,10 +51,10 @@ pub(super) const SPREAD_CHAPTERS: u64 = 3;
 const FEED_BYTES: usize = 192;
 const KEYED_BYTES: usize = 110;
 
-/// Groups of entries for which a feed's list has room at first, and at least for so many more each
-/// time.
+/// Number of groups for which a feed's list gets room at first, and at least whenever the list is
+/// full.
 const GROUPS_LEAST: usize = 2;
-/// Groups of entries that a feed should gain before they are settled.
+/// Number of groups of entries that a feed should gain, on average, before they are settled.
 const GROUPS_MANY: usize = 12;
 
 impl Chapter {
@@ -80,8 +80,8 @@ impl Chapter {
     pub(super) fn memory(&self) -> usize {
         let groups = self.groups * size_of::<(Position, JournalPlace)>();
         let commits = self.commits.len() * size_of::<JournalPlace>();
-        // Lists have room for more: lists of groups for a quarter or two, the list of commits for
-        // as many again.
+        // Lists have room for more: a list of groups for a quarter more, or for two groups, and the
+        // list of commits for as many again.
         groups
             + groups / 4
             + 2 * commits
@@ -113,7 +113,8 @@ impl Chapter {
                     let (feed, first) = record::entry_of_key(key)?;
                     let groups = &mut self.feed_change(feed).groups;
                     if groups.len() == groups.capacity() {
-                        // Less than `push` would take, since there is a list for each feed.
+                        // Less room than `push` would reserve, because there is a list for each
+                        // feed.
                         groups.reserve_exact((groups.len() / 4).max(GROUPS_LEAST));
                     }
                     groups.push((first, place));
@@ -234,7 +235,8 @@ impl Chapters {
         self.all().map(Chapter::bytes).sum()
     }
 
-    /// Returns how many feeds the chapters are to be settled for; one counts in each of them.
+    /// Returns the number of feeds that are to be settled. A feed counts once for each chapter that
+    /// changes the feed.
     pub(super) fn feeds(&self) -> usize {
         self.all().map(|chapter| chapter.feeds.len()).sum()
     }

@@ -42,7 +42,7 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Why a log cannot be opened.
 ///
-/// The folder is unchanged, unless sled was opened and sled's content is refused.
+/// The files of an existing log are unchanged, unless the opening of sled had begun.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the folder open.
@@ -135,7 +135,7 @@ pub struct DataFolder {
 ///
 /// # Errors
 ///
-/// Returns why the note cannot be written.
+/// Returns why the mark cannot be written.
 #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub fn mark_restored(folder: &Path) -> io::Result<()> {
     create_folder(folder)?;
@@ -177,7 +177,7 @@ impl DataFolder {
     ///
     /// # Errors
     ///
-    /// Returns why the note cannot be removed.
+    /// Returns why the mark cannot be removed.
     pub fn epoch_has_begun(&self) -> Result<(), OpenError> {
         self.remove_file("restored")
     }
@@ -197,7 +197,7 @@ impl DataFolder {
         self.path("watermark")
     }
 
-    /// Returns whether another process holds a folder, with or without a lock file.
+    /// Returns whether another process has locked a folder, with or without a lock file.
     pub(super) fn is_locked(folder: &Path) -> bool {
         HeldFolder::open(folder).is_ok_and(|held| {
             let locked = held.handle().try_lock();
@@ -221,7 +221,7 @@ impl DataFolder {
     /// # Errors
     ///
     /// Returns [`LogError::Displaced`] if the next opening would find another folder, or another
-    /// process has opened it.
+    /// process has locked this folder.
     pub(super) fn check(&self) -> Result<(), LogError> {
         if !self.held.has_its_name() {
             let what = format!("{} does not lead to it", self.held.name().display());
@@ -229,8 +229,8 @@ impl DataFolder {
         }
         let path = self.path("lock");
         let mut lock = self.lock.lock();
-        // A handle of a removed file keeps its lock, so another process could lock a new file of
-        // that name.
+        // The lock of a removed file stops nobody: another process could lock a new file of that
+        // name.
         let is_there = lock
             .metadata()
             .is_ok_and(|lock| FileIdentity::of(&lock).is_at(&path));

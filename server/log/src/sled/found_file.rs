@@ -33,7 +33,7 @@ impl FoundFile {
         })
     }
 
-    /// Returns the file as one that must not get shorter.
+    /// Returns the file with the demand that it does not get shorter.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl FoundFile {
         Ok(Self { least, ..self })
     }
 
-    /// Returns the file as one that must have so many bytes.
+    /// Returns the file with the demand that it has at least so many bytes.
     pub(super) fn at_least(self, least: u64) -> Self {
         Self { least, ..self }
     }

@@ -12,7 +12,7 @@
 //! Sealed ids and runs have a filter, which excludes most absent ids without a search. All ids of a
 //! batch go through one filter before the next.
 //!
-//! A run is at least about as large as all newer ones together, so that there are few. A run names
+//! A run is at least about as large as all newer runs together, so there are few runs. A run names
 //! its commits and the chain hash after them. A run of another log, a damaged run, or a run that a
 //! power cut kept from the disk is made again from the commits: at the opening, or when the damage
 //! is found.
@@ -46,7 +46,8 @@ use crate::durable::create_private_folder;
 mod filter;
 mod run;
 
-/// Fresh ids from which on the table is sealed. Few in unit tests, so that they see many runs.
+/// Number of fresh ids from which on the table is sealed. Small in unit tests, so that they see
+/// many runs.
 pub(super) const FRESH_IDS: usize = if cfg!(test) { 8 } else { 32 * 1024 };
 
 /// First half of a SHA-256 over feed and id; stands for the id in the index.
@@ -75,7 +76,7 @@ struct IdPlace {
     at: Position,
 }
 
-/// The commits whose ids something holds, and the chain hash after them.
+/// The commits whose ids a segment holds, and the chain hash after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CommitSpan {
     first: CommitNumber,
@@ -138,7 +139,7 @@ pub(super) struct IdIndex {
     /// Oldest first; each begins where the one before ends.
     segments: Vec<Arc<Segment>>,
     fresh: HashMap<Fingerprint, Position>,
-    /// Fresh ids from which on they are sealed.
+    /// Number of fresh ids from which on these ids are sealed.
     fresh_max: usize,
     /// The last commit whose ids are here, and the chain hash after that commit.
     covered: (CommitNumber, ChainHash),
@@ -155,8 +156,8 @@ struct SegmentMerge {
 
 impl IdIndex {
     /// Opens the runs in `folder` that fit the log with the chain hashes `chain`. The caller adds
-    /// the ids of commits after those [covered](Self::covered). Once there are `fresh_max` of
-    /// these, they become a run.
+    /// the ids of commits after those [covered](Self::covered). Once there are `fresh_max` of these
+    /// ids, they become a run.
     ///
     /// # Errors
     ///
@@ -194,8 +195,8 @@ impl IdIndex {
                 rest.push(run.path().into());
             }
         }
-        // Of another log, damaged, unfinished, or covered by a longer run: none of them is used
-        // again.
+        // These files are of another log, damaged, unfinished, or covered by a longer run. None of
+        // them is used again.
         for path in rest {
             fs::remove_file(path)?;
         }
@@ -215,8 +216,8 @@ impl IdIndex {
         &self.folder
     }
 
-    /// Returns whether a damaged run was found. The file is gone by then, so the next opening makes
-    /// the run's ids again.
+    /// Returns whether a damaged run was found. The run's file is removed by then, so the next
+    /// opening of the index reads the run's ids from the commits.
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire)
     }
@@ -250,7 +251,7 @@ impl IdIndex {
         self.add_ids(commit.number, chain, ids);
     }
 
-    /// Adds the ids of commit `number`, the next one.
+    /// Adds the ids of the next commit, which has the given number.
     pub(super) fn add_ids<'i>(
         &mut self,
         number: CommitNumber,
@@ -275,8 +276,8 @@ impl IdIndex {
     ///
     /// # Errors
     ///
-    /// Returns why a file cannot be read, or that some are damaged. The lookup removes all damaged
-    /// files that it meets, so that one repair is enough.
+    /// Returns why a file cannot be read, or that some files are damaged. The lookup removes all
+    /// damaged files that it meets, so that one repair is enough.
     pub(super) fn find<'i>(
         &self,
         feed: FeedKey,
@@ -326,8 +327,8 @@ impl IdIndex {
     pub(super) fn wait(&mut self) {
         while let Some(merging) = &self.merging {
             if !merging.thread.is_finished() {
-                // `take_merged` takes only a finished merge. Only this loop waits, since appends
-                // call `take_merged`, too.
+                // `take_merged` does not wait for the end of a merge, because appends call it, too.
+                // So this loop waits.
                 std::thread::park_timeout(Duration::from_millis(1));
             }
             self.take_merged();
@@ -373,7 +374,7 @@ impl IdIndex {
         match thread.join() {
             Ok(Ok(run)) => {
                 let merged = [Arc::new(Segment::Run(run))];
-                // The inputs go last: their run is durable by now.
+                // The inputs are removed last: the merged run is durable by now.
                 for segment in self.segments.splice(place, merged) {
                     if let Segment::Run(run) = &*segment
                         && let Err(error) = fs::remove_file(run.path())
@@ -567,7 +568,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-        /// Goal: whatever was written when the log was left, every id is found, and no other.
+        /// Goal: wherever the index was closed, and whatever was merged by then, every id is found,
+        /// and no other.
         #[test]
         fn every_id_is_found_after_any_stops(
             sizes in prop::collection::vec(0_u64..20, 1..60),
@@ -627,7 +629,7 @@ mod tests {
     #[test]
     fn damaged_blocks_are_made_again() {
         let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();
-        // A bit of a block is wrong, or the file ends within a block, or at once.
+        // A bit of a block is wrong, or the file ends within a block, or is empty.
         let wrong = |bytes: &mut Vec<u8>| bytes[4_096 + 5] ^= 1;
         let within = |bytes: &mut Vec<u8>| bytes.truncate(4_096 + 100);
         let damages: [fn(&mut Vec<u8>); 3] = [wrong, within, Vec::clear];
@@ -700,7 +702,7 @@ mod tests {
         check(&index, 320);
     }
 
-    /// Goal: a new id costs no search, or next to never, wherever the others are.
+    /// Goal: a new id hardly ever costs a search, wherever the other ids are.
     #[test]
     fn filters_exclude_most_absent_ids() {
         let folder = tempfile::tempdir().unwrap();

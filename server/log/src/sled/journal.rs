@@ -10,9 +10,10 @@
 //! item     length of the key u8 | key | length of the value | value; the first has the facts of the commit
 //! ```
 //!
-//! The length is that of the items; the CRC covers everything behind it. The link is the beginning
-//! of the chain hash before the commit. A file that is used again still has old records behind the
-//! end of the new ones. Their numbers are smaller, so no reader takes them for new records.
+//! The length is that of the items; the CRC covers everything behind the CRC. The link is the
+//! beginning of the chain hash before the commit. A file that is used again still has old records
+//! behind the end of the new ones. Their numbers are smaller, so no reader takes them for new
+//! records.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -49,21 +50,22 @@ const SECTOR_BYTES: u64 = 512;
 const HEAD_BYTES: u64 = SECTOR_BYTES;
 const RECORD_HEAD_BYTES: usize = 24;
 const RECORD_HEAD_LENGTH: u64 = 24;
-/// Bytes of a record up to the end of the number, which vouches for the length before that number.
+/// Bytes of a record up to the end of its number. If they lie in one sector, a right number vouches
+/// for the length, which comes before the number.
 const NUMBERED_BYTES: u64 = 16;
 /// Length of a commit's key, and bytes of a record up to the end of the first key, which is a
 /// commit's key.
 const COMMIT_KEY_BYTES: u8 = 9;
 const LIKELY_BYTES: u64 = RECORD_HEAD_LENGTH + 1 + 9;
-/// Numbers of commits in one file are nearer to each other than this. Other bytes taken for a
-/// number hardly ever are.
+/// Numbers of commits in one file are nearer to each other than this. Other bytes that are read as
+/// a number are hardly ever so near.
 const NUMBERS_APART: u64 = 1 << 32;
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 8;
-/// Least and most zeros that are written ahead.
+/// Least and most bytes of zeros that are written ahead.
 const AHEAD_BYTES: [u64; 2] = [64 * 1024, 1024 * 1024];
-/// Zeros that are written at a time. The system would have to map and clear new memory for each
-/// write.
+/// Zeros that are written at a time. They are static: otherwise, the system would have to map and
+/// clear new memory for each write.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Bytes read at a time when a file is read from its beginning.
 const READ_BYTES: u64 = 1024 * 1024;
@@ -72,7 +74,7 @@ const SPARE: &str = "spare";
 /// Longest time in which commits are acknowledged without a look for the newest file by name.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A place in a file of the journal.
+/// The place of a value in a file of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalPlace {
     at: u32,
@@ -98,9 +100,9 @@ pub(super) struct JournalFile {
     pub(super) first: CommitNumber,
     /// Chain hash before that commit.
     before: ChainHash,
-    /// Bytes of the file when it was opened, or when the journal began the next file.
+    /// Length of the file, in bytes, when it was opened, or when the journal began the next file.
     length: AtomicU64,
-    /// Whether a value of the file could not be read: the next opening refuses such a log.
+    /// Whether a value of the file was found damaged: the next opening refuses such a log.
     is_damaged: AtomicBool,
 }
 
@@ -111,7 +113,7 @@ impl JournalFile {
     ///
     /// Returns the failure of the disk, or that the value is damaged.
     pub(super) fn value(&self, place: JournalPlace) -> Result<Bytes, LogError> {
-        // Noted for the writer: a file with a damaged value takes no more commits, as the next
+        // Noted for the writer: a file with a damaged value takes no more commits, because the next
         // opening would refuse the log.
         let value = self.whole_value(place);
         if let Err(LogError::Damaged { .. }) = value {
@@ -130,12 +132,12 @@ impl JournalFile {
             let path = visible_path(&self.path);
             LogError::damaged(format!("{} at {}", path.display(), place.at))
         };
-        // Sliced and not copied: the checksum is the end of the same allocation.
+        // The value is sliced and not copied: value and checksum share an allocation.
         let length = unseal(&value).ok_or_else(damaged)?.len();
         Ok(Bytes::from(value).slice(..length))
     }
 
-    /// Returns whether a value of the file could not be read.
+    /// Returns whether a value of the file was found damaged.
     pub(super) fn is_damaged(&self) -> bool {
         self.is_damaged.load(Ordering::Acquire)
     }
@@ -149,8 +151,8 @@ impl JournalFile {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk, that a record is damaged which is not the last one, or the
-    /// error of `take`.
+    /// Returns the failure of the disk, or the error of `take`. A damaged record is no error here:
+    /// the scan ends before that record, and [`check_end`](Self::check_end) judges the rest.
     pub(super) fn scan(
         &self,
         mut take: impl FnMut(&JournalRecord<'_>) -> Result<(), LogError>,
@@ -170,20 +172,22 @@ impl JournalFile {
         Ok(at)
     }
 
-    /// Checks that the file ends at `end` because a crash tore the last commit: no later commit is
-    /// behind.
+    /// Checks that no acknowledged commit is missing behind the records, which end at `end`. A
+    /// crash may have torn a commit there, but only the last one. `next` is the number of that
+    /// commit.
     ///
     /// # Errors
     ///
-    /// Returns that there is a later commit, hence that an acknowledged commit is damaged.
+    /// Returns the failure of the disk, that the file was cut or extended, or that there is a later
+    /// commit, so that the commit at `end` was acknowledged and is damaged.
     pub(super) fn check_end(&self, end: u64, next: CommitNumber) -> Result<(), LogError> {
         let length = self.file_length()?;
         let (mut at, mut piece) = (end, ReadAhead::default());
         // A file grows before a record is written, so no record reaches over the end of the file.
         let head = self.bytes_at(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
         let head = head.and_then(RecordHead::decode_head);
-        // A power cut may have kept one of two sectors. The length is then a remnant of an earlier
-        // use of the file, and proves nothing.
+        // If length and number lie in two sectors, a power cut may have kept only one of these. The
+        // length may then come from an earlier use of the file, and proves nothing.
         let is_whole = at / SECTOR_BYTES == (at + NUMBERED_BYTES - 1) / SECTOR_BYTES;
         let is_cut = |head: &RecordHead| {
             let end = at + RECORD_HEAD_LENGTH + u64::from(head.length);
@@ -223,8 +227,9 @@ impl JournalFile {
         Ok(file.map_err(LogError::io("measure", &self.path))?.len())
     }
 
-    /// Returns the number of the record that seems to begin at an offset. A look is short, while a
-    /// checksum covers as many bytes as a length says, and any four bytes may be a length.
+    /// Returns the number of the record that seems to begin at an offset. This look reads few
+    /// bytes. A checksum would cover as many bytes as the length says, and any four bytes may stand
+    /// for a length.
     fn likely_record(
         &self,
         at: u64,
@@ -291,8 +296,8 @@ impl JournalFile {
             return Ok(None);
         }
         let held = piece.at + u64::try_from(piece.bytes.len()).unwrap_or(u64::MAX);
-        // A look behind the end of the records comes to each eighth byte, so that a read for each
-        // look would take far too long.
+        // `check_end` and `scan_remains` look at each eighth byte, so a read for each look would
+        // take far too long.
         if at < piece.at || at + count > held {
             let wanted = count.max(READ_BYTES).min(length - at);
             piece.bytes.resize(usize::try_from(wanted).unwrap_or(0), 0);
@@ -345,7 +350,7 @@ pub(super) struct JournalRecord<'p> {
 }
 
 impl<'p> JournalRecord<'p> {
-    /// Returns whether the record's commit follows one with this chain hash.
+    /// Returns whether the record's commit follows a commit with this chain hash.
     pub(super) fn follows(&self, chain: &ChainHash) -> bool {
         self.link == link_of(chain)
     }
@@ -402,7 +407,7 @@ fn encode_record(
     let mut out = RecordWriter(Vec::with_capacity(
         RECORD_HEAD_BYTES + bytes.sum::<usize>() + 8,
     ));
-    // Room for the length and the checksum, which are known only behind the items.
+    // Room for the length and the checksum, which are known only after the items.
     out.bytes(&[0; 8]);
     out.long(number.0);
     out.bytes(&link_of(before));
@@ -440,9 +445,9 @@ pub(super) struct Journal {
     file: Arc<JournalFile>,
     /// Offset of the next record.
     end: u64,
-    /// Bytes of the file that are written, with records or zeros.
+    /// Length of the file, in bytes: the records, and room for more behind them.
     written: u64,
-    /// The last look of a commit that found the file by name.
+    /// The last look by name before an answer; `None` if no such look has found this file.
     looked: Option<NameCheck>,
 }
 
@@ -544,7 +549,7 @@ impl Journal {
         };
         let end = self.end + record.bytes();
         self.write_ahead(end)?;
-        // The record is written at once, so that a torn write is one torn record at the end.
+        // The record is one write, so that a torn write is one torn record at the end.
         let path = &self.file.path;
         let written = self.file.file.write_all_at(&bytes, self.end);
         written.map_err(LogError::io("write", path))?;
@@ -563,8 +568,8 @@ impl Journal {
         }
         let synced = self.barrier.sync(&self.file.file);
         synced.map_err(LogError::io("sync", path))?;
-        // Behind the sync and before the answer: a commit in a file that was moved away is lost to
-        // the next start, however durable the bytes are.
+        // Checked after the sync and before the answer: a commit in a file that was moved away is
+        // lost to the next start, however durable the bytes are.
         self.check_before_answer()?;
         seen(&record)?;
         self.end = end;
@@ -573,7 +578,7 @@ impl Journal {
 
     /// Checks that the newest file has all of its names and the length that the journal gave the
     /// file. A moved file has both. Only the look by name notices a move. That look takes three
-    /// times as long, so one is due in each [`LOOK_EVERY`].
+    /// times as long, so only one such look is due in each [`LOOK_EVERY`].
     ///
     /// # Errors
     ///
@@ -587,10 +592,11 @@ impl Journal {
         if self.looked.is_some_and(is_whole) && !self.file.is_damaged() {
             return Ok(());
         }
-        // Taken before the look: a move during the look must fall into the next interval.
+        // The time is taken before the look, so that a move during the look falls into the next
+        // interval.
         let at = Instant::now();
-        // A lost second name can be the one that counts, so a change of the number makes a look by
-        // name due at once.
+        // The name that a file has lost can be the one that counts, so a change of the number of
+        // names makes a look by name due at once.
         let names = held::look_at(&self.file.file).map(|(names, _)| names);
         self.check_place()?;
         self.looked = names.ok().map(|names| NameCheck { at, names });
@@ -602,7 +608,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Displaced`] if one of them is not so.
+    /// Returns [`LogError::Displaced`] if one of these is not the case.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         let path = &self.place;
         let is_whole = |(found, length)| found == self.file.identity && length == self.written;
@@ -644,7 +650,7 @@ impl Journal {
         self.barrier.sync(file).map_err(LogError::io("sync", path))
     }
 
-    /// Begins a new file with commit `first`; the others are only read from now on.
+    /// Begins a new file with commit `first`; the other files are only read from now on.
     ///
     /// # Errors
     ///
@@ -662,7 +668,7 @@ impl Journal {
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
         self.place = file.place_in(&self.name);
         self.file = Arc::new(file);
-        // The last look was for the file before.
+        // The last look was for the former file.
         self.looked = None;
         (self.end, self.written) = (HEAD_BYTES, written);
         Ok(())
@@ -682,7 +688,8 @@ fn name_of(first: CommitNumber) -> String {
 }
 
 /// Opens the spare file, or makes one. A link, or a file with a second name, belongs to somebody
-/// else. The function removes the name, and writes nothing to the file.
+/// else. In that case, the function removes the name `spare`, writes nothing to the file, and makes
+/// a new one.
 #[expect(clippy::disallowed_methods, reason = "a durable rename follows")]
 fn open_spare(spare: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -720,8 +727,8 @@ fn create_file(
     before: ChainHash,
 ) -> Result<(JournalFile, u64), LogError> {
     let (spare, path) = (folder.join(SPARE), folder.join(name_of(first)));
-    // The name `spare` must be durable before the new head is written. If a power cut brought back
-    // the name of the settled file, the new head below that name would be damage.
+    // The name `spare` must be durable before the new head is written. A power cut could else bring
+    // back the former name of the settled file, and the new head would not fit that name.
     #[cfg(planted)]
     let sync_folder = |folder: &Path| match planted::is("head-before-name") {
         true => Ok(()),
@@ -752,7 +759,7 @@ fn create_file(
     written.map_err(LogError::io("write", &spare))?;
     let synced = barrier.sync(&file);
     synced.map_err(LogError::io("sync", &spare))?;
-    // The name is durable before the first record. A power cut would else take the file away, and
+    // The name is durable before the first record. A power cut could else take the file away, and
     // acknowledged commits with it.
     rename_spare(&spare, &path).map_err(LogError::io("rename", &spare))?;
     let file = JournalFile {
@@ -799,7 +806,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
     let mut files = vec![];
     for path in items.map_err(failed)?.into_iter().map(|item| item.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // The spare file, and whatever an operator has put there.
+        // The spare file, and whatever an operator has put there, are passed over.
         let Some(first) = name.parse().ok().map(CommitNumber) else {
             continue;
         };
@@ -865,8 +872,8 @@ pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
             file,
             path,
             first: CommitNumber(first),
-            // The head may be damaged, and a salvage compares no chain hash with the one in the
-            // head.
+            // The hash in the head is not read: the head may be damaged, and a salvage compares no
+            // chain hashes of files.
             before: ChainHash::START,
         });
     }
@@ -889,7 +896,8 @@ impl JournalFile {
                     if record.number >= self.first {
                         take(&record);
                     }
-                    // Nothing newer lies within a whole record of an earlier use.
+                    // A whole record of an earlier use is passed over as well: nothing newer lies
+                    // within such a record.
                     record.bytes()
                 }
                 _ => step,
@@ -908,7 +916,7 @@ impl JournalFile {
     }
 
     /// Returns whether a folder has the file under the same name and with the same length. Callers
-    /// ask for no newest file, which grows.
+    /// do not ask about the newest file, which grows.
     pub(super) fn is_in(&self, folder: &Path) -> bool {
         let length = self.length.load(Ordering::Acquire);
         let is_whole = |(found, found_length)| found == self.identity && found_length == length;
@@ -925,7 +933,7 @@ impl JournalFile {
         drop_pages(&self.file).map_err(LogError::io("sync", &self.path))
     }
 
-    /// Cuts the file off behind `most` bytes, since each start reads a file to the end.
+    /// Cuts the file off behind `most` bytes, because each start reads the newest file to the end.
     fn shorten_to(&self, most: u64) -> io::Result<()> {
         let [least, _] = AHEAD_BYTES;
         let most = most.max(least).checked_next_multiple_of(least);
@@ -941,7 +949,7 @@ impl JournalFile {
     }
 
     /// Gives at most `most` bytes of a settled file to a later file. A file that is still being
-    /// read is removed instead.
+    /// read is removed instead, and so is any file while there is a spare one.
     #[expect(
         clippy::disallowed_methods,
         reason = "the next opening tries it again, and a file gets its room only behind a sync"
@@ -953,7 +961,8 @@ impl JournalFile {
             warn!(path = %visible_path(&path).display(), "a settled file was removed or replaced");
             return;
         }
-        // A reader holds the file and needs no name, so a file with readers must keep the content.
+        // A reader holds the file by its handle and needs no name, but needs the content: a file
+        // with readers is not used again.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
             Some(settled) => settled
@@ -961,7 +970,7 @@ impl JournalFile {
                 .and_then(|()| fs::rename(&path, &spare)),
             None => fs::remove_file(&path),
         };
-        // The room is lost only until the next opening, which tries again.
+        // Only a warning: the next opening tries again, so the room is lost only until then.
         if let Err(error) = done {
             warn!(%error, path = %visible_path(&path).display(), "a settled file cannot be used again");
         }

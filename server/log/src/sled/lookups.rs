@@ -48,7 +48,7 @@ impl SledLog {
             .all()
             .rev()
             .find_map(|chapter| Some((Arc::clone(&chapter.file), find(chapter)?)));
-        // The disk is read without the lock, which a commit needs.
+        // The disk is read without the lock, because a commit needs the lock.
         drop(chapters);
         found.map(|(file, place)| file.value(place)).transpose()
     }
@@ -77,8 +77,8 @@ impl SledLog {
         decode_facts(number, first).map(Some)
     }
 
-    /// Returns the facts of a commit up to the head, and the facts of later commits in the same
-    /// record.
+    /// Returns the facts of a commit that is not after the head, and the facts of later commits in
+    /// the same record.
     fn facts_from(&self, number: CommitNumber) -> Result<Vec<Vec<u8>>, LogError> {
         match self.find_unsettled(|chapter| chapter.facts(number))? {
             Some(facts) => Ok(vec![facts.to_vec()]),
@@ -180,7 +180,7 @@ impl SledLog {
                 .feed()
                 .ok_or_else(|| record::damaged("name", key))
         };
-        // After the chapters: a chapter that is settled meanwhile is in sled by then.
+        // sled is read after the chapters: a chapter that is settled meanwhile is in sled by then.
         for (key, value) in self.settled.pairs(from, b"n", max)? {
             let body = codec::unseal(&value).ok_or_else(|| record::damaged("name", &key))?;
             let feed = decode(&key, body)?;
@@ -194,8 +194,8 @@ impl SledLog {
     }
 }
 
-/// Returns the facts of a commit up to the head. A missing commit is damage: taken for the end of
-/// the log, the gap would end every replay early.
+/// Decodes the facts of a commit that is not after the head. A missing commit is damage: taken for
+/// the end of the log, the gap would end every replay early.
 fn decode_facts(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, LogError> {
     let missing = || LogError::damaged(format!("commit {number} is missing"));
     let damaged = || record::damaged("commit", &record::commit_key(number));
@@ -218,7 +218,7 @@ impl SettledPart {
         Ok(found.unwrap_or_default())
     }
 
-    /// Adds the settled entries of a feed at the given positions to a list that has none yet.
+    /// Adds the settled entries of a feed at the given positions to an empty list.
     ///
     /// # Errors
     ///
@@ -232,7 +232,8 @@ impl SettledPart {
         if range.is_empty() {
             return Ok(());
         }
-        // Before the records: a settling may make one of the tail in between.
+        // The feed's record is read before the records of entries: a settling may turn the tail
+        // into such a record in between.
         let feed_record = self.feed_record(feed);
         let is_in_tail =
             |record: &FeedRecord| record.tail.first <= range.start && range.end <= record.tail.end;
@@ -243,7 +244,7 @@ impl SettledPart {
         if rest.is_empty() {
             return Ok(());
         }
-        // The failure comes last: entries of sound records are in the list by now.
+        // The failure is returned only now: entries of sound records are in the list by now.
         let tail = feed_record?.map(|record| record.tail).unwrap_or_default();
         if tail.reaches_into(&rest) {
             take_entries(tail.first, &tail.stored, &rest, entries)?;
@@ -311,7 +312,8 @@ impl Commits for SledLog {
         let mut outlines: Vec<Outline> = vec![];
         let mut changes = 0;
         let mut number = from.max(CommitNumber(1));
-        // A commit may have as many changes as a batch has entries, so commits alone are no bound.
+        // A commit may have as many changes as a batch has entries, so the number of commits alone
+        // is no bound.
         while outlines.len() < max && changes < OUTLINE_CHANGES_MAX {
             if number > self.head().number {
                 break;
@@ -334,7 +336,8 @@ impl Commits for SledLog {
                         outlines.push(outline);
                         number = number.next();
                     }
-                    // What comes before damage is sound: the next call meets the damage first.
+                    // The outlines before the damage are sound, and are returned. The next call
+                    // meets the damage first.
                     Err(_) if !outlines.is_empty() => return Ok(outlines),
                     Err(error) => return Err(error),
                 }
@@ -379,10 +382,11 @@ impl Append for SledLog {
             if matches!(error, LogError::Displaced { .. }) {
                 self.displaced.store(true, Ordering::Release);
             }
-            // The state of the disk is unknown now. Readers see the log before this commit.
+            // The state of the disk is unknown now. Readers see the log as it was before this
+            // commit.
             self.failed.store(true, Ordering::Release);
         })?;
-        // Behind the sync, so that no run covers a commit that a power cut can take away.
+        // Added after the sync, so that no run covers a commit that a power cut can take away.
         self.add_ids(commit, chain);
         self.announcements.announce(commit);
         Ok(chain)
@@ -397,8 +401,8 @@ impl Series for SledLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         let mut groups: Vec<(Arc<JournalFile>, Position, JournalPlace)> = vec![];
         let chapters = self.chapters.read();
-        // Entries before the first unsettled one of the feed are settled, and stay so while a
-        // settling goes on.
+        // Entries before the feed's first unsettled entry are settled, and stay so while a settling
+        // goes on.
         let unsettled = chapters.all().find_map(|chapter| chapter.first_of(feed));
         for chapter in chapters.all() {
             for (first, place) in chapter.groups(feed, &range) {
@@ -499,8 +503,8 @@ impl Ids for SledLog {
             Some(index) => index.find(feed, ids).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
         };
-        // A lookup that meets a damaged run removes its file, so the second look reads a rebuilt
-        // index.
+        // A lookup that meets a damaged run removes the file of that run, so the second look reads
+        // a rebuilt index.
         let found = look().or_else(|_damaged| {
             self.heal_ids()?;
             look()
@@ -540,7 +544,7 @@ impl LogRoom for SledLog {
     }
 
     fn is_displaced(&self) -> bool {
-        // The file of a commit that failed may have any length.
+        // After a failed commit, the file may have any length, so nothing is checked.
         if self.is_open()
             && let Err(error) = self.check_place()
         {
@@ -574,8 +578,8 @@ impl LogRoom for SledLog {
         let in_files = space::bytes_left_for(&self.folder.path("sled/db"), unsettled);
         let free = in_files.map_or(on_disk, |in_files| in_files.min(on_disk));
         let is_of_files = free < on_disk;
-        // The log is full until the refused commit fits: refusing large commits while taking small
-        // ones would flip `/readyz` with each request.
+        // The log counts as full until the refused commit fits. If it refused large commits and
+        // took small ones, `/readyz` would flip with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
         let feeds = u64::try_from(feeds).unwrap_or(u64::MAX);
         let needed = space::needed_bytes(unsettled, feeds, wanted);

@@ -2,8 +2,8 @@
 //!
 //! Shell: the data folder. sled gets no values between two settlings. sled's recovery writes, so a
 //! rehearsal comes first. The journal is read before all else. A refusal before the opening of sled
-//! leaves all files unchanged. A later refusal leaves the changes that sled's recovery and the
-//! journal have made.
+//! leaves all files unchanged. A later refusal leaves the changes of sled's recovery, and notes
+//! beside the log.
 
 use std::{
     fs, io,
@@ -23,7 +23,6 @@ use super::{
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{RecoveryRefusal, rehearse},
     salvage::Remains,
-    seen::{self, ReadersEnd, SeenNote},
     settled::{SettledPart, quietly, why_panicked},
     settler::Work,
     settling::check_settled,
@@ -38,12 +37,13 @@ use crate::{
     barrier::{Barrier, DiskBarrier, LogStep, drop_pages_in, sync_folder, sync_tree},
     durable::create_private_folder,
     held::HeldFolder,
+    seen::{self, ReadersEnd, SeenNote},
     sled::found_file::FoundFile,
     store::{LogStore, StoreError},
 };
 
-/// Bytes of a chapter from which on the chapter is settled. Small in unit tests, so that they see
-/// many chapters.
+/// Length of a chapter, in bytes, from which on the chapter is settled. Small in unit tests, so
+/// that they see many chapters.
 const CHAPTER_BYTES: u64 = if cfg!(test) {
     16 * 1024
 } else {
@@ -54,9 +54,9 @@ const CHAPTER_BYTES: u64 = if cfg!(test) {
 pub struct Disk {
     /// Barrier that makes commits durable.
     pub barrier: Arc<dyn Barrier>,
-    /// Bytes of commits in the journal from which on they are settled.
+    /// Length of a chapter, in bytes, from which on the chapter is settled.
     pub chapter_bytes: u64,
-    /// Ids of entries in memory from which on they become a file.
+    /// Number of ids in memory from which on these ids become a file.
     pub fresh_ids: usize,
 }
 
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Disk {
 }
 
 impl Disk {
-    /// Returns a disk with another barrier: for tests, and for copies that are synced as a whole.
+    /// Returns a disk with this barrier and the usual bounds.
     pub fn behind(barrier: impl Barrier + 'static) -> Self {
         Self {
             barrier: Arc::new(barrier),
@@ -107,7 +107,8 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
 ///
 /// # Errors
 ///
-/// Returns that the folder has foreign files: a mistyped path is no place for a log.
+/// Returns that the folder has foreign files, because a mistyped path is no place for a log, or
+/// that it has the remains of another log.
 fn is_new(folder: &Path) -> Result<bool, OpenError> {
     // A missing folder is new. The lock refuses an unreadable folder.
     let Ok(items) = fs::read_dir(folder) else {
@@ -179,7 +180,7 @@ fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
 ///
 /// # Errors
 ///
-/// Returns why the folder cannot be read: without a right, for one, a file might be there unseen.
+/// Returns why the folder cannot be read: in an unreadable folder, a file might be there unseen.
 fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
     let items = match fs::read_dir(folder) {
         Err(error)
@@ -209,7 +210,8 @@ fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
 ///
 /// # Errors
 ///
-/// Returns why they cannot be read, or that a server has them open.
+/// Returns why the remains cannot be read, that a server has the log open, or that another version
+/// of this program wrote the log.
 pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
     if DataFolder::is_locked(folder) {
         let (folder, holder) = (folder.into(), String::new());
@@ -221,7 +223,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         .exists()
         .then(|| DataFolder::lock(folder));
     let _lock = match lock.transpose() {
-        // No server has a folder open that cannot be written.
+        // A folder that cannot be written needs no lock: no server can have it open.
         Err(OpenError::Io { .. }) => None,
         lock => lock?,
     };
@@ -246,7 +248,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
             refuse_other(&settled, folder)?;
             remains.add_settled(settled);
         }
-        // sled's entries would count as lost.
+        // Without this error, sled's entries would count as lost.
         Err(error) if lack_in(&error).is_some() => return Err(copied.open_error(error)),
         Err(_damaged) => {}
     }
@@ -264,7 +266,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
 )]
 pub fn discard(remains: Remains, scratch: &Path) -> Result<(), OpenError> {
     let copied = DataFolder::lock(scratch)?;
-    // sled's threads may still write to the folder.
+    // Closed before the removal, because sled's threads may still write to the folder.
     remains.close().map_err(|error| copied.open_error(error))?;
     fs::remove_dir_all(scratch).map_err(copied.io("remove", ""))
 }
@@ -298,7 +300,7 @@ pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
 ///
 /// See [`OpenError`].
 pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
-    // Asked before the lock, which creates files: a folder at a mistyped path stays unchanged.
+    // Checked before the lock, which creates files: a folder at a mistyped path stays unchanged.
     let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
     disk.barrier.begins(LogStep::Opening);
@@ -341,10 +343,11 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, WitnessState
     if has_commits(data)? {
         return Err(data.damaged("its witness is missing"));
     }
-    // Asked again under the lock: another process may have begun a log here since the first look.
+    // Checked again under the lock: another process may have begun a log here after the first
+    // check.
     refuse_remains(data.held().name())?;
-    // The journal first: a witness without a journal would be damage, and a journal without commits
-    // is begun again.
+    // The journal is made before the witness: a witness without a journal would be damage, but a
+    // journal without commits is begun again.
     begin_journal(data, disk)?;
     let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
     sync_folder(&data.path).map_err(data.io("sync", ""))?;
@@ -400,7 +403,7 @@ fn open_log(
     testimony: Testimony,
 ) -> Result<SledLog, OpenError> {
     let (mut read, mut unused) = read_sure(data, &testimony)?;
-    // A settling takes full chapters, so none was under way if the journal has only the newest one.
+    // A settling takes full chapters, so beside the newest chapter alone, none was under way.
     let stood_still = read.chapters.len() == 1;
     let settled = open_settled(data, &testimony, stood_still)?;
     // An earlier process may have been killed before it synced the names in these folders.
@@ -413,8 +416,8 @@ fn open_log(
     }
     let failed = |error| data.open_error(error);
     let end = settled_end(&settled, &testimony).map_err(failed)?;
-    // A settling has put the mark into sled and has not written the witness. sled may have lost
-    // parts of such a chapter, and the journal's copy is given up next.
+    // These chapters are marked as settled in sled, but the settling broke off before it wrote the
+    // witness. sled may have lost parts of such a chapter, and the journal's copy is given up next.
     for (chapter, _) in read.settled_chapters(end) {
         // sled panics on some damage.
         let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
@@ -478,14 +481,15 @@ fn open_log(
 fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
     let find = |name: &str| FoundFile::find(data.name_of(name));
     let db = find("sled/db").map_err(data.io("find", "sled/db"))?;
-    // The witness never gets shorter. The length of sled's file follows from its snapshot, and is
-    // checked with that.
+    // The witness never gets shorter. The length of sled's file follows from sled's snapshot, and
+    // is checked with the snapshot.
     let witness = find("witness").and_then(FoundFile::whole);
     Ok(vec![db, witness.map_err(data.io("find", "witness"))?])
 }
 
 /// Opens the note of the last commit that readers have seen. The note lies in the folder of the
-/// views: whoever puts an older log in the place of a newer one leaves that folder behind.
+/// views: whoever puts an older log in the place of a newer one leaves the files of the views as
+/// they are.
 fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, ReadersEnd), OpenError> {
     let folder = data.path("views");
     create_private_folder(&folder).map_err(data.io("create", "views"))?;
@@ -498,14 +502,14 @@ fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, ReadersEnd)
 
 /// Chapters of the journal, and the end of the log.
 struct ReadJournal {
-    /// Chapters, oldest first, each with the end of its records.
+    /// Chapters, oldest first, each with the offset behind its last record.
     chapters: Vec<(Chapter, u64)>,
     /// End of the log, unless the journal has no commit.
     head: Option<LogHead>,
 }
 
 impl ReadJournal {
-    /// Returns the chapters of which sled holds the end.
+    /// Returns the chapters that sled has, if the log was settled up to `end`.
     fn settled_chapters(&self, end: LogHead) -> impl Iterator<Item = &(Chapter, u64)> {
         let chapters = self.chapters.iter();
         chapters.take_while(move |(chapter, _)| chapter.file.first <= end.number)
@@ -528,7 +532,7 @@ fn read_sure(
         let dropped = newest.file.drop_pages();
         dropped.map_err(|error| data.open_error(error))?;
         // Dropped before the second reading: two indexes would take twice the memory, and the locks
-        // of the files would refuse the second one.
+        // of the files would refuse the second reading.
         drop((std::mem::take(&mut read.chapters), newest));
         unused.clear();
         (read, unused) = read_journal(data, testimony)?;
@@ -552,7 +556,8 @@ fn read_journal(
     let missing = |first: CommitNumber| {
         data.damaged(format!("its journal from commit {first} on is missing"))
     };
-    // A copy of the folder by hard links has another lock file, and shares these files.
+    // The lock of the folder is not enough: a copy of the folder by hard links has another lock
+    // file, but shares these files.
     if files.iter().any(JournalFile::is_in_use) {
         return Err(OpenError::Locked {
             folder: data.name_of("journal"),
@@ -562,7 +567,8 @@ fn read_journal(
     let first = testimony.commit.next();
     let begin = files.iter().position(|file| file.first == first);
     let rest = files.split_off(begin.ok_or_else(|| missing(first))?);
-    // Only the witness shows that the newest file is gone: the others follow each other without it.
+    // Only the witness shows that the newest file is gone: the other files follow each other even
+    // without that file.
     if !rest.iter().any(|file| file.first == testimony.newest) {
         return Err(missing(testimony.newest));
     }
@@ -589,7 +595,8 @@ fn read_journal(
         });
         let end = end.map_err(failed)?;
         next = chapter.next();
-        // Behind the older files, the link of the next file vouches for the end.
+        // Only the end of the newest file is checked: the chain hash in the next file vouches for
+        // the end of each older file.
         if index == last {
             file.check_end(end, next).map_err(failed)?;
         }
@@ -625,7 +632,8 @@ fn open_settled(
         sync_tree(&folder).map_err(data.io("sync", "sled"))?;
         return Ok(settled);
     }
-    // A settling may have broken off with a failed sync, and the rehearsal must see the disk.
+    // A settling may have broken off with a failed sync, and the rehearsal must see what is on the
+    // disk.
     if !stood_still {
         drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
     }
@@ -659,11 +667,13 @@ fn refuse_other(settled: &SettledPart, named: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Checks that sled's file can be written, and that no other process has the file open. If the
-/// other process opened the folder under another name, only this check notices that.
+/// Checks that sled's file can be written, and that no other process has the file open. The lock of
+/// the folder does not show such a process if it has opened a copy of the folder by hard links,
+/// which shares sled's file.
 fn check_access(data: &DataFolder) -> Result<(), OpenError> {
     let path = data.path("sled").join("db");
-    // The opening of a pipe waits, and the rehearsal refuses a missing file.
+    // The rehearsal refuses a path that leads to no regular file. Opening one here could wait, as
+    // for a pipe.
     if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
         return Ok(());
     }
@@ -688,7 +698,8 @@ fn settled_end(settled: &SettledPart, testimony: &Testimony) -> Result<LogHead, 
     let end = end.and_then(|end| record::decode_end(&end));
     let end = end.ok_or_else(|| LogError::damaged("sled has lost its end"))?;
     let is_behind = end.number < testimony.commit;
-    // An end behind the testimony is a settling that a kill has kept from the witness.
+    // An end after the commit of the testimony is no fault: a kill came between the settling and
+    // the note in the witness.
     if is_behind || (end.number == testimony.commit && end.chain != testimony.chain) {
         let what = format!("commit {} is not what it was", testimony.commit);
         return Err(LogError::damaged(what));
@@ -828,7 +839,7 @@ mod tests {
         found
     }
 
-    /// A first start may break off anywhere: before its witness says something, nothing was ever
+    /// A first start may break off anywhere: until the witness has a testimony, nothing was ever
     /// stored.
     #[test]
     fn a_first_start_that_broke_off_is_begun_again() {

@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, RecordWriter};
 
-/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled
-/// writes blob files.
+/// Length of the longest value, in bytes, checksum included. A page of sled has at most 17 values.
+/// Together, they stay below 128 KiB, from where on sled writes a page to a blob file.
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
-/// Longest body of a part.
+/// Length of the longest body of a part, in bytes.
 pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
 /// Most bytes that a compressed byte stands for (LZ4).
 const UNPACKED_PER_BYTE_MAX: usize = 256;
@@ -18,8 +18,8 @@ const UNPACKED_PER_BYTE_MAX: usize = 256;
 pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
     let compressed = lz4_flex::block::compress(&record);
     let mut out = RecordWriter(Vec::with_capacity(compressed.len() + 4));
-    // No record begins with this: the first entries of a group, or the facts of a commit, are more
-    // than none.
+    // No uncompressed record begins with 0: such a record begins with the number of entries in a
+    // group, or with the length of a commit's facts, and neither is 0.
     out.number(0);
     out.length(record.len());
     out.bytes(&compressed);

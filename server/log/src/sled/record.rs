@@ -1,7 +1,7 @@
 //! How commits, entries and feeds are laid out, in the journal and in sled.
 //!
-//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its
-//! CRC-32.
+//! Pure. A key begins with a byte for its kind. Numbers in keys are big-endian, so that keys sort
+//! by them. Every value but that of `V` ends with its CRC-32.
 //!
 //! ```text
 //! V                            storage version
@@ -18,7 +18,7 @@
 //! In the journal, a commit consists of facts (`c`), heads of feeds (`h`) and items (`e d s g n`),
 //! without parts. sled holds facts and entries packed, so that sled has few keys, and heads beside
 //! a feed's newest entries (`f`, see [`tail`]). A packed record is compressed, if the compressed
-//! form is shorter. A record of entries that was a feed's tail consists of several such blocks.
+//! form is shorter. A record of entries that was a feed's tail may consist of several such blocks.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger values into separate files, and
 //! never syncs these files. A longer body continues in the next part.
@@ -40,13 +40,13 @@ pub(super) use keys::{
     part_key, revision_of_key, settings_key, settings_prefix,
 };
 
-/// Version of this layout. A log of another one is refused.
+/// Version of this layout. A log of another version is refused.
 pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 
-/// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one
-/// part.
+/// Most bytes of entries or facts that share a record in sled. Compressed, these mostly fit into
+/// one part.
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";

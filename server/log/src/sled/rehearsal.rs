@@ -2,16 +2,16 @@
 //!
 //! Shell: sled's files. An opening of sled (0.34.7) is a recovery, which overwrites all segments
 //! that look torn. Recovery expects that the segments behind the highest stable position of any
-//! header follow each other, and takes none of them if one is missing. Recovery fills the rest of
-//! the last segment with zeros, and every segment that no page points to. So a small damage can
-//! make sled destroy all. The result of a recovery follows from sled's files, and this module
-//! computes that result first.
+//! header follow each other, and uses none of them if one is missing. Recovery fills with zeros the
+//! rest of the last segment, and every segment that no page points to. So a small damage can make
+//! sled destroy all. The result of a recovery follows from sled's files, and this module computes
+//! that result first.
 //!
 //! sled's snapshot says where each page was after the last settling. The rehearsal permits a
 //! recovery under three conditions. Each page that recovery would know has all pieces at the
 //! expected places. Recovery overwrites no segment with such a piece. The segments that were
-//! written since have no hole that damage may have made. All else that a broken settling has left
-//! is written once more.
+//! written after the snapshot have no hole that damage may have made. All else that a broken
+//! settling has left is written once more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,9 +31,9 @@ pub(super) const SEGMENT_BYTES: u64 = 512 * 1024;
 const SEGMENT_HEAD_BYTES: u64 = 20;
 /// Longest head of a message; no message begins so near to the end of a segment.
 const MESSAGE_HEAD_BYTES_MAX: u64 = 32;
-/// Threads that read the heads of segments.
+/// Number of threads that read the heads of segments.
 const READERS: u64 = 16;
-/// Bytes of a message that sled reads at first.
+/// Number of bytes of a message that sled reads at first.
 const MESSAGE_PEEK_BYTES: usize = 128;
 
 /// Why sled must not recover its files.
@@ -74,8 +74,9 @@ struct PagePiece {
 
 /// Checks whether sled may open the files in `folder`. The number `snapshot` is that of sled's
 /// snapshot after the last settling; 0 before the first. A permitted opening keeps the values of
-/// that settling, as far as their bytes are sound. The opening may lose later values behind some
-/// point, and any later values if the function returns `false`. No process may have the files open.
+/// that settling, as far as their bytes are sound. Of the values that were written after that
+/// settling, the opening may lose all behind some point, and, if the function returns `false`,
+/// others as well. No process may have the files open.
 ///
 /// # Errors
 ///
@@ -100,8 +101,8 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, RecoveryRef
     recovery.judge_result()
 }
 
-/// Returns how long sled's file must be for the pages that its snapshot in a file names, and for
-/// the end of its log.
+/// Returns how many bytes sled's file must have to hold all pages, and the end of the log, that the
+/// snapshot at the path `snapshot` names.
 ///
 /// # Errors
 ///
@@ -131,15 +132,15 @@ struct SledSnapshot {
 }
 
 impl SledSnapshot {
-    /// The snapshot before the first one: sled's first process writes none.
+    /// Stands for the snapshot before the first settling: sled's first process writes none.
     const NONE: Self = Self {
         stable: 0,
         active: None,
         pages: vec![],
     };
 
-    /// Reads the snapshot that sled would take, which must not be older than the snapshot of the
-    /// last settling.
+    /// Reads the snapshot that sled would use. It must not be older than the snapshot of the last
+    /// settling.
     fn read_snapshot(folder: &Path, expected: u64) -> Result<Self, RecoveryRefusal> {
         let Some(path) = snapshots::find(folder)? else {
             if expected == 0 {
@@ -232,7 +233,7 @@ impl SledReader<'_> {
         let at = self.take_varint()?;
         match kind {
             0 => {}
-            // The piece names a file of its own.
+            // The piece is in a file of its own, and the name of that file follows.
             1 => drop(self.take_signed()?),
             _ => return None,
         }
@@ -259,11 +260,12 @@ impl SledReader<'_> {
     }
 }
 
-/// Position of each segment, by the segment's place in the file; `None` where no valid header is.
+/// Headers of sled's segments, in the order of the file. `by_place` has the position of each
+/// segment, or `None` for a segment without a valid header.
 #[derive(Debug)]
 struct Headers {
     by_place: Vec<Option<Lsn>>,
-    /// Highest position that a header calls stable.
+    /// Position up to which sled's log is stable, as each header says; 0 without a valid header.
     stable: Vec<Lsn>,
     file_bytes: u64,
 }
@@ -289,7 +291,7 @@ impl Headers {
             };
             let threads: Vec<_> = shares.map(spawn).collect();
             let read = |(from, thread): (u64, io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
-                // Where no more threads can be had, one reads all.
+                // Where the system gives no thread for a share, this thread reads that share.
                 match thread {
                     Ok(thread) => thread.join(),
                     Err(_) => Ok(read_headers(file, share_from(from))),
@@ -354,7 +356,7 @@ fn segment_of(lsn: Lsn) -> Lsn {
 /// Kind of a message in sled's log.
 #[derive(Debug)]
 enum LogMessage {
-    /// A whole page, or the end of a page.
+    /// A whole page, or a page that is free from now on.
     Base(usize),
     /// A change of a page.
     Change(usize),
@@ -378,9 +380,9 @@ struct Recovery<'f> {
     /// Segments that recovery does not read, hence overwrites.
     unread: BTreeMap<Lsn, u64>,
     pages: Vec<Option<Vec<PagePiece>>>,
-    /// End of the unstable part, which a kill may have torn.
+    /// End of the stable part. A kill may have torn messages behind that end.
     stable: Lsn,
-    /// Position of a message that is damaged although sled had called it stable.
+    /// Position of the first damaged message that recovery meets.
     torn: Option<Lsn>,
     /// End of the recovered part.
     end: Option<Lsn>,
@@ -425,7 +427,7 @@ impl<'f> Recovery<'f> {
 
     /// Computes the pages that sled recovers.
     fn run(&mut self) -> Result<(), RecoveryRefusal> {
-        // sled wrote nothing since, and has not begun the next segment.
+        // sled has written nothing after the snapshot, and has not begun the next segment.
         if self.segments.is_empty() && self.noted.active.is_none() {
             self.end = Some(self.noted.stable);
             return Ok(());
@@ -586,9 +588,9 @@ impl<'f> Recovery<'f> {
         Ok(())
     }
 
-    /// Returns whether no segment that was written since the last settling is gone. sled may have
-    /// used the place of a missing segment again, or freed the place, which fills the place with
-    /// zeros. A place with other bytes and no segment is damaged.
+    /// Returns whether all segments that were written since the last settling are there. sled may
+    /// have used the place of a missing segment again, or freed the place, which fills the place
+    /// with zeros. A place with other bytes and no segment is damaged.
     fn judge_holes(&self) -> Result<bool, RecoveryRefusal> {
         let first = segment_of(self.noted.stable);
         let stable = segment_of(self.stable);

@@ -38,7 +38,7 @@ pub struct Remains {
     files: Vec<Arc<JournalFile>>,
     /// Commits of the journal.
     commits: BTreeSet<CommitNumber>,
-    /// Their chain hashes, as far as they can be read.
+    /// Chain hashes of these commits, as far as they can be read.
     chains: BTreeMap<CommitNumber, ChainHash>,
     /// The last commit in sled.
     settled_end: CommitNumber,
@@ -153,15 +153,15 @@ impl Remains {
         self.chains.get(&number).copied().or_else(settled)
     }
 
-    /// Returns keys and values of sled that begin with `prefix`, up to the first that sled cannot
-    /// read.
+    /// Returns the keys of sled that begin with `prefix`, and their values, up to the first that
+    /// sled cannot read.
     fn of_sled(&self, prefix: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
         let settled = self.settled.as_ref();
         let pairs = settled.map(|settled| settled.readable_pairs(prefix));
         pairs.into_iter().flatten()
     }
 
-    /// Returns keys and bodies of the journal that begin with `prefix`.
+    /// Returns the keys of the journal that begin with `prefix`, and their bodies.
     fn of_journal_from<'r>(
         &'r self,
         prefix: &'r [u8],
@@ -194,7 +194,8 @@ impl Remains {
             let (_, settings) = self.settings(feed).pop()?;
             Some((settings.name, feed))
         });
-        // Of two feeds with one name, the later one counts: that of the name's own record.
+        // If a name has two feeds here, the one in the name's own record counts, because it comes
+        // last.
         set.chain(named).collect()
     }
 
@@ -326,7 +327,8 @@ impl Remains {
     }
 
     /// Hands over a feed's readable entries: from the records in sled, from the tail, and from the
-    /// journal. Where a settling broke off, some entries are in several of them.
+    /// journal. Where a settling broke off, some entries are in several of these places, and are
+    /// handed over more than once.
     pub fn entries(&self, feed: FeedKey, mut take: impl FnMut(Entry)) {
         let prefix = record::entries_prefix(feed);
         let mut parts: Vec<(Vec<u8>, Vec<u8>)> = vec![];
@@ -361,7 +363,7 @@ impl Remains {
         };
         if let Some(settled) = &self.settled {
             let mut entries = vec![];
-            // Entries before the damage count, so the error is dropped.
+            // Entries before the damage count, so the error is ignored.
             drop(settled.entries(feed, range, &mut entries));
             entries.into_iter().for_each(&mut take);
         }

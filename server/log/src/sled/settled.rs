@@ -1,9 +1,10 @@
 //! The settled part of the log, in sled.
 //!
 //! Shell: sled, which no other file names. One settling at a time writes values to sled. Readers
-//! make sled write, too: sled divides and joins pages as readers pass. Readers ask for nothing
-//! behind the last settling. A settling that moves a value stores the new copy first, and removes
-//! the old copy afterwards. Readers read a feed's record before the records of entries.
+//! make sled write, too: sled divides and joins pages as readers pass. Readers look for no value
+//! that the last settling has not stored. A settling that moves a value stores the new copy first,
+//! and removes the old copy afterwards. Readers read a feed's record before the records of entries,
+//! so they miss no entry that moves from the one to the others.
 //!
 //! sled writes a page again after ten changes and after each split, and frees a segment once half
 //! of it is garbage. Values that arrive in the order of their keys therefore cost five times their
@@ -45,34 +46,37 @@ use crate::{
 
 /// sled's page cache, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
-/// Threads that sled begins with, and some that it begins under load.
+/// Number of threads that sled begins with, and of some that sled begins under load.
 const SLED_THREADS: usize = 12;
-/// Files that an opening of sled and its rehearsal have open at the same time.
+/// Number of files that an opening of sled and its rehearsal have open at the same time.
 const SLED_FILES: usize = 8;
 /// Whether sled has its threads. sled begins them once, for all logs of a process.
 static HAS_THREADS: AtomicBool = AtomicBool::new(false);
-/// Keys that go ahead of their values: more than a page has.
+/// Number of keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
-/// Keys that are looked for to be removed, at a time.
+/// Number of keys that are removed at a time.
 const REMOVED_AT_ONCE: usize = 100;
-/// Reads and writes between two sweeps of sled's cache.
+/// Number of reads and writes between two sweeps of sled's cache.
 const SWEPT_AFTER: usize = 5_000;
-/// Keys of the tree that sweeps: about two pages for each of the 256 parts of the cache.
+/// Number of keys of the tree that sweeps: about two pages for each of the 256 parts of the cache.
 const SWEEP_KEYS: u32 = 5_000;
-/// Reads of a page. Two pages in a part make sled count that part; a part with one page is counted
-/// with every second sweep.
+/// Number of reads of each page in a sweep. sled counts a part of its cache after 64 reads. So a
+/// part with two of these pages is counted in each sweep, and a part with one page in every second
+/// sweep.
 const SWEEP_READS: usize = 32;
-/// Bytes of a snapshot of the first pages, at most.
+/// Bytes that a snapshot may have beyond twice the bytes of the snapshot before: enough for the
+/// first snapshot.
 const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
-/// Keys that share a page of that tree, at least.
+/// Least number of keys on a page of the tree that sweeps.
 const SWEEP_STRIDE: usize = 8;
 
 /// The settled part of a log.
 pub(super) struct SettledPart {
     folder: PathBuf,
-    /// `None` only if sled could not be opened again.
+    /// `None` after a closing, and while sled cannot be opened again.
     db: RwLock<Option<Db>>,
-    /// Missing resource for which sled could not be opened again. A later settling opens sled.
+    /// Missing resource because of which sled could not be opened again. A later settling opens
+    /// sled.
     lack: Mutex<Option<io::Error>>,
     /// Whether sled has failed since the last opening.
     has_failed: AtomicBool,
@@ -80,7 +84,7 @@ pub(super) struct SettledPart {
     /// Whether sled may have lost something, so that nothing is read any more.
     is_given_up: AtomicBool,
     touched: AtomicUsize,
-    /// Changes that are stored in a test, and openings, before the disk is full.
+    /// Number of changes and openings in a test until the disk counts as full.
     #[cfg(test)]
     pub(super) puts_left: AtomicUsize,
     /// Work of another thread in a test, between two reads.
@@ -202,9 +206,9 @@ impl SettledPart {
         Ok(found.into_iter().next().map(|(_, body)| body))
     }
 
-    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without
-    /// parts. A record covers its own key and all keys up to the next record, within the same first
-    /// `prefix` bytes.
+    /// Returns the records from the one that holds `at` on, up to `end`, under keys without the
+    /// number of the part. A record holds its own key, and all keys up to the next record that
+    /// begin with the same `prefix` bytes.
     ///
     /// # Errors
     ///
@@ -234,7 +238,7 @@ impl SettledPart {
         let db = self.read_db()?;
         for item in self.open_one(db.as_ref())?.range(from..end.to_vec()) {
             let (key, value) = item.map_err(|error| self.read_failure(error))?;
-            // A key that a settling has put ahead of its value.
+            // A settling has put this key ahead of its value.
             if value.is_empty() {
                 continue;
             }
@@ -251,8 +255,8 @@ impl SettledPart {
         Ok(found)
     }
 
-    /// Returns at most `max` pairs from a key on whose keys begin with `prefix`. The values have
-    /// their checksums, which are not compared.
+    /// Returns at most `max` pairs whose keys begin with `prefix`, from the key `from` on. The
+    /// values have their checksums, which are not compared.
     ///
     /// # Errors
     ///
@@ -292,8 +296,8 @@ impl SettledPart {
         }
         let db = self.read_db()?;
         let db = self.open_one(db.as_ref())?;
-        // An upgrade by an older program named this version, and left commits in records of their
-        // own, and heads beside feeds' records.
+        // An older program that upgraded a log noted this version, but left commits in records of
+        // their own, and heads beside feeds' records.
         for kind in [b"c", b"h"] {
             if let Some(found) = db.scan_prefix(kind).keys().next() {
                 found.map_err(|error| self.read_failure(error))?;
@@ -345,7 +349,7 @@ impl SettledPart {
         Ok(())
     }
 
-    /// Removes the keys from one on, up to another.
+    /// Removes the keys from `from` on, up to `end`.
     ///
     /// # Errors
     ///
@@ -358,7 +362,7 @@ impl SettledPart {
     ) -> Result<(), LogError> {
         loop {
             let db = self.db.read();
-            // In pieces, since a feed may have millions of records, and a settling must end soon
+            // In pieces, because a feed may have millions of records, and a settling must end soon
             // when the server stops.
             let keys = self.open_one(db.as_ref())?.range(from..end).keys();
             let found: sled::Result<Vec<_>> = keys.take(REMOVED_AT_ONCE).collect();
@@ -384,7 +388,7 @@ impl SettledPart {
         Ok(())
     }
 
-    /// Stores pairs in the order in which they come. The order of their keys costs least.
+    /// Stores pairs in the order in which they come. Pairs in the order of their keys cost least.
     pub(super) fn putting(&self) -> Putting<'_> {
         Putting {
             settled: self,
@@ -400,8 +404,8 @@ impl SettledPart {
     pub(super) fn flush(&self) -> Result<(), LogError> {
         let db = self.db.read();
         let db = self.open_one(db.as_ref())?;
-        // sled does not wake every thread that waits for a flush where a write fails. A second
-        // flush does.
+        // If a write fails, sled does not wake every thread that waits for a flush. A second flush
+        // does.
         let again = db.clone();
         let watchdog = Watchdog::new(move || drop(again.flush()));
         watchdog.during(|| db.flush()).map_err(storage_error)?;
@@ -433,12 +437,12 @@ impl SettledPart {
         let opened = wait_for_release(&self.folder)
             .and_then(|()| check())
             .and_then(|()| open_db(&self.folder));
-        // Set before readers get the lock: they would take a closed sled without a reason for a
-        // stopped log.
+        // Set before readers get the lock: if sled is closed and no reason is noted, they take the
+        // log for stopped.
         let lack = opened.as_ref().err().and_then(|error| lack_in(error));
         *self.lack.lock() = lack.map(copy_of);
         *db = Some(opened?);
-        // Only behind a successful opening: until then, sled may refuse reads.
+        // Only after a successful opening: until then, sled may refuse reads.
         self.has_failed.store(false, Ordering::Release);
         Ok(())
     }
@@ -463,7 +467,7 @@ impl SettledPart {
     ///
     /// Returns that sled's threads do not let go of the file.
     pub(super) fn close(&self) -> Result<(), LogError> {
-        // Reads behind a closing get `Stopped`: no later settling opens sled again.
+        // Reads after a closing get `Stopped`: no later settling opens sled again.
         *self.lack.lock() = None;
         drop(self.db.write().take());
         wait_for_release(&self.folder)
@@ -474,7 +478,7 @@ impl SettledPart {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Returns sled's failure of a read. Behind a write that lacked something, sled refuses reads
+    /// Returns the error of a failed read. After a write that lacked something, sled refuses reads
     /// until the next opening.
     fn read_failure(&self, error: sled::Error) -> LogError {
         let error = storage_error(error);
@@ -505,8 +509,8 @@ impl SettledPart {
     fn read_db(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
         #[cfg(test)]
         self.let_others_work();
-        // Asked before the lock: an opening holds that for as long as it takes, and reads must end
-        // soon at a stop.
+        // Checked before the lock is taken: an opening of sled holds the lock until the end, and
+        // reads must end soon at a stop.
         if self.closing.load(Ordering::Acquire) {
             return Err(LogError::Closing);
         }
@@ -517,11 +521,11 @@ impl SettledPart {
     }
 
     /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its
-    /// 256 parts have come together, so many large pages stay uncounted. Now and then, reads of
-    /// small pages fill up all parts.
+    /// 256 parts have come together, so many large pages stay uncounted. Now and then, this
+    /// function reads so many small pages that all parts are counted.
     fn note_pages(&self, db: Option<&Db>, pages: usize) {
         let before = self.touched.fetch_add(pages, Ordering::Relaxed);
-        // Each sweep is thousands of reads, so only one call in `SWEPT_AFTER` pages pays for one.
+        // Each sweep is thousands of reads, so there is only one sweep for `SWEPT_AFTER` pages.
         if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
             return;
         }
@@ -607,8 +611,8 @@ impl Putting<'_> {
     ///
     /// Returns sled's failure.
     pub(super) fn put_value(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), LogError> {
-        // Keys that are scattered among old ones make few pages split. Ahead of their values, they
-        // would only cost one change more.
+        // Keys that are scattered among old keys make few pages split. To put such keys ahead of
+        // their values would only cost one more change.
         if self
             .ahead
             .back()
@@ -645,7 +649,8 @@ impl Putting<'_> {
     }
 }
 
-/// Returns whether two keys are of one kind, and of one feed if they name one.
+/// Returns whether two keys belong to one run of new keys: entries or documents of one feed, or
+/// facts.
 fn is_run(one: &[u8], next: &[u8]) -> bool {
     // Kind and feed, which have 1 and 16 bytes; of facts, which belong to no feed, the kind alone.
     let kind_and_feed = |key: &[u8]| match key.first() {
@@ -702,7 +707,8 @@ pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
     }
 }
 
-/// Waits until sled's threads have released the file, some time after the last handle is dropped.
+/// Waits until sled's threads have released the file, which they do some time after the last handle
+/// is dropped.
 fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     let path = folder.join("db");
     let failed = || LogError::io("open", &path);
@@ -711,7 +717,7 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(failed())?,
     };
-    // The opening of a pipe waits.
+    // The opening of a pipe would wait.
     if !found.is_file() {
         return Ok(());
     }
@@ -731,7 +737,8 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Last storage version with commits by themselves, or heads beside the records of feeds.
+/// Last storage version with commits in records of their own, or with heads beside the records of
+/// feeds.
 const BEFORE_RECORDS_OF_FEEDS: u32 = 3;
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -743,7 +750,8 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     thread_local! {
         static IS_QUIET: Cell<bool> = const { Cell::new(false) };
     }
-    // The hook is the process's, so the first call sets a hook that asks each thread.
+    // All threads of the process share the hook, so the first call sets a hook that asks whether
+    // the panicking thread is quiet.
     HOOKED.call_once(|| {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -752,7 +760,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
             }
         }));
     });
-    // Restored and not cleared, for a call within another one.
+    // The former value is put back, because this call may be within another one.
     let before = IS_QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     IS_QUIET.set(before);

@@ -1,7 +1,7 @@
 //! The settler: a thread that settles full chapters, one after the other.
 //!
-//! Shell: threads. The settler yields to all other threads, since only a chapter that has grown too
-//! large waits for the settler.
+//! Shell: threads. The settler yields to all other threads, because appends wait for the settler
+//! only if a chapter has grown too large.
 
 use std::{
     io,
@@ -35,9 +35,9 @@ use crate::{
     sled::found_file::FoundFile,
 };
 
-/// Time between two notes of the last commit, each of which is a write.
+/// Least time between two notes of the last commit, each of which is a write.
 const NOTED_AGAIN: Duration = Duration::from_millis(10);
-/// Rest before a settling that lacked something is begun again: so many times as long as the
+/// Rest before a settling that lacked something is begun again: so many times the time that the
 /// settling took, within bounds.
 const REST_FACTOR: u32 = 4;
 const REST_LEAST: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 1_000 });
@@ -60,16 +60,17 @@ struct SettlerParts {
     /// The last commit that was noted, and when.
     noted: Mutex<Option<(CommitNumber, Instant)>>,
     stage: Mutex<SettlerStage>,
-    /// Notified at each change of `stage`, and of `ending`, which changes while `stage` is locked.
+    /// Notified when `stage` or `ending` changes in a way that a thread may wait for. `ending`
+    /// changes only while `stage` is locked.
     turned: Condvar,
     ending: AtomicBool,
     displaced: Arc<AtomicBool>,
     /// Missing resource that put the last settling off.
     put_off: Mutex<Option<io::Error>>,
-    /// Files that the settled part is in, by their names.
+    /// Files of the settled part, which must stay where the opening found them.
     files: Vec<FoundFile>,
-    /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot
-    /// says.
+    /// Number of sled's last snapshot, with the snapshot's file and sled's file, which must be at
+    /// least as long as the snapshot says.
     snapshot: Mutex<Option<(u64, [FoundFile; 2])>>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
@@ -101,12 +102,12 @@ pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
-    /// Bytes of a chapter from which on the chapter is settled. A file that is used again is cut to
-    /// the length of the settled chapter, but never below so many.
+    /// Length of a chapter, in bytes, from which on the chapter is settled. A file that is used
+    /// again is cut to the length of the settled chapter, but never to fewer bytes than that.
     pub(super) chapter_bytes: u64,
     /// Set when a settling fails because a file was moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
-    /// Files that the settled part is in, by their names.
+    /// Files of the settled part, which must stay where the opening found them.
     pub(super) files: Vec<FoundFile>,
 }
 
@@ -173,8 +174,8 @@ impl Settler {
     /// thread could be started, the settling goes on with the next call.
     pub(super) fn begin(&self) {
         let mut place = self.thread.lock();
-        // Only the first call starts the thread: a log that is merely looked at never settles, and
-        // needs none.
+        // Only the first call starts the thread: a log that is only read never settles, and needs
+        // no thread.
         if place.is_none() && !self.is_ending() {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("settler".into());
@@ -187,7 +188,7 @@ impl Settler {
             }
         }
         let mut stage = self.shared.stage.lock();
-        // At the end, nobody settles any more.
+        // Once the settler is to end, nothing is settled any more.
         if *stage == SettlerStage::Idle && !self.is_ending() {
             *stage = SettlerStage::Busy;
             self.shared.turned.notify_all();
@@ -205,7 +206,7 @@ impl Settler {
         self.shared.put_off.lock().as_ref().map(copy_of)
     }
 
-    /// Returns whether nothing is settled any more.
+    /// Returns whether the settler is to end, so that nothing is settled any more.
     pub(super) fn is_ending(&self) -> bool {
         self.shared.ending.load(Ordering::Acquire)
     }
@@ -244,9 +245,9 @@ impl Settler {
             .change_testimony(|testimony| testimony.newest = first)
     }
 
-    /// Notes a commit that is in the journal, now and then. A noted commit survives the process,
-    /// and often a power cut: a journal that ends before that commit is damaged. The note beside
-    /// the views has each commit.
+    /// Notes a commit that is in the journal, now and then. A note survives the end of the process,
+    /// and often a power cut. A journal that ends before the noted commit is damaged. Another note,
+    /// beside the views, has each commit.
     ///
     /// # Errors
     ///
@@ -254,8 +255,8 @@ impl Settler {
     pub(super) fn note_commit(&self, number: CommitNumber) -> Result<(), LogError> {
         let mut place = self.shared.witness.lock();
         let (witness, testimony) = &mut *place;
-        // Set even where the write is put off, so that the next note of any kind has the newest
-        // commit.
+        // Set even if the write is put off, so that the next write for any other reason has the
+        // newest commit.
         testimony.end = number;
         let mut noted = self.shared.noted.lock();
         if noted.is_some_and(|(_, at)| at.elapsed() < NOTED_AGAIN) {
@@ -268,8 +269,8 @@ impl Settler {
 
     /// Notes the last commit, if its note was put off. A failure is left to the next commit.
     pub(super) fn note_rest(&self) {
-        // A holder of the lock writes the same note, and may wait for the disk. `/readyz`, which
-        // comes here, must not wait.
+        // Whoever holds the lock writes the same note, and may wait for the disk. `/readyz` calls
+        // this function and must not wait.
         let Some(mut place) = self.shared.witness.try_lock() else {
             return;
         };
@@ -321,7 +322,7 @@ impl SettlerParts {
         self.check_length()
     }
 
-    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is
+    /// Checks that sled's file is as long as sled's last snapshot says, and that the snapshot is
     /// there. A settling changes both, and may break off before the witness has the new snapshot.
     /// So the check passes while a settling may be under way.
     fn check_length(&self) -> Result<(), LogError> {
@@ -334,8 +335,8 @@ impl SettlerParts {
         if may_change() || number == 0 {
             return Ok(());
         }
-        // The stage and the number are looked at on both sides of the check: a settling that began
-        // or ended meanwhile explains any difference.
+        // The stage and the number are read before and after the check: a settling that began or
+        // ended meanwhile explains any difference.
         let checked = self.check_snapshot(number);
         let place = self.witness.try_lock();
         let is_another = place.is_none_or(|place| place.1.snapshot != number);
@@ -360,8 +361,8 @@ impl SettlerParts {
             match found() {
                 Ok(found) => *snapshot = Some((number, found)),
                 Err(RecoveryRefusal::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
-                    // Such as a lack of handles, which says nothing about the files. The next check
-                    // tries again.
+                    // An error such as a lack of handles says nothing about the files. The next
+                    // check tries again.
                     warn!(%error, path = %path.display(), "sled's snapshot cannot be looked at");
                     return Ok(());
                 }
@@ -396,8 +397,8 @@ impl SettlerParts {
                 return None;
             }
             match *stage {
-                // The chapter stays in the list until it is settled, since readers look there
-                // first.
+                // The chapter stays in the list until it is settled, because readers search the
+                // list first.
                 SettlerStage::Busy if !self.failed.load(Ordering::Acquire) => {
                     if let Some(oldest) = self.chapters.read().full.front() {
                         return Some(SettlerTask::Settle(Arc::clone(oldest)));
@@ -424,8 +425,8 @@ impl SettlerParts {
         }
     }
 
-    /// Notes a missing resource. Only a resource of another kind than before is logged as a
-    /// warning.
+    /// Notes a missing resource. A warning is logged only if the kind of the resource differs from
+    /// the one noted before.
     fn put_off(&self, error: &LogError, lack: io::Error) {
         let error: &(dyn std::error::Error + 'static) = error;
         let (advice, kind) = (advice(&lack), lack.kind());
@@ -463,10 +464,10 @@ impl SettlerParts {
         })
     }
 
-    /// Opens sled again behind a settling that broke off, with the steps of a start.
+    /// Opens sled again after a settling that broke off, with the steps of a start.
     fn reopen_as_start(&self) -> Result<(), LogError> {
         self.settled.reopen(|| {
-            // Pages behind a failed sync may not be on the disk.
+            // After a failed sync, pages in memory may not be on the disk.
             drop_pages_in(&self.folder).map_err(LogError::io("sync", &self.folder))?;
             self.check_recovery()?;
             let named = snapshots::remove_unfinished(&self.folder)
@@ -481,7 +482,8 @@ impl SettlerParts {
     }
 
     /// Checks that sled has found all of a chapter. sled's recovery may lose the last writes. At an
-    /// opening, the journal still has them. Behind a settling, the journal's copy is given up.
+    /// opening, the journal still has these writes. After a settling, the journal's copy is given
+    /// up.
     fn check_settled(
         &self,
         (chapter, end): (&Chapter, &LogHead),
@@ -494,9 +496,9 @@ impl SettlerParts {
                 "sled has lost the end of what was settled",
             ));
         }
-        // Only damage or a new use of its room takes a segment away. Without such a hole, nothing
-        // can be missing, and a look for each part would cost up to a tenth of all work for an
-        // entry.
+        // A segment goes only by damage, or when sled uses its room again. If no segment is gone,
+        // nothing can be missing, and a search for each part would cost up to a tenth of all work
+        // for an entry.
         if is_whole {
             return Ok(());
         }
@@ -518,8 +520,8 @@ impl SettlerParts {
             }
         }
         if self.witness.lock().1.commit == CommitNumber(0) {
-            // Not at the start: a log without settled commits makes sled anew at each start, and
-            // the tree with it.
+            // The tree is not made at the start, because a log without settled commits makes sled
+            // anew at each start.
             self.settled.make_sweeping_tree()?;
         }
         settle(chapter, &self.settled, &|| self.go_on())?;
@@ -544,7 +546,8 @@ impl SettlerParts {
         // Checked before the reopening, so that readers keep the open files if the check fails.
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(LogStep::Reopening);
-        // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
+        // At a reopening, sled writes a snapshot of its pages. The rehearsal of the next opening
+        // needs that snapshot.
         let mut is_whole = false;
         self.settled.reopen(|| {
             is_whole = self.check_recovery()?;
@@ -553,18 +556,19 @@ impl SettlerParts {
         self.take_over(chapter, &end, is_whole)
     }
 
-    /// Checks a chapter in sled, and gives up the journal's copy of it.
+    /// Checks a chapter in sled, and names it in the witness: from then on, nobody needs the
+    /// journal's copy.
     fn take_over(&self, chapter: &Chapter, end: &LogHead, is_whole: bool) -> Result<(), LogError> {
         // sled panics on some damage, and a panic must not leave readers with the open database.
         let checked = quietly(|| self.check_settled((chapter, end), is_whole));
         let checked = checked.unwrap_or_else(|| {
-            // Readers must not take lost records for records that never were. sled is not closed
-            // here, since that may take for ever behind a panic.
+            // Readers must not take lost records for records that never existed. sled is not closed
+            // here, because a closing after a panic may take for ever.
             self.settled.give_up();
             resume_unwind(Box::new("sled panicked"))
         });
         if checked.as_ref().is_err_and(is_harm) {
-            // Closed, so that no reader takes lost records for records that never were.
+            // Closed, so that no reader takes lost records for records that never existed.
             let _unclosed = self.settled.close();
         }
         checked?;
@@ -617,7 +621,7 @@ impl SettlerParts {
                 }
                 let SettlerTask::Settle(chapter) = task else {
                     // Readers wait for each reopening, and the next read may fail again, so a rest
-                    // comes before the next one.
+                    // comes before the next reopening.
                     return self.rest_for(REST_LEAST);
                 };
                 let file = Arc::clone(&chapter.file);
@@ -625,9 +629,10 @@ impl SettlerParts {
                 // needs no new blocks.
                 let most = self.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
                 let kept = chapter.bytes().clamp(self.chapter_bytes, most);
-                // Behind the witness: from here on, readers find these commits in sled only.
+                // Removed after the note in the witness: from here on, readers find these commits
+                // in sled only.
                 self.chapters.write().full.pop_front();
-                // A file goes on to a later chapter only if nobody else holds it.
+                // The file is used again for a later chapter only if nobody else holds it.
                 drop(chapter);
                 file.recycle(kept);
                 self.barrier.begins(LogStep::Done);
@@ -635,7 +640,7 @@ impl SettlerParts {
             }
             Ok(Err(LogError::Closing)) => self.change_stage(|stage| *stage = SettlerStage::Idle),
             Ok(Err(error)) => self.break_off(error, began.elapsed()),
-            // sled may wait for ever behind a panic, so this process does not open sled again.
+            // sled may wait for ever after a panic, so this process does not open sled again.
             Err(_panic) => self.fail_log(&why_panicked(&self.folder, "a settling panicked")),
         }
     }
@@ -648,7 +653,7 @@ impl SettlerParts {
         let Some(lack) = lack_in(&error).map(copy_of) else {
             return self.fail_log(&error);
         };
-        // Behind a failure of its own, sled may refuse reads until the next opening.
+        // After a failure of its own, sled may refuse reads until the next opening.
         if matches!(error, LogError::Storage(_)) {
             self.settled.note_failure();
         }
@@ -682,7 +687,7 @@ impl SettlerParts {
     }
 }
 
-/// Returns whether sled has lost something.
+/// Returns whether an error may mean that sled has lost something.
 fn is_harm(error: &LogError) -> bool {
     !matches!(error, LogError::Closing) && lack_in(error).is_none()
 }
@@ -690,11 +695,12 @@ fn is_harm(error: &LogError) -> bool {
 /// Settles the full chapters, the oldest first, until the end.
 fn run(shared: &SettlerParts) {
     // The writer and the readers come first. Where the system refuses the lower priority, the
-    // settler takes its share.
+    // settler runs with the usual priority.
     let _yielding = rustix::process::nice(10);
     while let Some(task) = shared.next_task() {
         let done = catch_unwind(AssertUnwindSafe(|| shared.work_on(task)));
-        // A panic outside of the settling itself: the log must not go on without a settler.
+        // The panic came from outside of the settling itself. The log must not go on without a
+        // settler.
         if done.is_err() {
             shared.fail_log(&LogError::damaged("a settling panicked"));
         }

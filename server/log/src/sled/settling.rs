@@ -34,7 +34,7 @@ pub(super) fn settle(
     settled: &SettledPart,
     go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
-    // In the order of the keys, in which sled writes each page once.
+    // Feeds come in the order of their keys. In this order, sled writes each page once.
     let feeds = chapter.sorted_feeds();
     let mut putting = settled.putting();
     let moved = MovedEntries::new(chapter, settled, go_on);
@@ -44,7 +44,8 @@ pub(super) fn settle(
     }
     for (key, place) in chapter.keyed_from(&[]) {
         let body = chapter.value(*place)?;
-        // Only settings and defaults may be long; they alone are stored in parts.
+        // Of these values, only settings and defaults may be long, so only they are stored in
+        // parts.
         match key.first() {
             Some(b's' | b'g') => putting.put(key, &body)?,
             _ => putting.put_value(key.clone(), codec::seal(body.to_vec()))?,
@@ -133,7 +134,8 @@ fn settle_feed<'s>(
     let head = chapter.value(changed.head.ok_or_else(missing)?)?;
     // A damaged record stops the log: the tail in the record may be the only place of its entries.
     let before = settled.feed_record(feed)?;
-    // The entries must not be added to the tail twice.
+    // A record with the head of the chapter has the chapter's entries, which must not be added to
+    // the tail twice.
     if let Some(before) = before.as_ref().filter(|before| before.head == head) {
         return moved.check_entries((feed, changed), &before.tail);
     }
@@ -142,7 +144,7 @@ fn settle_feed<'s>(
         tail: before.map(|before| before.tail).unwrap_or_default(),
         gained: 0,
         // Only an earlier process can have divided the entries otherwise. The search costs reads,
-        // and whole removed records make sled join pages.
+        // and the removal of whole records makes sled join pages.
         leftovers: chapter.was_left.then_some((settled, go_on)),
         putting,
     };

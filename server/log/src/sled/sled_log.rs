@@ -1,9 +1,9 @@
 //! The entry log on a disk: the journal, and sled behind it.
 //!
 //! Shell: the data folder, and locks. An append is one write and one sync of the journal. Only then
-//! do readers see the commit, and only then does the append return. Chapters in memory find the
-//! commits of the journal. A full chapter is settled: a thread packs the commits into sled, and the
-//! journal uses the file again.
+//! do readers see the commit, and only then does the append return. Chapters in memory are an index
+//! of the commits in the journal. A full chapter is settled: a thread packs the commits into sled,
+//! and the journal uses the file again.
 //!
 //! ```text
 //! append ──► journal ──► chapter ──► (256 MiB) ──► sled ──► witness ──► the chapter goes
@@ -38,26 +38,28 @@ use super::{
     folder::DataFolder,
     ids::IdIndex,
     journal::{Journal, JournalFile},
-    seen::{self, ReadersEnd, SeenNote},
     settled::SettledPart,
     settler::{Settler, Work},
     writing::{CommitKeys, Items},
 };
 use crate::{
-    Commits as _, FeedHeads, LogError, LogHead, Series as _, announcements::Announcements,
+    Commits as _, FeedHeads, LogError, LogHead, Series as _,
+    announcements::Announcements,
+    seen::{self, ReadersEnd, SeenNote},
 };
 
-/// Missing commits above which rebuilding the index of ids is logged, because it takes long.
+/// Number of commits missing from the index of ids above which the rebuilding is logged, because it
+/// takes long.
 const SLOW_COMMITS: u64 = 100_000;
-/// Memory of a chapter from which on the chapter is settled, however small the file is.
+/// Memory of a chapter, in bytes, from which on the chapter is settled, however small the file is.
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
-/// Time between two checks that nobody else has locked the folder.
+/// Least time between two checks that nobody else has locked the folder.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
-/// Time for which the log counts as one that takes no commits, after a refusal because no file
-/// could be made. After that time, the next commit shows whether a file can be made.
+/// Time after a failure to make a file of the journal in which the log counts as one that takes no
+/// commits. After that time, the next commit shows whether a file can be made.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Bound on a chapter while the one before is settled, in times of the usual size. Then appends
-/// wait.
+/// Bound on a chapter while the chapter before it is being settled, in times of the usual size. At
+/// that bound, appends wait.
 const BACKLOG_MAX: u64 = 4;
 
 /// The entry log on a disk.
@@ -67,12 +69,12 @@ pub struct SledLog {
     journal: Mutex<Journal>,
     /// Locked after the journal, never before.
     seen: Mutex<SeenNote>,
-    /// The note of the processes before this one.
+    /// The last commit that readers had seen before this opening.
     seen_before: ReadersEnd,
     settler: Settler,
-    /// Bytes of a chapter from which on the chapter is settled.
+    /// Length of a chapter, in bytes, from which on the chapter is settled.
     chapter_bytes: u64,
-    /// Ids in memory from which on they become a file.
+    /// Number of ids in memory from which on these ids become a file.
     fresh_ids: usize,
     /// Index of ids; `None` while the log is being opened.
     pub(super) ids: RwLock<Option<IdIndex>>,
@@ -139,19 +141,19 @@ impl SledLog {
     /// `known` are read.
     pub(super) fn store(&self, commit: &Commit, known: &FeedHeads) -> Result<ChainHash, LogError> {
         let mut journal = self.journal.lock();
-        // The head changes only under the lock of the journal, so this one stays right up to the
+        // The head changes only under the lock of the journal, so `before` stays right up to the
         // append.
         let before = self.head();
         self.go_on_settling();
         let prepared = self.prepare_commit(commit, before, known);
-        // Nothing is written yet, so a missing resource refuses this commit and ends nothing. sled
-        // may refuse reads while a settling is put off.
+        // Nothing is written yet, so a missing resource refuses this commit only, and does not end
+        // the log. sled may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
             Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
             None => error,
         })?;
-        // Before the append: a folder that was moved or locked by another process must get no
-        // commit.
+        // Checked before the append: a folder that was moved, or that another process has locked,
+        // must get no commit.
         self.check_folder()?;
         self.make_place(&mut journal, before)?;
         journal.append(commit.number, &before.chain, &items, |record| {
@@ -178,7 +180,7 @@ impl SledLog {
             return Ok(());
         }
         self.check_others()?;
-        // Set only behind a check that passed: each commit tries again after one that failed.
+        // Set only after a check that passed: after a failed check, the next commit checks again.
         *checked = Instant::now();
         Ok(())
     }
@@ -262,8 +264,8 @@ impl SledLog {
         Ok(writing.finish(commit, head))
     }
 
-    /// Begins a new chapter if the newest one is full. Waits if the one before is still being
-    /// settled and the newest one has grown too large meanwhile.
+    /// Begins a new chapter if the newest chapter is full. Waits if the chapter before is still
+    /// being settled and the newest chapter has grown too large meanwhile.
     fn make_place(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
         let is_full = |bytes, memory| {
             journal.bytes() > bytes || self.chapters.read().newest.memory() > memory
@@ -279,7 +281,7 @@ impl SledLog {
         // A settling that failed is not begun again.
         let has_failed = self.failed.load(Ordering::Acquire);
         if self.settler.is_busy() || (!has_failed && self.settle_rest()) {
-            // Commits go on beside a settling as long as the newest chapter has place.
+            // Commits go on beside a settling as long as the newest chapter may grow.
             if self.has_place() {
                 return Ok(());
             }
@@ -289,9 +291,10 @@ impl SledLog {
         if self.failed.load(Ordering::Acquire) {
             return Err(LogError::Stopped);
         }
-        // At an end, the settler settles nothing more, and the next process settles the chapters.
+        // If the log is being closed, the settler settles nothing more, and the next process
+        // settles the chapters.
         if !self.settler.is_ending() && !self.chapters.read().full.is_empty() {
-            // The noted lack may be gone by now, since the settler goes on meanwhile.
+            // The noted lack may be gone by now, because the settler goes on meanwhile.
             let busy = || io::ErrorKind::ResourceBusy.into();
             let lack = self.settler.lack().unwrap_or_else(busy);
             return Err(LogError::lacking("settle the journal", lack));
@@ -299,7 +302,7 @@ impl SledLog {
         self.begin_chapter(journal, head)
     }
 
-    /// Asks the settler to go on, if a settling waits for a thread, or if sled refuses reads behind
+    /// Asks the settler to go on, if a settling waits for a thread, or if sled refuses reads after
     /// a failure of its own.
     fn go_on_settling(&self) {
         if self.settled.is_lacking() || self.settler.lacks_thread() {
@@ -316,7 +319,7 @@ impl SledLog {
             || (self.settler.lack().is_some() && !self.has_place())
     }
 
-    /// Returns whether the newest chapter may grow while the one before is not settled.
+    /// Returns whether the newest chapter may grow while the chapter before it is not settled.
     fn has_place(&self) -> bool {
         let most = self.chapter_bytes.saturating_mul(BACKLOG_MAX);
         let chapters = self.chapters.read();
@@ -324,8 +327,8 @@ impl SledLog {
     }
 
     fn begin_chapter(&self, journal: &mut Journal, head: LogHead) -> Result<(), LogError> {
-        // Behind a failure, a file may have the name of the next commit already. So until a new
-        // file is made, the file before takes no commit.
+        // After a failure, there may be a file with the name of the next commit already. So the
+        // newest file takes no commit until a new file is made.
         let rotated = journal.rotate(head.number.next(), head.chain);
         let lack = |error: &LogError| lack_in(error).map(copy_of);
         let lack = rotated.as_ref().err().and_then(lack);
@@ -358,7 +361,7 @@ impl SledLog {
         has_full
     }
 
-    /// Ends a settling at once, since the journal has all of the chapter. Later settlings end
+    /// Asks a settling to end soon: the journal still has all of the chapter. Later settlings end
     /// before they have done anything.
     pub(crate) fn end_settling(&self) {
         self.settler.ask_to_end();
@@ -412,8 +415,8 @@ impl SledLog {
     /// Rebuilds the index of ids if a damaged run was found. Lookups wait meanwhile.
     pub(super) fn heal_ids(&self) -> Result<(), LogError> {
         let is_damaged = |ids: &Option<IdIndex>| ids.as_ref().is_some_and(IdIndex::is_damaged);
-        // A read lock comes first: in the usual case, without damage, a repair must not hold up
-        // lookups.
+        // A read lock is enough to look for damage, so without damage, which is the usual case, no
+        // lookup waits.
         if !is_damaged(&self.ids.read()) {
             return Ok(());
         }
@@ -460,8 +463,8 @@ impl SledLog {
         self.settled.end_reading();
     }
 
-    /// Closes the log: ends a settling at once, since the journal has all of the chapter, and notes
-    /// where the log ends.
+    /// Closes the log: breaks off a settling, whose chapter the journal still has, and notes where
+    /// the log ends.
     ///
     /// # Errors
     ///
@@ -470,7 +473,7 @@ impl SledLog {
         let (head, failed) = (self.head(), self.failed.load(Ordering::Acquire));
         let ids = self.ids.into_inner();
         self.settler.end();
-        // Behind the end of the settler, which holds sled open.
+        // Closed after the end of the settler, which holds sled open.
         self.settled.close()?;
         if let Some(ids) = ids {
             ids.close();
@@ -507,7 +510,7 @@ impl SledLog {
         assert!(self.chapters.read().full.is_empty());
     }
 
-    /// Loses the facts of a commit, as rot does.
+    /// Loses the facts of a commit, as damage does.
     pub(crate) fn lose(&self, number: simplefeed_core::feed::CommitNumber) {
         self.chapters.write().newest.lose(number);
     }

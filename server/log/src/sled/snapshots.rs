@@ -3,7 +3,7 @@
 //!
 //! Shell: sled's folder. At each opening sled writes a snapshot, renames it into place and removes
 //! the one before it, without a sync of the folder in between. A power cut may keep the removal and
-//! lose the rename. So the snapshot before has a second name, unknown to sled, until the names are
+//! lose the rename. So the former snapshot has a second name, unknown to sled, until the names are
 //! synced.
 
 use std::{
@@ -40,7 +40,7 @@ pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{NAME}{number:016X}"))
 }
 
-/// Returns the snapshot that sled takes, now or once [`put_back`] has renamed the snapshot.
+/// Returns the snapshot that sled uses at its next opening, after [`put_back`] if need be.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub(super) fn keep(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns why one cannot be removed.
+/// Returns why a second name cannot be removed.
 #[expect(
     clippy::disallowed_methods,
     reason = "a second name that a power cut brings back does no harm"
@@ -103,7 +103,7 @@ pub(super) fn release(folder: &Path) -> io::Result<()> {
 pub(super) fn put_back(folder: &Path) -> io::Result<()> {
     match find(folder)? {
         Some(path) if named_files(folder, NAME)?.is_empty() => {
-            // Only if sled has no snapshot of its own: that one is newer than any second name.
+            // Only if no snapshot has sled's own name: such a snapshot would be newer.
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             durable::rename(&path, &folder.join(name.replacen(KEPT, NAME, 1)))
         }
@@ -116,7 +116,7 @@ pub(super) fn put_back(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns why one cannot be removed.
+/// Returns why a file cannot be removed.
 #[expect(
     clippy::disallowed_methods,
     reason = "the next opening removes one that a power cut brings back"
@@ -172,7 +172,7 @@ mod tests {
         fs::write(folder.join("snap.00000000000000A0"), "old").unwrap();
         keep(folder).unwrap();
         keep(folder).unwrap();
-        // sled has removed it, and the rename of its own is lost.
+        // sled has removed the old snapshot, and the rename of the new one is lost.
         fs::rename(
             folder.join("snap.00000000000000A0"),
             folder.join("snap.00000000000000B0.generating"),

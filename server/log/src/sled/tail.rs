@@ -4,7 +4,7 @@
 //! Pure. A feed that gains little in a chapter would get a record of entries from each settling,
 //! and sled keeps something in memory of every record. So the entries of such a feed gather in the
 //! tail. They stay there until they fill a record of their own, or until a settling adds so few
-//! that the others are not worth another write.
+//! entries that another write of all the others would cost too much.
 //!
 //! ```text
 //! feed's record    length of the head, head, position of the tail's first entry, tail
@@ -31,8 +31,8 @@ const TIMES_GAINED_MAX: usize = 4;
 /// Most bytes of a record of entries that is made of several blocks: such a record fits into one
 /// part.
 const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;
-/// The beginning of every tail. A packed record that begins with 0 has a length behind it, which is
-/// not 0.
+/// The beginning of every tail, and of no packed record: if a packed record begins with 0, a length
+/// follows, which is not 0.
 const MARK: &[u8] = &[0, 0];
 
 /// Record of a feed in sled: head and tail.
@@ -222,12 +222,12 @@ mod tests {
         }
     }
 
-    /// Goal: no record covers positions that it has no entries for, and none of several blocks
-    /// needs parts.
+    /// Goal: no record covers positions for which it has no entries, and no record of several
+    /// blocks needs parts.
     #[test]
     fn a_tail_takes_what_follows_and_fits() {
         let block = |first: u64, bytes: usize| {
-            // Text that does not get shorter.
+            // Text that a compression does not make shorter.
             let text: String = (0..bytes / 64)
                 .map(|n| Digest::of(&(first + u64::try_from(n).unwrap()).to_be_bytes()).to_string())
                 .collect();

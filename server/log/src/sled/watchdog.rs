@@ -19,7 +19,7 @@ use tracing::warn;
 /// How long a flush may take before another one follows.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks after flushes, which then return an error whatever sled does.
+/// Watches flushes, so that a flush that sled forgets about returns with an error.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     /// Counts beginnings and ends: odd while a flush is under way.

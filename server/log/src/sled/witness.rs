@@ -10,8 +10,8 @@
 //!   | sled's snapshot u64 | first commit of the newest file of the journal u64 | last known commit u64 | CRC-32 u32
 //! ```
 //!
-//! Older storage versions are named and refused. The slots of the oldest, with the digit 1, were
-//! shorter.
+//! Older storage versions are named and refused. The slots of the oldest versions, with the digit
+//! 1, were shorter.
 
 use std::{io, path::Path};
 
@@ -33,11 +33,11 @@ pub struct Testimony {
     pub commit: CommitNumber,
     /// The chain hash after `commit`.
     pub chain: ChainHash,
-    /// The number of sled's snapshot, which tells where its pages were after the settling.
+    /// The number of sled's snapshot, which tells where sled's pages were after the settling.
     pub snapshot: u64,
     /// The number of the first commit in the newest file of the journal.
     pub newest: CommitNumber,
-    /// The last commit, if the log was closed behind that commit; else some earlier one.
+    /// The last commit, if the log was closed after that commit; else perhaps an earlier commit.
     pub end: CommitNumber,
 }
 

@@ -15,7 +15,7 @@ use super::record::{self, CommitFacts, EntryRecord};
 use crate::codec;
 use crate::{LogError, LogHead};
 
-/// Keys and their values, with checksums; the last one of a key counts.
+/// Keys and their values, with checksums. If a key occurs twice, its last value counts.
 pub(super) type Items = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A commit being turned into keys and values, which are to be stored together or not at all.
@@ -49,7 +49,7 @@ impl<'c> CommitKeys<'c> {
         stored: impl Fn(FeedKey) -> Result<Option<FeedHead>, LogError>,
     ) -> Result<(), LogError> {
         let instant = self.commit.instant;
-        // Entry i of the commit, of whichever feed, is i microseconds later.
+        // Entry i of the commit, of whichever feed, is i microseconds later than the commit.
         let entry_instant = instant.plus_micros(self.entries);
         let feed = match change {
             Change::Epoch { epoch } => {
@@ -76,7 +76,7 @@ impl<'c> CommitKeys<'c> {
             | Change::Lost { feed, .. } => *feed,
         };
         // The stored head is read once: later changes of the commit start from the head that
-        // earlier ones have made.
+        // earlier changes have made.
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
             let now = match (stored(feed)?, change) {
                 (Some(head), _) => head,
@@ -206,7 +206,7 @@ impl<'c> CommitKeys<'c> {
     /// Returns the items of the commit, the facts first, and the end of the log after the commit.
     pub(super) fn finish(mut self, commit: &Commit, head: LogHead) -> (Items, LogHead) {
         self.close_record();
-        // One head for each feed, as the whole commit leaves it.
+        // One head for each feed, as the whole commit leaves the feed.
         for (feed, now) in &self.feeds {
             self.items
                 .push((record::head_key(*feed), record::encode_head(now)));

@@ -1,8 +1,9 @@
 //! Decision about which readings of the system clock are followed.
 //!
-//! Pure. A reading comes in, a decision goes out. Times of day are kept as offsets, in microseconds
-//! from the time since boot, which cannot be set and which goes on while a machine sleeps. So an
-//! offset that stays the same is a clock that runs.
+//! Pure. A reading comes in, a decision goes out. A time of day is kept as an offset: the
+//! microseconds by which the time of day differs from the time since boot. Nobody can set the time
+//! since boot, and it goes on while a machine sleeps. So an offset that stays the same is a clock
+//! that runs.
 
 use simplefeed_core::timestamp::Timestamp;
 
@@ -19,7 +20,7 @@ const LEAP_MAX: i64 = 31 * DAY;
 const BOOTED: i64 = HOUR;
 /// How long a folder may lie still between two servers.
 const REST_MAX: i64 = 5 * 365 * DAY + 30 * HOUR;
-/// How far the system clock may be behind before that is worth a word.
+/// How far the system clock may be behind and still count as followed.
 const BEHIND_TOLD: i64 = 60 * SECOND;
 /// 2026-01-01: no server ran before. A machine without a clock of its own begins in 1970, and gets
 /// the right time later.
@@ -58,7 +59,8 @@ pub enum ClockStanding {
     /// At the start, the system clock was so far ahead of all that the data folder knows that
     /// nothing is stamped by that clock.
     Refused {
-        /// The last moment that the data folder knows, moved on by the time since.
+        /// The last moment that the data folder knows, plus the time that has passed since the
+        /// start.
         known: Timestamp,
     },
 }
@@ -76,16 +78,16 @@ struct Hold {
 pub(super) struct AcceptedClock {
     /// Offset of the accepted clock.
     offset: i64,
-    /// The latest time that was ever accepted, or the last moment that the folder knows. The moment
-    /// stands still while the accepted clock is behind.
+    /// The latest time that was ever accepted, or the last moment that the folder knows, if that is
+    /// later. This moment stands still while the accepted clock is behind it.
     reached: i64,
-    /// Whether the system clock has not come to that moment yet. The first reading that comes so
-    /// far is judged like that of a start: a machine may get the right time only after the server
-    /// has started.
+    /// Whether the system clock has not come to `reached` since the start, or has shown only times
+    /// before 2026. Until then, a reading is judged like that of the start: a machine may get the
+    /// right time only after the server has started.
     is_starting: bool,
     hold: Option<Hold>,
     standing: ClockStanding,
-    /// Time since boot at which the standing was another one, or the accepted clock leapt.
+    /// Time since boot at which the standing last changed, or the accepted clock last leapt.
     changed: i64,
 }
 
@@ -110,8 +112,8 @@ impl AcceptedClock {
         Timestamp::from_micros(reading.boot.saturating_add(self.offset))
     }
 
-    /// Returns the offset of a system clock that need not be judged; `None` if each reading must
-    /// be.
+    /// Returns the offset of a system clock that need not be judged; `None` if each reading must be
+    /// judged.
     pub(super) fn unjudged(&self) -> Option<i64> {
         let is_plain = self.standing == ClockStanding::Followed && !self.is_starting;
         is_plain.then_some(self.offset)
@@ -132,13 +134,13 @@ impl AcceptedClock {
         )
     }
 
-    /// Returns for how many microseconds the accepted clock has run without a leap, and the
-    /// standing was the same.
+    /// Returns for how many microseconds the accepted clock has run without a leap and with the
+    /// same standing.
     pub(super) fn steady(&self, reading: ClockReading) -> i64 {
         reading.boot.saturating_sub(self.changed)
     }
 
-    /// Takes a reading. Returns whether the standing is another one now.
+    /// Judges a reading. Returns whether the standing has changed.
     pub(super) fn read(&mut self, reading: ClockReading) -> bool {
         let (before, offset) = (self.standing, self.offset);
         self.reached = self.reached.max(self.time(reading).micros());
@@ -182,7 +184,7 @@ impl AcceptedClock {
             return ClockStanding::Far;
         }
         let wall = reading.offset();
-        // A clock that runs keeps the offset, so that a like offset is the same leap.
+        // A clock that runs keeps its offset, so a similar offset belongs to the same leap.
         let is_same = |hold: &Hold| hold.offset.abs_diff(wall) <= AHEAD_MAX.unsigned_abs();
         let hold = self.hold.filter(is_same).unwrap_or(Hold {
             since: reading.boot,
@@ -195,7 +197,7 @@ impl AcceptedClock {
         ClockStanding::Held
     }
 
-    /// Follows a reading without a judgement, as an operator vouches for the clock.
+    /// Follows a reading without a judgement, because an operator vouches for the clock.
     pub(super) fn accept(&mut self, reading: ClockReading) {
         self.standing = self.follow_reading(reading);
         self.changed = reading.boot;

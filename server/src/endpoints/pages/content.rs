@@ -1,8 +1,8 @@
 //! The content of an entry as HTML.
 //!
 //! Pure. Everything is escaped or cleaned here: whatever an entry holds, no script of the entry
-//! runs, and nothing is asked from elsewhere. Markup stands in a frame that runs no script, under
-//! the policy of the page.
+//! runs, and nothing is loaded from elsewhere. Markup is shown in a frame that runs no script,
+//! under the content policy of the page.
 
 use std::fmt::{self, Write as _};
 
@@ -14,10 +14,11 @@ use super::markup::is_bounded;
 
 /// Longest content that is shown whole, in bytes.
 const SHOWN_BYTES_MAX: usize = 64 * 1024;
-/// Values of JSON that are shown one by one.
+/// Most values of JSON that are shown one by one.
 const VALUES_MAX: usize = 2_000;
-/// Depth of JSON that is open at first, and that is shown value by value.
+/// Depth down to which JSON is unfolded at first.
 const OPEN_DEPTH: usize = 2;
+/// Depth down to which JSON is shown value by value.
 const DEPTH_MAX: usize = 50;
 
 /// Returns the content of an event as HTML.
@@ -42,8 +43,8 @@ fn is_json(kind: &str) -> bool {
 }
 
 fn typed_html(kind: &str, text: &str) -> String {
-    // Content of these types stands in an entry as text, and content of others in Base64 (RFC 4287,
-    // 4.1.3.3).
+    // Content of these types stands in an entry as text, and content of other types in Base64 (RFC
+    // 4287, 4.1.3.3).
     let is_text = kind.starts_with("text/") || kind.contains("xml");
     if is_text {
         return plain_html(text);
@@ -75,18 +76,19 @@ fn markup_of(markup: &str) -> String {
     if !is_bounded(markup) {
         return plain_html(markup);
     }
-    // Images would be asked from elsewhere, which the policy of the page forbids.
+    // Images would be loaded from elsewhere, which the content policy of the page forbids.
     let mut cleaner = ammonia::Builder::default();
     cleaner.rm_tags(["img"]);
-    // The page behind a link learns no URL of ours, which names a feed.
+    // The page behind a link must not learn the URL of our page, which names a feed.
     cleaner.link_rel(Some("noopener noreferrer"));
     cleaner.set_tag_attribute_value("a", "target", "_blank");
     let clean = cleaner.clean(markup).to_string();
-    // The cleaner closes elements and escapes characters, so the result may be longer.
+    // The cleaner closes elements and escapes characters, so the result may be longer than
+    // `markup`.
     if clean.len() > 4 * SHOWN_BYTES_MAX {
         return plain_html(markup);
     }
-    // A link opens a page of its own, once a person clicks on it.
+    // The frame may open other pages: a link opens one when a person clicks on the link.
     let mut out = String::from(
         "<iframe sandbox=\"allow-popups allow-popups-to-escape-sandbox\" title=\"Content\" srcdoc=\"",
     );
@@ -109,7 +111,7 @@ fn json_html(text: &str) -> String {
     }
 }
 
-/// Members of a JSON object, as they stand there.
+/// Members of a JSON object in their order, with repeated keys.
 struct Members<'j>(Vec<(String, &'j RawValue)>);
 
 impl<'j> Deserialize<'j> for Members<'j> {
@@ -136,8 +138,8 @@ impl<'j> Visitor<'j> for MembersVisitor {
     }
 }
 
-/// Adds a value in the published form: with the order, the repeats and the digits. `None` if there
-/// are too many values.
+/// Adds a value as it was published: with the order and the repeats of members, and the digits of
+/// numbers. `None` if there are too many values, or if they are nested too deep.
 fn push_value(
     raw: &RawValue,
     key: Option<&str>,
@@ -145,7 +147,7 @@ fn push_value(
     left: &mut usize,
     out: &mut String,
 ) -> Option<()> {
-    // Beyond the bound, the caller shows the whole content as text.
+    // If there are too many values, the caller shows the whole content as text.
     *left = left.checked_sub(1)?;
     let text = raw.get().trim();
     let (brackets, members): (_, Vec<(Option<String>, &RawValue)>) = if text.starts_with('{') {
@@ -176,7 +178,7 @@ fn push_value(
         out,
         "{brackets} <span class=\"faint\">{count}</span></summary>"
     );
-    // Each level is read again: the depth bounds the work.
+    // A value is parsed again at each level, so a bound on the depth bounds the work.
     let is_deep = depth >= DEPTH_MAX && !members.is_empty();
     for (key, value) in members.into_iter().filter(|_| !is_deep) {
         push_value(value, key.as_deref(), depth + 1, left, out)?;
@@ -193,7 +195,7 @@ fn push_key(key: Option<&str>, out: &mut String) {
     }
 }
 
-/// Adds a text as the content of an element, or the value of an attribute in double quotes.
+/// Adds a text, escaped for the content of an element or for the value of an attribute in quotes.
 fn escape_into(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {

@@ -19,7 +19,7 @@ use crate::endpoints::{
     shelf::{look_again, seen},
 };
 
-/// Documents of a page.
+/// Most documents on a page.
 const ROWS_MAX: u64 = 50;
 
 #[derive(Template)]
@@ -43,9 +43,10 @@ struct DocumentRow {
     opened: Moment,
     /// When the document was cut; `None` while it is open.
     cut: Option<Moment>,
-    /// Size of the file, plain and with gzip, once there is a file; of an open document, the bytes
-    /// of the entries.
+    /// Size of the document's file, once there is a file; for the open document, the size of its
+    /// entries so far.
     size: Option<String>,
+    /// Size of the gzip form of the file, once there is a file.
     packed: Option<String>,
 }
 
@@ -66,7 +67,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let html = made.await?.ok_or_else(absent)??;
-    // A closed timeline may have begun to follow another closed feed during the lookup.
+    // During the lookup, a closed timeline may have begun to follow a closed feed that this reader
+    // may not see.
     look_again(&parts.shelf, &exchange, seen).await?;
     Ok(private_page(html))
 }
@@ -88,7 +90,8 @@ fn make_page(
         Some(next) => log.opening(head.feed, next)?,
         None => None,
     };
-    // The first position behind a document is that of the next one, which was opened at the cut.
+    // A document ends where the next document begins, and was cut when the next document was
+    // opened.
     let (mut end, mut cut) = (
         next.map_or(head.next, |next| next.first),
         next.map(|next| next.opened),
@@ -106,7 +109,7 @@ fn make_page(
         let Some(opening) = opening else {
             break;
         };
-        // A document whose record is damaged has no size here; `verify` says why.
+        // A document with a damaged record has no size on this page; `verify` reports the damage.
         let size = reading.shelf.documents.size(name, wanted).ok().flatten();
         rows.push(DocumentRow {
             name: opening.name.to_string(),
@@ -125,7 +128,7 @@ fn make_page(
             packed: size.map(|(_, packed)| byte_size(packed)),
         });
         (end, cut) = (opening.first, Some(opening.opened));
-        // No document has the number 0, so the loop ends before this could wrap.
+        // No document has the number 0, so the loop ends before the number could wrap.
         number -= 1;
     }
     Ok(DocumentsPage {
@@ -138,7 +141,7 @@ fn make_page(
     })
 }
 
-/// Returns a number of bytes for people.
+/// Returns a number of bytes as a text for people.
 fn byte_size(bytes: u64) -> String {
     let tenths = |unit: u64| format!("{}.{}", bytes / unit, bytes % unit * 10 / unit);
     match bytes {

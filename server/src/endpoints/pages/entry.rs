@@ -27,11 +27,13 @@ use crate::endpoints::{
     shelf::{look_again, seen},
 };
 
-/// Bytes of a summary, and number of facts and links, that a page shows.
+/// Most bytes of a summary that a page shows.
 const SUMMARY_BYTES_MAX: usize = 4 * 1024;
+/// Most facts, and most links, that a page shows.
 const FACTS_MAX: usize = 50;
+/// Most bytes of a fact, which is cut off there, and of a link, which is left out if longer.
 const FACT_BYTES_MAX: usize = 2 * 1024;
-/// Bytes of an entry's source that a page shows.
+/// Most bytes of an entry's source that a page shows.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Template)]
@@ -62,7 +64,7 @@ struct EntryPage {
 struct LinkRow {
     rel: String,
     href: String,
-    /// Whether a browser may open it: other schemes may run scripts.
+    /// Whether the page may link there: URLs of other schemes than HTTP may run scripts.
     is_web: bool,
 }
 
@@ -86,7 +88,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let absent = || Problem::not_found(format!("feed {name} has no such entry"));
     let html = made.await?.ok_or_else(absent)??;
     drop(room);
-    // A closed timeline may have begun to follow another closed feed during the lookup.
+    // During the lookup, a closed timeline may have begun to follow a closed feed that this reader
+    // may not see.
     look_again(&parts.shelf, &exchange, seen).await?;
     Ok(private_page(html))
 }
@@ -103,18 +106,18 @@ fn make_page(
     if position >= head.next {
         return Ok(None);
     }
-    // With the neighbours, as far as they are there.
+    // The neighbours are read, too, as far as they exist.
     let from = Position(position.0.saturating_sub(1));
     let found = log.entries(head.feed, from..Position(position.0 + 2).min(head.next))?;
     let at = |position: u64| found.iter().find(|entry| entry.at.0 == position);
-    // An entry of another epoch is another entry, whatever its position.
+    // An entry of another epoch is another entry, even at the same position.
     let entry = at(position.0).filter(|entry| entry.document.epoch == number.epoch);
     let Some(entry) = entry else {
         return Ok(None);
     };
-    // The gate takes only UTF-8, so no character is lost here.
+    // The gate accepts only UTF-8, so no character is lost here.
     let source = String::from_utf8_lossy(&entry.fragment);
-    // An entry that makes no event is still shown by its source.
+    // An entry that cannot be read as an event is still shown with its source.
     let event = Event::from_entry(&source).unwrap_or_default();
     let opening = log.opening(head.feed, entry.document.number)?;
     // A restoration may have renamed the document since the append.
@@ -144,7 +147,7 @@ fn make_page(
         hash: Digest::of(&entry.fragment).to_string(),
         older: position.0.checked_sub(1).and_then(at).map(numbered),
         newer: at(position.0 + 1).map(numbered),
-        // The page of the feed has 25 rows, and this entry stands in their middle.
+        // The page of the feed has 25 rows, and this entry shall stand in the middle of these rows.
         around: position.0.saturating_add(13).min(head.next.0),
         is_cut: shown_source.len() < source.len(),
         source: shown_source.into(),

@@ -37,17 +37,17 @@ use crate::endpoints::{
     timelines::seen_followers,
 };
 
-/// Entries of a page.
+/// Most entries on a page.
 const ROWS_MAX: u64 = 25;
-/// Positions that are looked at together for one that is not lost.
+/// Number of positions that are read at a time in the search for an entry that is not lost.
 const LOST_STEP: u64 = 2;
-/// Entries that are read at a time: few, since each may be large.
+/// Entries that are read at a time: few, because each may be large.
 const STEP: u64 = 5;
-/// Bytes of entries behind which a page takes no more entries.
+/// Bytes of entries after which a page takes no more entries.
 const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Feeds and patterns that a page lists.
+/// Most feeds, and most patterns, that a page lists.
 const NAMES_MAX: usize = 100;
-/// Characters of a title in a row.
+/// Most characters of a title in a row.
 const TITLE_CHARS: usize = 200;
 
 #[derive(Template)]
@@ -72,7 +72,7 @@ struct FeedPage {
     keep: String,
     rows: Vec<EntryRow>,
     is_newest: bool,
-    /// Id of the event behind which live rows begin.
+    /// Id of the event after which live rows begin.
     after: Option<String>,
     newer: Option<u64>,
     older: Option<u64>,
@@ -91,7 +91,7 @@ struct EntryRow {
     time: Moment,
 }
 
-/// Some of many names.
+/// The first of many names.
 struct SomeNames {
     feeds: Vec<String>,
     patterns: Vec<String>,
@@ -138,7 +138,7 @@ pub(super) fn short(title: &str) -> String {
 /// Shows a feed: the newest entries, or those before a position.
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(&parts.shelf, &exchange).await?;
-    // The entries of a page take memory as those of a paged document do, and share the bound.
+    // The entries of this page take memory, as those of a paged document do. Both share one bound.
     let room = parts.pages.one().await?;
     let name = exchange.params.feed().clone();
     let go = field_value(exchange.query(), "go").unwrap_or_default();
@@ -196,7 +196,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let absent = || Problem::not_found(format!("there is no feed {name}"));
     let made = made.await?.ok_or_else(absent)?;
     drop(room);
-    // A closed timeline may have begun to follow another closed feed during the lookup.
+    // During the lookup, a closed timeline may have begun to follow a closed feed that this reader
+    // may not see.
     look_again(&parts.shelf, &exchange, seen).await?;
     match made {
         FeedAnswer::Page(html) => Ok(private_page(html?)),
@@ -211,15 +212,15 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
 
 /// Answer to a reader of a feed's page.
 enum FeedAnswer {
-    /// HTML of the page, or why there is none.
+    /// HTML of the page, or the problem because of which there is no HTML.
     Page(Result<String, Problem>),
-    /// Query of the page that has the entry that the reader goes to.
+    /// Query of the page with the entry to which the reader wants to go.
     Redirect(String),
 }
 
 /// Returns the beginning of a query that keeps the window of the plot.
 fn window_query(window: Option<&PlotWindow>) -> String {
-    // The text of a window has nothing that a URL would have to escape.
+    // The text of a window has no character that a URL would have to escape.
     window.map_or_else(String::new, |window| format!("in={}&", window.text))
 }
 
@@ -231,7 +232,7 @@ fn find_goal(
     goal: &Goal,
 ) -> Result<Result<u64, String>, LogError> {
     let end = head.next.0;
-    // The goal stands in the middle of the rows.
+    // The goal shall stand in the middle of the rows.
     let page = |position: u64| Ok(position.saturating_add(ROWS_MAX / 2).min(end));
     Ok(match goal {
         Goal::Position(position) if *position < end => page(*position),
@@ -248,7 +249,7 @@ fn find_goal(
                 Some(id) => log.find(head.feed, &id)?,
                 None => None,
             };
-            // The log may know an entry before readers see it.
+            // The log may know an entry before readers see that entry.
             match known.filter(|known| known.at.0 < end) {
                 Some(known) => page(known.at.0),
                 None => Err(format!(
@@ -260,8 +261,9 @@ fn find_goal(
     })
 }
 
-/// Returns the first position whose entry was stored at a time or later. In a timeline, an entry of
-/// a backfill may be older than its place.
+/// Returns the first position whose entry was stored at a time or later. In a timeline, this is the
+/// time at which the entry came into the timeline, which is later than the time in its feed if the
+/// entry was backfilled.
 fn position_at(
     log: &dyn Series,
     head: &FeedHead,
@@ -270,7 +272,7 @@ fn position_at(
     let (mut low, mut high) = (0, head.next.0);
     while low < high {
         let middle = low + (high - low) / 2;
-        // Entries may be lost: the next one that is there decides.
+        // Entries may be lost. Then the next entry that is left decides.
         let mut at = middle;
         let mut found = None;
         while found.is_none() && at < high {
@@ -310,7 +312,8 @@ fn make_page(
     let before = before.filter(|before| *before < end);
     let (rows, first) = entry_rows(log, head, before.unwrap_or(end), reading.now)?;
     let newest = end.checked_sub(1).map(Position);
-    // A timeline has no history hash: a running hash would take all of its entries.
+    // A timeline has no history hash, because such a hash would have to be made of all entries of
+    // the timeline.
     let mark = if settings.is_timeline() {
         Mark::of_epoch(head.open.opening.name.epoch)
     } else {
@@ -351,7 +354,8 @@ fn make_page(
     })
 }
 
-/// Returns entries before a position, newest first, and the position of the last of them.
+/// Returns entries before a position, newest first, and the position down to which entries were
+/// read.
 fn entry_rows(
     log: &dyn Series,
     head: &FeedHead,
@@ -384,14 +388,14 @@ fn title_of(fragment: &[u8]) -> Option<String> {
     (!title.is_empty()).then(|| short(title))
 }
 
-/// First feeds of a list.
+/// Stretch at the beginning of a list.
 const FIRST: ListStretch = ListStretch {
     after: None,
     max: NAMES_MAX,
 };
 
-/// Returns the first timelines that take a feed's entries, of those that the reader may see. Never
-/// how many there are.
+/// Returns the first timelines that take a feed's entries and that the reader may see. Does not
+/// tell how many there are.
 fn follower_names(
     reading: &PageReading,
     feed: FeedKey,
@@ -401,7 +405,7 @@ fn follower_names(
     part_names(reading, seen_followers(shelf, feed, FIRST, sight)?)
 }
 
-/// Returns the feeds and patterns that a timeline follows.
+/// Returns the first feeds and the first patterns that a timeline follows.
 fn followed_names(reading: &PageReading, head: &FeedHead) -> Result<Option<SomeNames>, LogError> {
     let Some(part) = reading.shelf.timelines.following(head.feed, FIRST)? else {
         return Ok(None);

@@ -27,23 +27,23 @@ use crate::endpoints::{
     off_thread,
 };
 
-/// Feeds of a page.
+/// Most feeds on a page.
 const ROWS_MAX: usize = 100;
 /// Longest text that is searched for, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
-/// Feeds before the last page of an order.
+/// Most feeds that a request for an order may skip.
 const SKIPPED_MAX: usize = 10_000;
 
 #[derive(Template)]
 #[template(path = "feeds.html")]
 struct FeedsPage {
     top: Top,
-    /// Number of all feeds, for a reader who may see them all.
+    /// Number of all feeds without the timelines, for a reader who may see all feeds.
     count: Option<u64>,
     newest: Option<Moment>,
     text: String,
     order: ListOrder,
-    /// Query of each order.
+    /// Orders, each with the query that asks for this order.
     orders: [(ListOrder, String); 3],
     rows: Vec<FeedRow>,
     is_first: bool,
@@ -69,7 +69,7 @@ struct ListQuery {
     order: ListOrder,
     /// Feed behind which the part begins, in the order by name.
     after: Option<FeedName>,
-    /// Feeds before the part, in other orders.
+    /// Number of feeds before the part, in other orders.
     skip: usize,
 }
 
@@ -105,11 +105,11 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let is_limited = !sight.covers(&FeedPattern::all());
     let reading = PageReading::of_parts(parts);
     let (lower, behind) = (text.to_lowercase(), after.clone());
-    // A search may look at very many names, so only some run at the same time.
+    // A search may look at very many names, so only few searches run at the same time.
     let turn = Arc::clone(&parts.searches).acquire_owned().await;
     let (ranking, log) = (Arc::clone(&parts.ranking), Arc::clone(&parts.shelf.log));
     let found = off_thread(move || {
-        // Held by the work, which goes on after its reader has gone.
+        // The work holds the turn, because the work goes on after its reader has gone.
         let _turn = turn;
         let wanted = Search {
             after: behind.as_ref(),
@@ -129,8 +129,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         Ok((feed_rows(&reading, feeds), more_behind))
     });
     let (mut rows, more_behind) = found.await?;
-    // The last feed shown, and only if a further one was found: the name of a hidden feed must not
-    // leak.
+    // The link to the next page names the last feed that is shown, and is there only if a further
+    // feed was found: the name of a hidden feed must not leak.
     let is_full = rows.len() > ROWS_MAX;
     rows.truncate(ROWS_MAX);
     let last = rows
@@ -146,7 +146,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     let head = parts.shelf.log.head();
     let page = FeedsPage {
         top: Top::of_exchange(&exchange, 0),
-        // Both would tell a limited reader about feeds that the reader may not see.
+        // The number and the newest entry of all feeds would tell a limited reader about feeds that
+        // this reader may not see.
         count: Some(head.feeds).filter(|_| !is_limited),
         newest: (head.number.0 > 0 && !is_limited)
             .then(|| Moment::of(head.last, parts.shelf.clock.now())),
@@ -163,7 +164,7 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
     Ok(private_page(render_page(&page)?))
 }
 
-/// Returns the ends and settings of some feeds.
+/// Returns the heads and the settings of some feeds.
 fn looked_up(
     reading: &PageReading,
     rows: &[Arc<Listed>],
@@ -183,7 +184,7 @@ fn looked_up(
 fn feed_rows(reading: &PageReading, feeds: Vec<(FeedHead, Settings)>) -> Vec<FeedRow> {
     let hours = Spark::hours(reading.now);
     let keys: Vec<_> = feeds.iter().map(|(head, _)| head.feed).collect();
-    // A damaged table is logged, and takes the small plots away, not the page.
+    // If a table is damaged, that is logged, and the page is shown without the small plots.
     let days = logged_none(reading.rates.read(&keys, Unit::Hour, hours.clone()));
     let mut days = days.into_iter().flat_map(|days| days.feeds);
     let rows = feeds.into_iter().map(|(head, settings)| FeedRow {
@@ -200,7 +201,7 @@ fn feed_rows(reading: &PageReading, feeds: Vec<(FeedHead, Settings)>) -> Vec<Fee
     rows.collect()
 }
 
-/// Returns the query of a page behind a feed.
+/// Returns the query of the page that begins behind a feed, or behind a number of feeds.
 fn page_query(text: &str, behind: Option<(&str, &str)>, order: ListOrder) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     if !text.is_empty() {

@@ -1,10 +1,10 @@
 //! Bounds on markup before it is parsed.
 //!
-//! Pure. A parser of HTML opens formatting elements that are still open again in each block, with
-//! their attributes: some kilobytes become gigabytes. So the number of elements that may be opened,
-//! and of their bytes, is bounded here.
+//! Pure. In each block, a parser of HTML repeats all formatting elements that are still open, with
+//! their attributes. So a few kilobytes can become gigabytes. Therefore the number of elements that
+//! a parser may make, and the number of their bytes, are bounded here.
 
-/// Elements that a parser opens again.
+/// Formatting elements, which a parser repeats in each block.
 const FORMATTING: [&str; 14] = [
     "a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u",
 ];
@@ -27,9 +27,11 @@ const RAW: [&str; 12] = [
 const BYTES_MAX: usize = 64 * 1024;
 /// Most characters `<` in markup, each of which may begin a tag.
 const TAGS_MAX: usize = 1_000;
-/// Formatting elements times tags: the elements that may come to be.
+/// Bound on the product of formatting elements and tags, which is the number of elements that a
+/// parser may make.
 const ELEMENTS_MAX: usize = 100_000;
-/// Bytes of formatting elements times tags: the bytes of them all.
+/// Bound on the product of the bytes of formatting elements and tags, which is the number of bytes
+/// that a parser may make.
 const COPIED_BYTES_MAX: usize = 4_000_000;
 
 /// Tags of some markup.
@@ -38,8 +40,8 @@ struct Tags {
     all: usize,
     formatting: usize,
     formatting_bytes: usize,
-    /// Whether they may be others than a parser finds: there are comments, content that is no
-    /// markup, or a quote where none belongs.
+    /// Whether a parser may find other tags: there are comments, content that is no markup, or a
+    /// quote where no quote belongs.
     is_doubtful: bool,
 }
 
@@ -50,14 +52,15 @@ pub(super) fn is_bounded(markup: &str) -> bool {
     }
     let tags = tags_of(markup);
     let (formatting, bytes) = if tags.is_doubtful {
-        // The worst that the bytes can be.
+        // The worst case: every `<` begins a formatting element, and every byte belongs to such an
+        // element.
         let most = markup.bytes().filter(|byte| *byte == b'<').count();
         (most, markup.len())
     } else {
         (tags.formatting, tags.formatting_bytes)
     };
     let all = markup.bytes().filter(|byte| *byte == b'<').count();
-    // At worst, each tag opens all formatting elements again.
+    // At worst, a parser repeats all formatting elements at each tag.
     all <= TAGS_MAX && formatting * all <= ELEMENTS_MAX && bytes * all <= COPIED_BYTES_MAX
 }
 
@@ -69,7 +72,7 @@ fn tags_of(markup: &str) -> Tags {
         match rest.bytes().next() {
             Some(b'!' | b'?') => tags.is_doubtful = true,
             Some(byte) if byte.is_ascii_alphabetic() => {}
-            // The end of an element, or text.
+            // This is the end of an element, or text.
             _ => continue,
         }
         let name: String = rest
@@ -82,7 +85,7 @@ fn tags_of(markup: &str) -> Tags {
             continue;
         };
         tags.all += 1;
-        // Behind such an element, a parser reads by rules that this reader does not have.
+        // After such an element, a parser follows rules that this function does not know.
         tags.is_doubtful |= RAW.contains(&&*name);
         if FORMATTING.contains(&&*name) {
             tags.formatting += 1;
@@ -93,7 +96,8 @@ fn tags_of(markup: &str) -> Tags {
     tags
 }
 
-/// Returns the bytes of a tag to its end; `None` if a quote stands where no value is.
+/// Returns the length of a tag up to its end, in bytes. `None` if there is no end, or if there is a
+/// `<` or a quote where none belongs.
 fn length_of(tag: &str) -> Option<usize> {
     let mut quote = None;
     let mut before = ' ';
@@ -131,7 +135,7 @@ mod tests {
         assert!(!tags_of(post).is_doubtful);
     }
 
-    /// Goal: no few kilobytes become many elements, or many bytes.
+    /// Goal: a few kilobytes never become many elements, or many bytes.
     #[test]
     fn what_grows_is_not_parsed() {
         let long = "\"".repeat(2_900);
@@ -143,7 +147,7 @@ mod tests {
         for grows in [
             hidden(&titled),
             hidden(&many),
-            // Where a parser and a simple reader of tags differ.
+            // In these cases, a parser and a simple reader of tags differ.
             hidden(&format!("<b x\"y title='{}'>", "a".repeat(9_000))),
             hidden(&format!("<b title=\">\" alt='{}'>", "a".repeat(9_000))),
             hidden(&format!("<!--><b title='{}'>", "a".repeat(9_000))),

@@ -4,14 +4,14 @@
 
 use simplefeed_core::timestamp::Timestamp;
 
-/// A time: exactly, and from now.
+/// A time, exact and relative to now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     /// RFC 3339, in UTC, in milliseconds: HTML has no more digits.
     pub(super) datetime: String,
     /// RFC 3339, in UTC, in microseconds.
     pub(super) exact: String,
-    /// Such as `5 min ago`.
+    /// Time relative to now, such as `5 min ago`.
     pub(super) ago: String,
 }
 
@@ -40,10 +40,10 @@ impl Moment {
     }
 }
 
-/// Returns a time without the digits behind its milliseconds.
+/// Returns the text of a time without the digits after the milliseconds.
 fn in_millis(exact: &str) -> String {
     match exact.split_once('.') {
-        // The precision of a text cuts and does not round.
+        // For a text, the precision in a format cuts the text off, and does not round.
         Some((seconds, fraction)) => format!("{seconds}.{:.3}Z", fraction.trim_end_matches('Z')),
         None => exact.into(),
     }
@@ -53,8 +53,8 @@ fn day_of(exact: &str) -> &str {
     exact.split('T').next().unwrap_or(exact)
 }
 
-/// Returns the time that a person writes: an RFC 3339 date-time, or `2026-11-25` with `14:00` or
-/// `14:00:30` behind it or nothing, in UTC.
+/// Returns the time that a person has written: an RFC 3339 date-time, or a day such as
+/// `2026-11-25`, alone or followed by `14:00` or `14:00:30`, in UTC.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     if let Some(time) = Timestamp::parse(text) {

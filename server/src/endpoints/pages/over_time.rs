@@ -18,7 +18,7 @@ use super::{
     section::{Section, SectionPage},
 };
 
-/// Shortest time of a plot, in microseconds: an hour.
+/// Shortest time of a plot of a whole history, in microseconds: an hour.
 const LEAST_MICROS: i64 = 3_600_000_000;
 
 #[derive(Template)]
@@ -45,13 +45,13 @@ impl Section for OverTimeSection {
             ui: page.ui,
             plot,
         };
-        // The failure is logged there, and the page does without the section.
+        // `render_page` logs a failure, and the page does without the section.
         render_page(&section).ok()
     }
 }
 
-/// Returns the plot of a feed in a window, or over the whole history; `None` without entries, or
-/// while they are counted.
+/// Returns the plot of a feed in a window, or over the whole history. `None` while the entries are
+/// being counted, or if the plot is to show the whole history and there are no entries.
 fn read_plot(rates: &RatesView, page: &SectionPage<'_>) -> Result<Option<Plot>, ViewError> {
     let read = |unit: Unit, from: Timestamp, to: Timestamp| {
         let last = unit.number(Timestamp::from_micros(to.micros() - 1));
@@ -64,7 +64,7 @@ fn read_plot(rates: &RatesView, page: &SectionPage<'_>) -> Result<Option<Plot>, 
     let Some(window) = window else {
         return Ok(None);
     };
-    // Any read tells from when on each unit is kept, which decides the unit of the bars.
+    // Any read tells from which instant on each unit is kept. That decides the unit of the bars.
     let Some(days) = read(Unit::Day, window.from, window.to)? else {
         return Ok(None);
     };
@@ -76,14 +76,15 @@ fn read_plot(rates: &RatesView, page: &SectionPage<'_>) -> Result<Option<Plot>, 
     Ok(rates.map(|rates| Plot::of(&window, unit, &rates, kept_from)))
 }
 
-/// Returns the time from the first entry of a feed to now; `None` without entries, or while they
-/// are counted.
+/// Returns the time from the first entry of a feed to now. `None` while the entries are being
+/// counted, or if there are none.
 fn whole_history(
     now: Timestamp,
     read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<RatesRead>, ViewError>,
 ) -> Result<Option<PlotWindow>, ViewError> {
     let (mut from, mut to) = (Timestamp::MIN, Timestamp::MAX);
-    // A feed that is young begins within a day, or within an hour.
+    // Shorter units are read, too, because a young feed may have begun within this day or this
+    // hour.
     for unit in [Unit::Day, Unit::Hour, Unit::Minute] {
         let Some(found) = read(unit, from, to)? else {
             return Ok(None);
@@ -95,12 +96,12 @@ fn whole_history(
             None if unit == Unit::Day => return Ok(None),
             _ => break,
         }
-        // A clock that was set back hides no entry.
+        // The time ends behind the last entry, even if the clock was set back after that entry.
         let last = found.feeds.first().and_then(BTreeMap::last_key_value);
         let last = last.map_or(now, |(last, _)| unit.start(*last));
         to = last.max(now).plus_micros(1);
     }
-    // One bar would say nothing about the time around it.
+    // A single bar would say nothing about the time around that bar.
     let hour_ago = Timestamp::from_micros(to.micros() - LEAST_MICROS);
     Ok(Some(PlotWindow::all(from.min(hour_ago), to)))
 }

@@ -1,7 +1,8 @@
-//! Plots of entries over time: a feed's, whose bars lead to their moment, and a small one in a row.
+//! Plots of entries over time: a plot of a feed, where each bar leads to the entries of its time,
+//! and a small plot for a row of the list of feeds.
 //!
-//! Pure. Bars are of one unit; a window of time has at most [`BARS_MAX`] of them, unless the window
-//! is years long.
+//! Pure. All bars of a plot are of one unit. A window of time has at most [`BARS_MAX`] bars, unless
+//! the window is many years long.
 
 use std::fmt::Write as _;
 
@@ -11,11 +12,11 @@ use simplefeed_core::{
 };
 use simplefeed_views::rates::FeedRates;
 
-/// Most bars of a plot, but for months.
+/// Most bars of a plot, unless the bars are months.
 pub(super) const BARS_MAX: i64 = 125;
 /// Most months of a plot: a hundred years.
 const MONTHS_MAX: i64 = 1_200;
-/// Height of a plot, in units of the plot.
+/// Height of a plot, in units of the drawing.
 const HEIGHT: u64 = 100;
 /// Hours of a small plot.
 pub(super) const SPARK_HOURS: i64 = 24;
@@ -25,8 +26,8 @@ const SPARK_HEIGHT: u64 = 12;
 /// Time that a plot shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlotWindow {
-    /// Text of the window in a query: a span, or the first and the last span with two dots between;
-    /// empty for all of history.
+    /// Text of the window in a query: a span, or the first and the last span with two dots between
+    /// them; empty for the whole history.
     pub(super) text: String,
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
@@ -43,13 +44,14 @@ impl PlotWindow {
         fits.then_some(Self { text, from, to })
     }
 
-    /// Returns the window in whole spans of a unit: where shorter spans are not kept, the window
-    /// grows.
+    /// Returns the window, grown to whole spans of a unit if its beginning is within a span:
+    /// shorter spans are not kept there.
     pub(super) fn in_whole(self, unit: Unit) -> Self {
         if self.text.is_empty() || unit.start(unit.number(self.from)) == self.from {
             return self;
         }
-        // The end is no part of the window, so the last span is that of the microsecond before.
+        // The end is not part of the window, so the last span is that of the microsecond before the
+        // end.
         let last = unit.number(Timestamp::from_micros(self.to.micros() - 1));
         let first = unit.number(self.from);
         let (from, to) = (unit.start(first), unit.start(last + 1));
@@ -62,25 +64,25 @@ impl PlotWindow {
         Self { text, from, to }
     }
 
-    /// Returns the whole of a history.
+    /// Returns the window of a whole history.
     pub(super) fn all(from: Timestamp, to: Timestamp) -> Self {
         let text = String::new();
         Self { text, from, to }
     }
 
-    /// Returns the shortest unit that makes few enough bars, given the time from which each unit is
-    /// kept.
+    /// Returns the shortest unit that makes few enough bars, and that is kept from the beginning of
+    /// the window on. `kept_from` returns the time from which on a unit is kept.
     pub(super) fn unit(&self, kept_from: impl Fn(Unit) -> Option<Timestamp>) -> Unit {
         let fits = |unit: &Unit| {
             let bars = unit.number(self.to) - unit.number(self.from);
             let is_kept = kept_from(*unit).is_none_or(|kept| kept <= self.from);
             bars < BARS_MAX && is_kept
         };
-        // No unit fits a window of many years, which has a bar for each month.
+        // No unit fits a window of many years. Such a window has a bar for each month.
         Unit::ALL.into_iter().find(fits).unwrap_or(Unit::Month)
     }
 
-    /// Returns the texts of the windows that lead out of this one, the longest window first.
+    /// Returns the texts of longer windows around the beginning of this window, the longest first.
     pub(super) fn around(&self) -> Vec<String> {
         let first = self.text.split("..").next().unwrap_or_default();
         let is_one = first.len() == self.text.len();
@@ -93,15 +95,16 @@ impl PlotWindow {
     }
 }
 
-/// Characters of a year, a month, a day, an hour and a minute.
+/// Lengths of the text of a year, a month, a day, an hour and a minute.
 const LENGTHS: [usize; 5] = [4, 7, 10, 13, 16];
 
-/// Returns beginning and end of a span, by the beginning of an RFC 3339 text.
+/// Returns the beginning and the end of a span. The text of a span is the first part of an RFC 3339
+/// date-time.
 fn parse_span(text: &str) -> Option<(Timestamp, Timestamp)> {
     if !LENGTHS.contains(&text.len()) {
         return None;
     }
-    // The rest of the text is that of the first instant of any span.
+    // This rest completes the text to the first instant of the span.
     let rest = "0000-01-01T00:00:00Z".get(text.len()..)?;
     let from = Timestamp::parse(&format!("{text}{rest}"))?;
     let to = match text.len() {
@@ -130,31 +133,32 @@ fn span_name(unit: Unit, start: Timestamp) -> String {
 /// Plot of the entries in a window of time: a bar for each span with entries.
 #[derive(Debug)]
 pub(super) struct Plot {
-    /// Texts of the windows that lead out of the plot's window.
+    /// Texts of longer windows around the plot's window.
     pub(super) around: Vec<String>,
     /// Text of the window.
     pub(super) window: String,
-    /// Number of spans in the window, which is the width.
+    /// Number of spans in the window, which is the width of the plot.
     pub(super) width: usize,
     pub(super) bars: Vec<Bar>,
     pub(super) unit: Unit,
-    /// Entries of the highest bar, and of all.
+    /// Entries of the highest bar.
     pub(super) most: u64,
+    /// Entries of all bars together.
     pub(super) total: u64,
-    /// Beginning of the first bar, the middle one and the last.
+    /// Texts of the first, the middle and the last span.
     pub(super) labels: [String; 3],
 }
 
-/// Bar of a plot. Times without entries have none.
+/// Bar of a plot. A span without entries has no bar.
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) x: usize,
     pub(super) y: u64,
     pub(super) height: u64,
     pub(super) count: u64,
-    /// Text of the bar's time.
+    /// Text of the bar's span.
     pub(super) name: String,
-    /// Instant that the bar leads to.
+    /// Instant to which the bar leads in the list of entries.
     pub(super) at: String,
     /// Window that the bar leads to: the bar's own span, if shorter units of that span are kept;
     /// else the window of the plot.
@@ -176,7 +180,7 @@ impl Plot {
         let shorter = Unit::ALL.into_iter().rev().find(|other| *other < unit);
         let bars = shown().map(|(&number, &count)| {
             let start = unit.start(number);
-            // However few: each bar is seen.
+            // Each bar has a least height, so that a bar of few entries is visible.
             let height = (count * HEIGHT / most.max(1)).max(2);
             let name = span_name(unit, start);
             let leads_in =
@@ -232,7 +236,7 @@ impl Spark {
         let mut path = format!("M0 {SPARK_HEIGHT}");
         for hour in hours {
             let count = rates.get(&hour).copied().unwrap_or(0);
-            // However few: each hour with entries is seen.
+            // Each hour with entries has a least height, so that it is visible.
             let height = (count * SPARK_HEIGHT)
                 .div_ceil(most.max(1))
                 .max(u64::from(count > 0));

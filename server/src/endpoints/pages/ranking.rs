@@ -1,6 +1,6 @@
-//! Orders of feeds other than by name: the busiest, and those with the newest entries.
+//! Orders of feeds other than by name: the busiest feeds first, or those with the newest entries.
 //!
-//! Shell: the clock, for the time that an order is kept.
+//! Shell: the log, the counts, and the clock, which tells how old a kept order is.
 
 use std::{
     cmp::Reverse,
@@ -23,12 +23,14 @@ use simplefeed_views::{error::ViewError, rates::Active};
 use super::{PageReading, plot::Spark};
 use crate::endpoints::may_see;
 
-/// Time that an order by counts is kept: to make it takes a look at each feed of the last day.
+/// Time for which the orders are kept, because making them takes a look at each feed that got
+/// entries in the last day.
 const KEPT: Duration = Duration::from_secs(10);
-/// Feeds of an order that are looked at.
+/// Most feeds of an order.
 const RANKED_MAX: usize = 100_000;
-/// Newest commits that are looked at for their feeds, in all and at a time.
+/// Number of newest commits that are searched for feeds with new entries.
 const COMMITS_MAX: u64 = 1_000;
+/// Number of these commits that are read at a time.
 const COMMITS_TOGETHER: u64 = 500;
 
 /// Order of a list of feeds.
@@ -64,7 +66,7 @@ impl ListOrder {
         }
     }
 
-    /// Returns the order that a query names; by name without one.
+    /// Returns the order that a text in a query names; the order by name for the empty text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let named = |order: &Self| order.text() == text;
         match text {
@@ -92,7 +94,7 @@ impl Ranking {
         reading: &PageReading,
         order: ListOrder,
     ) -> Result<Arc<[FeedKey]>, ViewError> {
-        // Held while the orders are made, so that parallel requests share them.
+        // The lock is held while the orders are made, so that parallel requests share the orders.
         let mut kept = self.0.lock();
         let of = |ranked: &RankedFeeds| match order {
             ListOrder::Busiest => Arc::clone(&ranked.busiest),
@@ -104,7 +106,8 @@ impl Ranking {
         }
         let mut active = reading.rates.active(Spark::hours(reading.now))?;
         let keys = |active: &[Active]| active.iter().take(RANKED_MAX).map(|one| one.feed).collect();
-        // Keys decide between equals, so that the pages of an order fit together.
+        // Keys decide between feeds that are equal otherwise, so that the pages of an order fit
+        // together.
         active.sort_unstable_by_key(|one| (Reverse(one.entries), one.feed));
         let busiest = keys(&active);
         active.sort_unstable_by_key(|one| (Reverse(one.newest), one.feed));
@@ -119,8 +122,8 @@ impl Ranking {
         Ok(found)
     }
 
-    /// Returns at most `max` feeds in an order behind the first `skip`, of those that a reader may
-    /// see, and whose name or title has a text in lower case.
+    /// Returns at most `max` feeds in an order, after the first `skip`. Only feeds count that the
+    /// reader may see, and that have `text`, which is in lower case, in their name or title.
     ///
     /// # Errors
     ///
@@ -134,7 +137,8 @@ impl Ranking {
         (skip, max): (usize, usize),
     ) -> Result<Vec<(FeedHead, Settings)>, ViewError> {
         let ranked = self.ranked_feeds(reading, order)?;
-        // Those of the last seconds first, exactly; then by minutes and hours.
+        // Feeds of the newest commits come first, in their exact order. The counts order the other
+        // feeds by minutes and hours.
         let first = match order {
             ListOrder::Newest => newest_feeds(log)?,
             ListOrder::Busiest | ListOrder::Name => vec![],
@@ -166,7 +170,7 @@ impl Ranking {
     }
 }
 
-/// Returns the feeds of the newest commits, each once, the newest first.
+/// Returns the feeds with entries in the newest commits, each once, the newest first.
 fn newest_feeds(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
     let (mut seen, mut newest) = (HashSet::new(), vec![]);
     let mut end = log.head().number.0;
@@ -176,7 +180,7 @@ fn newest_feeds(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
         let mut next = begin + 1;
         let mut outlines = vec![];
         while next <= end {
-            // One read returns fewer commits than wanted where these have many changes.
+            // One read returns fewer commits than wanted if the commits have many changes.
             let wanted = usize::try_from(end - next + 1).unwrap_or(usize::MAX);
             let some = log.outlines(CommitNumber(next), wanted)?;
             let Some(last) = some.last() else { break };

@@ -1,7 +1,7 @@
 //! A section of the page of a feed, in a file of its own.
 //!
-//! Pure. The page of a feed names no view: what a view has to say is a section, and a row in the
-//! list of sections.
+//! Pure. The page of a feed names no view. A view that shows something there adds a section, and a
+//! row in the list of sections.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use simplefeed_core::{
 
 use super::plot::PlotWindow;
 
-/// Facts of the page that a section stands in.
+/// Facts about the page that a section is a part of.
 #[derive(Clone, Copy, Debug)]
 pub struct SectionPage<'p> {
     /// Feed that the page is about.
@@ -23,7 +23,7 @@ pub struct SectionPage<'p> {
     pub is_timeline: bool,
     /// Window of time that the reader asks for; `None` for the whole history.
     pub(super) window: Option<&'p PlotWindow>,
-    /// Relative URL of the pages.
+    /// URL of `/ui/`, relative to the URL of the page.
     pub ui: &'p str,
     /// Time of the request.
     pub now: Timestamp,
@@ -31,7 +31,7 @@ pub struct SectionPage<'p> {
 
 /// Part of a feed's page.
 pub trait Section: fmt::Debug + Send + Sync {
-    /// Returns the HTML of the section; `None` if there is nothing to show, or the section cannot be
-    /// made, which is logged.
+    /// Returns the HTML of the section; `None` if there is nothing to show, or if the section
+    /// cannot be made. Such a failure is logged.
     fn html(&self, page: &SectionPage<'_>) -> Option<String>;
 }

@@ -22,26 +22,26 @@ struct ServerPage {
     top: Top,
     is_ready: bool,
     reason: String,
-    /// Trouble with the system clock; empty if there is none.
+    /// Trouble with the system clock; empty if there is none, or if `reason` tells of it.
     clock: &'static str,
     url: String,
     feeds: u64,
     timelines: Option<u64>,
     commits: u64,
     newest: Option<Moment>,
-    /// When the log was restored last.
+    /// When the log was restored last, according to the number of the epoch.
     restored: Option<Moment>,
     connections: i64,
     views: Vec<(&'static str, u64)>,
 }
 
-/// Shows the state of the server, to its administrators.
+/// Shows the state of the server to a reader who administers all feeds.
 pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     exchange
         .access
         .administers_all(exchange.headers)
         .map_err(Problem::from)?;
-    // Off the thread, because the room on the disk is looked up.
+    // The log is asked on another thread, because it asks the disk for its free room.
     let log = Arc::clone(&parts.shelf.log);
     let takes = off_thread(move || Ok(log.takes_entries())).await?;
     let clock = parts.shelf.clock.standing();
@@ -83,7 +83,8 @@ pub(super) async fn show(parts: &PageParts, exchange: Exchange<'_>) -> Result<Ou
         commits: head.number.0,
         newest: (head.number.0 > 0).then(|| Moment::of(head.last, parts.shelf.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {
-            // From the second epoch on, the number is a second since 1970.
+            // From the second epoch on, the number is the second since 1970 in which the epoch
+            // began, unless the clock was behind the epoch before.
             let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
             Moment::of(began, parts.shelf.clock.now())
         }),

@@ -15,7 +15,7 @@ use simplefeed_http::{
 
 use super::{PageParts, Top, field_value, page_answer, private_page, render_page};
 
-/// Bytes of a form.
+/// Most bytes of a form.
 const FORM_BYTES_MAX: usize = 4 * 1024;
 
 #[derive(Template)]
@@ -34,7 +34,7 @@ pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     Ok(private_page(render_page(&page)?))
 }
 
-/// Keeps a token of ours in the cookie of the browser.
+/// Puts a token of this server into the cookie of the browser.
 pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(parts, exchange.headers)?;
     let (access, top) = (exchange.access, Top::of_exchange(&exchange, 0));
@@ -59,13 +59,13 @@ pub(super) async fn sign_in(parts: &PageParts, exchange: Exchange<'_>) -> Result
     Ok(Outcome::Answer(page_answer(StatusCode::FORBIDDEN, &page)?))
 }
 
-/// Removes the cookie with the token, and leads to the page of all feeds.
+/// Removes the cookie with the token, and redirects to the page of all feeds.
 pub(super) fn sign_out(parts: &PageParts, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(parts, exchange.headers)?;
     Ok(to_feeds(parts.cookie.field(None)))
 }
 
-/// Leads to the page of all feeds.
+/// Redirects to the page of all feeds, and sets or removes the cookie.
 fn to_feeds(cookie: Option<HeaderValue>) -> Outcome {
     // After a POST, 303 makes a browser GET the page (RFC 9110, 15.4.4).
     let mut answer = plain(StatusCode::SEE_OTHER, "");
@@ -80,13 +80,13 @@ fn check_origin(parts: &PageParts, headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let fetched = text(&HeaderName::from_static("sec-fetch-site"));
     let is_own = match (fetched, text(&ORIGIN)) {
-        // No page can forge this field.
+        // No page can forge `Sec-Fetch-Site`.
         (Some(fetched), _) => fetched == "same-origin",
         (None, Some(origin)) => {
             let host = text(&HOST).map(|host| format!("http://{host}"));
             origin == parts.origin || host.is_some_and(|host| host == origin)
         }
-        // Every browser sends one of them with a form.
+        // Every browser sends one of these two fields with a form.
         (None, None) => false,
     };
     if is_own {

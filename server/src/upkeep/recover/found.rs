@@ -1,8 +1,8 @@
-//! The remains of a feed: its documents, and the source of each of their entries.
+//! The remains of a feed: the documents of the feed, and the source of their entries.
 //!
-//! Shell: the old archive and the records that sled still returns. An archived document with proven
-//! bytes comes before the log's records of the same entries, because consumers have seen these
-//! bytes.
+//! Shell: the old archive and the records that sled still returns. Proven bytes of an archived
+//! document have precedence over the log's records of the same entries, because consumers have seen
+//! these bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -39,21 +39,22 @@ pub(super) struct FoundFeed {
     pub(super) settings: BTreeMap<Revision, Settings>,
     /// All documents from the first to the open one, including those of which nothing is left.
     pub(super) documents: Vec<FoundDocument>,
-    /// Position at which the log parts from the archived documents, and the number of the log's
-    /// entries that are left out for that.
+    /// Position from which on the log differs from the archived documents, and the number of the
+    /// log's entries that are left out for that reason.
     pub(super) parted: Option<(Position, usize)>,
-    /// Entries of documents that are left out, since other documents have their positions: how many
-    /// of each.
+    /// Documents of which some entries are left out, because other documents have their positions;
+    /// with the number of these entries.
     pub(super) overlapping: Vec<(DocumentName, usize)>,
     /// Documents of another feed that had this one's name.
     pub(super) foreign: BTreeSet<DocumentName>,
-    /// Documents that a restoration gave up.
+    /// Documents of the time before a restoration. The log does not go on from them.
     pub(super) abandoned: BTreeSet<DocumentName>,
-    /// Documents that the other tree has with other contents.
+    /// Documents of which one of the two trees, `www` and `closed`, has only other contents.
     pub(super) elsewhere: BTreeSet<DocumentName>,
     /// Documents of another log, or with damage, that are left out.
     pub(super) left_out: BTreeSet<DocumentName>,
-    /// Whether the feed is closed according to its last settings, and its documents were shown.
+    /// Whether the feed is closed according to its last settings although a web server may have
+    /// shown its documents.
     pub(super) was_shown: bool,
     /// The log's own feed of this name, if the documents are another feed's.
     pub(super) in_log: Option<FeedKey>,
@@ -74,20 +75,20 @@ pub(super) struct FoundDocument {
     /// Entries that are left, oldest first.
     pub(super) entries: Vec<FoundEntry>,
     pub(super) source: EntrySource,
-    /// Digest of the document's bytes, from the sidecar, the record or the bytes themselves.
+    /// Digest that the document's bytes must have, from the sidecar, the record or the found bytes.
     pub(super) expected: Option<Digest>,
     /// Whether the document is never shown again, because the bytes came out different, are
     /// unknown, or are of another feed.
     pub(super) distrusted: bool,
-    /// Whether the digests of the sent forms are lost, so that repeats of the document's entries
-    /// may be conflicts.
+    /// Whether digests of sent forms are lost, so that repeats of the document's entries may count
+    /// as conflicts.
     pub(super) unsent: bool,
 }
 
 /// Where the entries of a document are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntrySource {
-    /// In its file or its compressed twin.
+    /// In the document's file, or in the compressed twin.
     Archive,
     /// In the log, as far as the log has them.
     Log,
@@ -115,7 +116,7 @@ impl FoundDocument {
     }
 
     /// Returns whether the document is incomplete or distrusted, if the next document begins at
-    /// `next`. A document without entries was lost as a whole, and the first position may be
+    /// `next`. A document without entries was lost as a whole, and its first position may be
     /// unknown.
     pub(super) fn lacks_entries(&self, next: Position) -> bool {
         self.distrusted || self.entries.is_empty() || !self.holes(next).is_empty()
@@ -136,7 +137,7 @@ impl FoundDocument {
     }
 }
 
-/// The file and the sidecar of a document, as far as they are left.
+/// The file, the sidecar and the record of a document, as far as they are left.
 struct DocumentRemains {
     name: DocumentName,
     bytes: Option<Bytes>,
@@ -145,7 +146,7 @@ struct DocumentRemains {
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
     record: Option<Record>,
-    /// Whether one of the trees has other bytes only under this name.
+    /// Whether one of the trees has only other bytes under this name.
     is_elsewhere: bool,
     /// Whether a web server may have served the document.
     is_shown: bool,
@@ -159,7 +160,7 @@ impl DocumentRemains {
 
 /// All sources for one feed.
 struct FeedSources {
-    /// The files that are left, before one of each number is chosen.
+    /// The files that are left, until one file is chosen for each number.
     files: Vec<DocumentRemains>,
     archived: BTreeMap<DocumentNumber, DocumentRemains>,
     openings: BTreeMap<DocumentNumber, Opening>,
@@ -168,7 +169,7 @@ struct FeedSources {
     entries: Vec<(FoundEntry, Digest)>,
     /// Proven documents of another feed that had this one's name.
     foreign: BTreeSet<DocumentName>,
-    /// Documents that a restoration gave up.
+    /// Documents of the time before a restoration. The log does not go on from them.
     abandoned: BTreeSet<DocumentName>,
     /// Documents of another log, or with damage.
     left_out: BTreeSet<DocumentName>,
@@ -194,15 +195,15 @@ impl FoundFeed {
             left_out: BTreeSet::new(),
             head: None,
         };
-        // A sidecar has the feed's key even if the log is gone. A sidecar whose document is gone
-        // may be of a feed that had this name before.
+        // A sidecar has the feed's key even if the log is gone. Sidecars of proven documents come
+        // first: a sidecar whose document is gone may be of a feed that had this name before.
         let key_of = |sidecar: &Sidecar<'_>| sidecar.settings.id.key();
         let proven = sources.files.iter().filter(|file| file.is_proven());
         let told = proven.filter_map(|file| file.sidecar.as_ref()).map(key_of);
         let told: Vec<FeedKey> = told.collect();
-        // Proven documents of several feeds may have had this name. The log's key decides if one of
-        // them has that key, else the newest document does, because consumers have seen that
-        // document.
+        // There may be proven documents of several feeds that had this name. If one of them has the
+        // log's key, that key counts. Otherwise the key of the newest document counts, because
+        // consumers have seen that document.
         let own = key.filter(|key| told.contains(key));
         let told = own.or(told.last().copied());
         let any = sources
@@ -233,8 +234,8 @@ impl FoundFeed {
         let last = sources.settings.last_key_value();
         let was_shown = last.is_some_and(|(_, settings)| settings.is_closed())
             && sources.files.iter().any(|file| file.is_shown);
-        // In this order: the documents show where the log is another one, and the head of another
-        // log tells no end of this feed.
+        // The order matters: the documents show from where on the log is another one, and the head
+        // of another log does not tell the end of this feed.
         sources.read_documents();
         let parted = sources.leave_other_log();
         let told_end = sources.head.as_ref().map(|head| head.next);
@@ -294,8 +295,8 @@ impl FeedSources {
         self.openings.extend(openings.unwrap_or_default());
         self.head = quietly(|| old.feed(key)).flatten();
         let mut found = BTreeMap::new();
-        // The entries read before a panic stay. A settling that broke off has left some in several
-        // places.
+        // The entries that were read before a panic are kept. The map removes repeats, because a
+        // settling that broke off has left some entries in several places.
         let _panicked = quietly(|| {
             old.entries(key, |entry| {
                 let facts = FoundEntry {
@@ -311,9 +312,9 @@ impl FeedSources {
         self.entries = found.into_values().collect();
     }
 
-    /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
-    /// settings. An unproven document counts only if the entries lead to the history hash before
-    /// the next document.
+    /// Reads the archived documents. The URL of a document, to which the document's links are
+    /// relative, follows from the feed's settings. An unproven document counts only if its
+    /// neighbours prove it (see [`prove_by_neighbours`](Self::prove_by_neighbours)).
     fn read_documents(&mut self) {
         let last = self.settings.last_key_value();
         let Some(settings) = last.map(|(_, settings)| settings.clone()) else {
@@ -325,12 +326,12 @@ impl FeedSources {
             let document = bytes
                 .zip(url)
                 .and_then(|(bytes, url)| Document::read(bytes, &url).ok());
-            // Without `history` a document has no positions and cannot be placed.
+            // Without `history`, the positions of a document are unknown.
             let document = document.filter(|document| document.history.is_some());
             let is_own = |document: &Document| document.feed == settings.id.to_string();
             if document.as_ref().is_some_and(|found| !is_own(found)) {
-                // Only proven bytes show that another feed had this name. Other bytes may be
-                // damaged.
+                // Only proven bytes show that another feed had this name. Unproven bytes may just
+                // be damaged.
                 let of_others = if file.is_proven() {
                     &mut self.foreign
                 } else {
@@ -341,15 +342,15 @@ impl FeedSources {
             file.document = document.filter(is_own);
             if is_abandoned(&file, &self.openings) {
                 self.abandoned.insert(file.name);
-                // Nothing about an abandoned document describes the log's document with the same
+                // No fact about an abandoned document is true of the log's document with the same
                 // number.
                 (file.document, file.sidecar, file.record) = (None, None, None);
             }
             self.choose_file(file);
         }
         self.prove_by_neighbours();
-        // A record or a sidecar without a document, and with other facts than the log has, belongs
-        // to a document of another log.
+        // A record or a sidecar without a document is dropped if its facts differ from the log's:
+        // it belongs to a document of another log.
         for (number, file) in &mut self.archived {
             let Some(opening) = self
                 .openings
@@ -369,15 +370,16 @@ impl FeedSources {
                     .is_none_or(|told| told == facts)
             });
         }
-        // Bytes alone, without sidecar and record, are of a document that was about to be archived,
-        // of another log, or damaged.
+        // Unproven bytes without a sidecar and a record are dropped: they are of a document that
+        // was about to be archived, or of another log, or damaged.
         self.archived.retain(|_, file| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
         });
     }
 
-    /// Keeps one of two documents with the same number: the one of this log, else the one with more
-    /// evidence, else the one of the later epoch.
+    /// Keeps one of two documents with the same number: the readable one; else the one of this log;
+    /// else the one with a sidecar or a record; else the one with more evidence; else the one of
+    /// the later epoch.
     fn choose_file(&mut self, file: DocumentRemains) {
         let rank = |file: &DocumentRemains| {
             let document = file.document.as_ref();
@@ -387,8 +389,8 @@ impl FeedSources {
                 && document.is_some_and(|document| self.contradicted_entry(document).is_none());
             let is_told = file.sidecar.is_some() || file.record.is_some();
             let epoch = file.name.epoch;
-            // The facts stand by their weight: each decides only between documents that are equal
-            // in all facts before.
+            // The facts are in the order of their weight: each decides only between documents that
+            // are equal in all facts before.
             (document.is_some(), is_own, is_told, file.evidence, epoch)
         };
         let number = file.name.number;
@@ -400,11 +402,12 @@ impl FeedSources {
         self.left_out.extend(other.map(|other| other.name));
     }
 
-    /// Keeps those unproven documents that others prove, and leaves the others out. The entries of
-    /// a document prove the document if they lead to the history hash that the log, or a proven
-    /// document, has behind it. A document of a later log has no such hash behind it. There, the
-    /// document must go on from the document before, and either the next document goes on from this
-    /// one, a checksum fits, or the document is the last of that log's documents.
+    /// Leaves out unproven documents that no neighbour proves, and documents of another
+    /// restoration. A document is proven if its entries lead to the history hash with which the
+    /// next document begins, according to the log or to a proven document. For a document of a
+    /// later log, no such hash is known. Then the document must go on from the document before. In
+    /// addition, the next document must go on from this one, or the checksum of this one must be
+    /// right, or this one must be the last document of that log.
     fn prove_by_neighbours(&mut self) {
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
             .openings
@@ -414,7 +417,8 @@ impl FeedSources {
         let proven = self.archived.iter().filter(|(_, file)| file.is_proven());
         let told =
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
-        // A proven document counts before the log's opening of that document.
+        // The hash in a proven document has precedence over the hash in the log's opening of that
+        // document.
         before.extend(told.filter_map(|(number, (_, before))| Some((*number, before?))));
         let begins = |file: &DocumentRemains| {
             let document = file.document.as_ref()?;
@@ -426,7 +430,8 @@ impl FeedSources {
             .iter()
             .filter_map(|(number, file)| Some((*number, begins(file)?)))
             .collect();
-        // Name of the document before, and the history hash behind that document, if it is kept.
+        // Name of the document before, if that document is kept, and the history hash after its
+        // entries.
         let mut kept: Option<DocumentName> = None;
         let mut behind: Option<(DocumentNumber, HistoryHash)> = None;
         for (number, file) in &mut self.archived {
@@ -442,7 +447,7 @@ impl FeedSources {
             let is_last_of_others = begin == previous && begin != logged;
             let is_of_others =
                 goes_on && (has_next || file.evidence == Evidence::Intact || is_last_of_others);
-            // A document of another restoration names another predecessor.
+            // A document of another restoration links to another predecessor.
             let opened = number
                 .previous()
                 .and_then(|before| self.openings.get(&before));
@@ -471,9 +476,9 @@ impl FeedSources {
         }
     }
 
-    /// Leaves out the entries of the log from the first one on that an archived document
-    /// contradicts: the served log was another one, and has given their positions to other entries.
-    /// Returns the position, and the number of entries.
+    /// Leaves out entries of the log, from the first entry on that an archived document
+    /// contradicts: the served log was another one, and had other entries at these positions.
+    /// Returns the position of that first entry, and the number of entries that are left out.
     fn leave_other_log(&mut self) -> Option<(Position, usize)> {
         let documents = self
             .archived
@@ -484,15 +489,17 @@ impl FeedSources {
             .min()?;
         let kept = self.entries.partition_point(|(entry, _)| entry.at < parted);
         let left_out = self.entries.split_off(kept).len();
-        // Nothing tells how the served log went on behind its documents.
+        // The head does not count any more: it does not tell how the served log went on behind its
+        // documents.
         self.openings.retain(|_, opening| opening.first < parted);
         self.head = None;
         Some((parted, left_out))
     }
 
-    /// Returns the first entry of the log that an archived document contradicts: an entry before
-    /// the document's end that is later than the newest entry there, or an entry in the document
-    /// that has other bytes or, as the newest one, another instant.
+    /// Returns the position of the first entry of the log that an archived document contradicts.
+    /// Such an entry lies before the document's end and is later than the document's newest entry.
+    /// Or it lies in the document and has other bytes, or it is the newest entry there and has
+    /// another instant.
     fn contradicted_entry(&self, document: &Document) -> Option<Position> {
         let ((first, _), updated) = (document.history?, document.updated?);
         // Instants rise with positions.
@@ -518,7 +525,8 @@ impl FeedSources {
         contradicted.map(|(entry, _)| entry.at).min()
     }
 
-    /// Returns the documents, and how many entries of some are left out.
+    /// Returns the documents, and those of which entries are left out, with the number of these
+    /// entries.
     fn list_documents(&self) -> (Vec<FoundDocument>, Vec<(DocumentName, usize)>) {
         // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
@@ -533,7 +541,8 @@ impl FeedSources {
             let document = self.find_document(number, documents.last());
             documents.push(document);
         }
-        // Places come first: `split_open` compares entries with the beginning of the open document.
+        // The first positions must be known before `split_open`, which compares entries with the
+        // beginning of the open document.
         place_unknown(&mut documents);
         let overlapping = bound_places(&mut documents);
         split_open(&mut documents);
@@ -559,7 +568,8 @@ impl FeedSources {
         let epoch = previous.map_or(Epoch::FIRST, |previous| previous.name.epoch);
         let name = self.document_name(number, &logged);
         let name = name.unwrap_or(DocumentName { number, epoch });
-        // In each of these chains the sources stand by their authority; guesses come last.
+        // In each of these chains of `or`, the sources are in the order of their authority, and
+        // guesses come last.
         let first = told
             .map(|(first, _)| first)
             .or(opening.map(|opening| opening.first))
@@ -570,13 +580,14 @@ impl FeedSources {
         let expected = sidecar
             .map(|sidecar| sidecar.sha256)
             .or(record.map(|record| record.identity.digest))
-            // A file that `read_documents` kept counts as proven, so the digest of the file serves,
-            // too.
+            // A document that `read_documents` kept counts as proven, so the digest of the file can
+            // be used, too.
             .or(file
                 .filter(|_| read.is_some())
                 .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
         let exact = opening.is_some_and(|opening| self.settings.contains_key(&opening.revision));
-        // A log that an earlier recovery has made holds guesses about this document.
+        // If entries of this document were lost, an earlier recovery has made this log, and the log
+        // holds guesses about this document.
         let was_lost = self
             .openings
             .get(&number.next())
@@ -584,7 +595,7 @@ impl FeedSources {
         let mut found = FoundDocument {
             name,
             linked: self.linked_name(number).unwrap_or(name),
-            // Without any source, `place_unknown` finds a place once the neighbours are known.
+            // Without any source, `place_unknown` finds the position once the neighbours are known.
             first: first.unwrap_or(UNKNOWN),
             before: told
                 .and_then(|(_, before)| before)
@@ -595,8 +606,8 @@ impl FeedSources {
                 .unwrap_or_default(),
             source: EntrySource::Log,
             expected,
-            // Without a digest to compare with, the settings must be known exactly, and the end of
-            // the document, too.
+            // Without a digest to compare with, the document is trusted only if the settings and
+            // the end of the document are known exactly.
             distrusted: self.foreign.contains(&name)
                 || self.left_out.contains(&name)
                 || expected.is_none()
@@ -607,7 +618,8 @@ impl FeedSources {
         if let Some(document) = read {
             found.source = EntrySource::Archive;
             found.entries = entries_of(&found, document, sidecar);
-            // No source names the revision, so the header itself is compared.
+            // No source names the revision, so the header is compared with the headers that the
+            // known revisions give.
             if sidecar.is_none() && opening.is_none() {
                 found.revision = self.revision_that_gives(&found, document, previous);
             }
@@ -659,7 +671,7 @@ impl FeedSources {
             .or(self.neighbour_before(number).linked_name("next-archive"))
     }
 
-    /// Returns the name under which the predecessor links to a document.
+    /// Returns the name in the predecessor's link to a document.
     fn linked_name(&self, number: DocumentNumber) -> Option<DocumentName> {
         let file = self.archived.get(&number);
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
@@ -685,7 +697,7 @@ impl FeedSources {
             .or(opening.map(|opening| opening.revision))
             .or(previous.map(|previous| previous.revision));
         let told = told.unwrap_or(Revision::FIRST);
-        // That revision may be lost; then the newest one before it is the closest guess.
+        // That revision may be lost. Then the newest revision before it is the closest guess.
         let known = self.settings.range(..=told).next_back();
         known
             .or(self.settings.first_key_value())
@@ -705,8 +717,8 @@ impl FeedSources {
             linked: found.linked,
             previous: previous.map(|previous| previous.name),
             first: found.first,
-            // A guess that is wrong gives another header. Then no revision matches, and the found
-            // one stays.
+            // The zeros are a guess. If the guess is wrong, no revision gives the found header, and
+            // the revision in `found` stays.
             before: found.before.unwrap_or(HistoryHash(Digest([0; 32]))),
             revision: found.revision,
             opened: found.opened,
@@ -730,7 +742,7 @@ impl FeedSources {
 
     /// Returns the entries of a document that the log still has.
     fn logged_entries(&self, number: DocumentNumber) -> Vec<FoundEntry> {
-        // Entries are sorted by position, hence by document.
+        // Entries are sorted by position, and therefore by document, too.
         let begin = self
             .entries
             .partition_point(|(entry, _)| entry.document.number < number);
@@ -742,8 +754,8 @@ impl FeedSources {
 }
 
 /// Returns whether a restoration gave the file's document up: the log has opened a document with
-/// this number, or an earlier one, in a later epoch. The document's link to itself has the
-/// document's name, and the file may have an older name.
+/// this number, or an earlier one, in a later epoch. The document's name is taken from its link to
+/// itself, because the file may have an older name.
 fn is_abandoned(file: &DocumentRemains, openings: &BTreeMap<DocumentNumber, Opening>) -> bool {
     let linked = file.document.as_ref();
     let linked = linked.and_then(|document| name_of(document.link("self")?));
@@ -787,7 +799,7 @@ fn entries_of(
     }
     let newest = document.updated.unwrap_or(found.opened);
     let guess = |at: u64| {
-        // A microsecond apart, like the entries of one commit.
+        // Guessed instants are a microsecond apart, like those of the entries of one commit.
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
         FoundEntry {
             at: Position(at),
@@ -845,8 +857,9 @@ fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
         .map(|entry| Position(entry.position))
 }
 
-/// Moves guessed instants to free microseconds, so that they displace no known entry, and instants
-/// into the order of positions where sources contradict each other.
+/// Moves guessed instants to free microseconds, so that no guess equals the instant of another
+/// entry. If sources contradict each other, also moves instants, so that they rise with the
+/// positions.
 pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let entries = |feed: &FoundFeed| {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
@@ -861,7 +874,8 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let documents = feeds.iter_mut().flat_map(|feed| &mut feed.documents);
     for document in documents {
         let mut later: Option<Timestamp> = None;
-        // From the newest entry back, because each guess must be earlier than the entry after it.
+        // The loop goes from the newest entry back, because each guess must be earlier than the
+        // entry after it.
         for entry in document.entries.iter_mut().rev() {
             while entry.guessed
                 && (later.is_some_and(|later| entry.instant >= later)
@@ -878,7 +892,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
         let documents = feed.documents.iter_mut();
         for entry in documents.flat_map(|document| &mut document.entries) {
             if entry.instant <= newest {
-                // A moved instant counts as a guess: no commit had it.
+                // A moved instant counts as a guess, because no commit had that instant.
                 entry.guessed = true;
                 while entry.instant <= newest || taken.contains(&entry.instant) {
                     entry.instant = entry.instant.max(newest).plus_micros(1);
@@ -890,9 +904,9 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Makes documents follow each other: archived documents count before the log, and the first of two
-/// documents at one place counts. Returns how many entries of which documents are left out for
-/// that.
+/// Removes overlaps between documents. An archived document has precedence over the log's entries,
+/// and the earlier of two archived documents over the later one. Returns the documents that lose
+/// entries, with the number of these entries.
 fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     let archived = |document: &FoundDocument| document.source == EntrySource::Archive;
     let found: Vec<usize> = documents
@@ -900,8 +914,8 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
         .map(|document| document.entries.len())
         .collect();
     let mut until = None;
-    // From the newest document back, because the next archived document bounds the log's entries
-    // before it.
+    // The loop goes from the newest document back, because the next archived document bounds the
+    // log's entries before it.
     for document in documents.iter_mut().rev() {
         if archived(document) {
             until = Some(document.first);
@@ -927,9 +941,9 @@ fn bound_places(documents: &mut [FoundDocument]) -> Vec<(DocumentName, usize)> {
     left_out.filter(|(_, entries)| *entries > 0).collect()
 }
 
-/// Gives a place to each document without any source: behind the document before, if that one is
-/// complete, or else where the next document begins. No place is before the remains of the document
-/// before.
+/// Gives a first position to each document for which no source tells one: the end of the document
+/// before, if that document is complete, or else the first position of the next document.
+/// `bound_places` then removes overlaps.
 fn place_unknown(documents: &mut [FoundDocument]) {
     let mut follows = Some(Position(0));
     for document in documents.iter_mut() {
@@ -947,8 +961,8 @@ fn place_unknown(documents: &mut [FoundDocument]) {
         }
         next = Some(document.first);
     }
-    // The last documents may have no known neighbour; their place is behind everything that is
-    // left.
+    // The last documents may have no neighbour with a known position. They begin behind everything
+    // that is left.
     let mut end = Position(0);
     for document in documents {
         if document.first == UNKNOWN {
@@ -961,14 +975,14 @@ fn place_unknown(documents: &mut [FoundDocument]) {
 /// Stands for an unknown position until `place_unknown` replaces it.
 const UNKNOWN: Position = Position(u64::MAX);
 
-/// Cuts the open document at its holes: a document that lacks entries is never shown.
+/// Cuts the open document at its holes, because a document that lacks entries is never shown.
 fn split_open(documents: &mut Vec<FoundDocument>) {
     while let Some(open) = documents.last_mut() {
         let broken = |pair: &[FoundEntry]| match pair {
             [one, next] => one.at.next() != next.at,
             _ => false,
         };
-        // If the first entries are missing, the open document stays behind without entries.
+        // If the first entries are missing, the old open document keeps no entries.
         let starts_late = open
             .entries
             .first()
@@ -992,7 +1006,8 @@ fn split_open(documents: &mut Vec<FoundDocument>) {
             name,
             linked: name,
             first: begin.at,
-            // No document had this beginning before, so no source has a history hash for it.
+            // No document has begun here before, so no source has a history hash for this
+            // beginning.
             before: None,
             opened: begin.instant,
             expected: None,

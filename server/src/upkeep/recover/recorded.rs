@@ -1,7 +1,7 @@
 //! Facts of the old log about timelines: settings, follows, and the server's proposals.
 //!
 //! Shell: the records that sled still returns. No document holds these facts, so they come from the
-//! facts of commits, each with a place.
+//! facts of commits, which give each change a place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use simplefeed_core::{
 };
 use simplefeed_log::sled::{quietly, salvage::Remains};
 
-/// Facts about timelines, in their order.
+/// Facts about timelines, in the order of the old log.
 #[derive(Debug, Default)]
 pub(super) struct TimelineFacts {
     /// Changes, each with the instant of the change's place.
     pub(super) changes: Vec<(Timestamp, Change)>,
-    /// Timelines that are there again, each with the newest settings.
+    /// Timelines that can be recovered, each with the newest settings.
     pub(super) timelines: BTreeMap<FeedKey, Settings>,
-    /// Timelines without their settings.
+    /// Timelines whose settings are lost.
     pub(super) lost: BTreeSet<FeedKey>,
-    /// Newest revision of the settings of each timeline here.
+    /// Newest revision of each timeline's settings, as numbered in the new log.
     revisions: BTreeMap<FeedKey, Revision>,
-    /// Newest revision of the proposals here.
+    /// Newest revision of the server's proposals, as numbered in the new log.
     defaults: Option<Revision>,
 }
 
@@ -40,7 +40,7 @@ impl TimelineFacts {
             let mut instant = facts.instant;
             for change in &facts.changes {
                 // Entry i of a commit has the commit's instant plus i microseconds, so a change
-                // behind entries has a later place than those before them.
+                // behind entries has a later place than a change before them.
                 if let ChangeOutline::Entries { count, .. } = change {
                     instant = instant.plus_micros(*count);
                 }
@@ -50,13 +50,13 @@ impl TimelineFacts {
         recorded
     }
 
-    /// Returns the revision behind the newest one. Numbers begin anew here, because some revisions
-    /// may be lost, and a log has each from the first on.
+    /// Returns the revision after the newest one. The new log numbers revisions anew, because some
+    /// may be lost, and a log needs each revision from the first on.
     fn next_revision(newest: Option<Revision>) -> Revision {
         newest.map_or(Revision::FIRST, Revision::next)
     }
 
-    /// Records proposals before the first timeline, as every log has them.
+    /// Records the server's proposals before the first timeline, because every log has them there.
     fn propose_settings(&mut self, instant: Timestamp, settings: &Settings) {
         if self.defaults.is_none() {
             let (revision, defaults) = (Revision::FIRST, (*settings.defaults).clone());
@@ -84,7 +84,7 @@ impl TimelineFacts {
                             settings,
                         }
                     }
-                    // Settings of other feeds come with the remains of each feed.
+                    // The settings of other feeds are found with the remains of each feed.
                     _ => return,
                 }
             }
@@ -110,7 +110,7 @@ impl TimelineFacts {
         self.changes.push((instant, change));
     }
 
-    /// Returns the changes by which all timelines begin anew: their entries may have other
+    /// Returns the changes by which all timelines begin anew, because their entries may have other
     /// positions now.
     pub(super) fn restarts(&self) -> Vec<Change> {
         let restart = |(feed, settings): (&FeedKey, &Settings)| Change::Lost {

@@ -1,7 +1,8 @@
 //! Commits the found entries again, in their original order.
 //!
-//! Shell: the old archive and the old log, which hold the bytes, and the new log. Instants of
-//! entries stay: entries of one commit that are still together make a commit again.
+//! Shell: the old archive and the old log, which hold the bytes, and the new log. The instants of
+//! entries stay the same. Entries of one old commit make one commit again, if no entry between them
+//! is lost.
 
 use std::collections::HashMap;
 
@@ -30,8 +31,8 @@ use super::{
     recorded::TimelineFacts,
 };
 
-/// Bytes of archived documents kept in memory while their entries are committed; more empty the
-/// memory.
+/// Most bytes of archived documents that are kept in memory while their entries are committed. With
+/// more bytes, all documents are dropped from memory.
 const LOADED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// An event in the old log, such as the opening of a document or the append of an entry.
@@ -47,30 +48,31 @@ struct OldEvent {
     entry: usize,
 }
 
-/// Kinds of events, in the order in which those of one instant are committed.
+/// Kinds of events. Events of one instant are committed in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
-    /// A feed came into being in an earlier epoch than the epoch that has opened the feed's first
-    /// document again.
+    /// A feed came into being, in an earlier epoch than the epoch in which the feed's first
+    /// document was opened again.
     Foundation,
     /// A feed came into being, in the commit of this instant.
     Creation,
-    /// A timeline was created or changed. The timeline has the entries of that instant and later
-    /// ones.
+    /// A timeline, or the server's proposals, changed. The change applies to the entries of that
+    /// instant and to later entries.
     Recorded,
     /// An entry was appended. The entry opens the document, unless an event before has opened the
     /// document.
     Entry,
-    /// A document was opened behind the entry of this instant; the document's own first entry is
-    /// not left.
+    /// A document was opened, behind any entries of the same instant. The event stands for an
+    /// opening that is not that of the document's first entry: this entry is lost, entries of the
+    /// document before are lost, or an epoch has renamed the document.
     Opening,
 }
 
-/// Commits all entries and openings of `feeds` to `new`.
+/// Commits all entries and openings of `feeds`, and all recorded changes, to `new`.
 ///
 /// # Errors
 ///
-/// Returns an entry that cannot be read any more, or why the new log cannot be written.
+/// Returns which entry cannot be read any more, or why the new log cannot be written.
 pub(super) fn replay(
     feeds: &[FoundFeed],
     recorded: &TimelineFacts,
@@ -93,7 +95,7 @@ pub(super) fn replay(
             entry: index,
         });
     }
-    // Feeds shared commits, so their events are merged by instant.
+    // A commit may concern several feeds, so the events of all feeds are merged by instant.
     events.sort_unstable();
     let mut replay = RecoverReplay {
         feeds,
@@ -136,10 +138,10 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<OldEvent>) {
             });
         };
         let (first, opened) = (found_here.entries.first(), found_here.opened);
-        // The entry that opened the document, if the entry is left and the instant is no guess.
+        // The entry that opened the document, if that entry is left and its instant is no guess.
         let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
-        // A document that an earlier recovery has left without entries gets another name before the
-        // first entry.
+        // An epoch renames a document that an earlier recovery has left without entries, before the
+        // first entry comes.
         let is_renamed = |begins: &FoundEntry| begins.document.epoch > found_here.linked.epoch;
         if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
             happened(opened, EventKind::Creation, 0);
@@ -151,16 +153,16 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<OldEvent>) {
             happened(entry.instant, EventKind::Entry, index);
             newest = newest.max(entry.instant);
         }
-        // A loss is recorded before the next document is opened, so that opening is an event of its
-        // own.
+        // A loss is recorded before the next document is opened, so the next opening is an event of
+        // its own.
         let next = found.documents.get(document + 1);
         broken = next.is_some_and(|next| found_here.lacks_entries(next.first));
     }
 }
 
-/// Returns the creation of a feed that was without entries when an epoch began, if the epoch's
-/// first event comes before the feed's first document was opened for the last time: new settings
-/// open a document without entries again.
+/// Returns the creation of a feed that was without entries when an epoch began. `None` if that
+/// epoch has no event up to the last opening of the feed's first document. A document can be opened
+/// more than once, because new settings open a document without entries again.
 fn foundation_of(feed: usize, feeds: &[FoundFeed]) -> Option<OldEvent> {
     let first = feeds.get(feed)?.documents.first()?;
     let epoch = first.linked.epoch;
@@ -195,7 +197,7 @@ struct RecoverReplay<'a> {
     new: &'a SledLog,
     epoch: Epoch,
     heads: Vec<Option<FeedHead>>,
-    /// Number of opened documents of each feed.
+    /// Number of documents of each feed that have been opened so far.
     opened: Vec<usize>,
     group: NewCommit,
 }
@@ -203,7 +205,7 @@ struct RecoverReplay<'a> {
 /// A commit in the making.
 struct NewCommit {
     instant: Timestamp,
-    /// Old commit of the entries; `None` while there are none.
+    /// Old commit of the entries in this commit; `None` while there are no entries.
     was: Option<CommitNumber>,
     changes: Vec<Change>,
     entries: usize,
@@ -221,15 +223,15 @@ impl NewCommit {
         }
     }
 
-    /// Returns the instant that the next entry gets here.
+    /// Returns the instant that the next entry of this commit gets.
     fn next_instant(&self) -> Timestamp {
         let entries = u64::try_from(self.entries).unwrap_or(u64::MAX);
         self.instant.plus_micros(entries)
     }
 
     fn takes_entry(&self, entry: &FoundEntry) -> bool {
-        // Entry i of a commit has the commit's instant plus i microseconds. The old commit bounds
-        // the new one.
+        // Entry i of a commit has the commit's instant plus i microseconds. Entries of two old
+        // commits never share a new one.
         self.next_instant() == entry.instant
             && self.was.is_none_or(|was| was == entry.commit)
             && self.entries < BATCH_ENTRIES_MAX
@@ -257,8 +259,8 @@ impl RecoverReplay<'_> {
                 return Ok(());
             }
             EventKind::Creation | EventKind::Opening => {
-                // A creation comes first in a commit: entries before the creation would shift its
-                // instant.
+                // A creation is the first change of a commit: entries before the creation would
+                // make its instant later.
                 if self.group.instant != document.opened
                     || event.kind == EventKind::Creation && self.group.entries > 0
                 {
@@ -266,7 +268,7 @@ impl RecoverReplay<'_> {
                 }
                 // A feed that was founded in an earlier epoch has an open document, which gets a
                 // name of this epoch. The last name of that document may be of a later epoch, which
-                // has not begun yet.
+                // has not begun here yet.
                 if event.kind == EventKind::Creation {
                     self.rename_open(event.feed, document.name.epoch.min(self.epoch));
                 }
@@ -285,7 +287,7 @@ impl RecoverReplay<'_> {
         if !self.group.takes_entry(entry) {
             self.begin_group(entry.instant)?;
         }
-        // Each step below starts from the head that the one before leaves.
+        // The order matters: each step starts from the head that the step before has left.
         self.group.was = Some(entry.commit);
         self.open_up_to(event.feed, event.document);
         self.rename_open(event.feed, entry.document.epoch);
@@ -306,7 +308,7 @@ impl RecoverReplay<'_> {
         Ok(())
     }
 
-    /// Repeats a change of a timeline at the change's place.
+    /// Commits a recorded change again, with the instant that the change had.
     fn take_recorded(&mut self, event: OldEvent) -> Result<(), LogError> {
         let Some((instant, change)) = self.recorded.changes.get(event.entry) else {
             return Ok(());
@@ -362,7 +364,8 @@ impl RecoverReplay<'_> {
         self.heads.get(feed)?.as_ref()
     }
 
-    /// Opens a feed's documents up to one of them, and ends those before.
+    /// Opens the documents of a feed that are not open yet, up to index `document`, and ends the
+    /// document before each of them.
     fn open_up_to(&mut self, feed: usize, document: usize) {
         let Some(found) = self.feeds.get(feed) else {
             return;
@@ -373,7 +376,7 @@ impl RecoverReplay<'_> {
                 continue;
             }
             if let Some(before) = index.checked_sub(1).and_then(|at| found.documents.get(at)) {
-                // An epoch may have renamed the document before while it was open.
+                // An epoch may have renamed the document before, while that document was open.
                 self.rename_open(feed, before.name.epoch);
                 self.end_document(feed, before, next);
             }
@@ -399,7 +402,7 @@ impl RecoverReplay<'_> {
         }
     }
 
-    /// Records the loss of entries of a document, before the next one is opened.
+    /// Records that a document has lost entries, if it has, before the next document is opened.
     fn end_document(&mut self, feed: usize, document: &FoundDocument, next: &FoundDocument) {
         let Some(head) = self.feed_head(feed) else {
             return;
@@ -407,7 +410,8 @@ impl RecoverReplay<'_> {
         if !document.lacks_entries(next.first) && !head.open.lost {
             return;
         }
-        // With the next document's own hash, the header of the next document comes out as before.
+        // The next document's own hash is used, so that the header of that document comes out as
+        // before.
         let lost = Change::Lost {
             feed: head.feed,
             next: next.first,
@@ -416,7 +420,7 @@ impl RecoverReplay<'_> {
         self.push_change(feed, lost);
     }
 
-    /// Records that the entries before `at` are lost, if they are not there.
+    /// Records that the entries before `at` are lost, unless the feed reaches up to there.
     fn skip_to(&mut self, feed: usize, at: Position) {
         let Some(head) = self.feed_head(feed).filter(|head| head.next < at) else {
             return;
@@ -445,8 +449,8 @@ impl RecoverReplay<'_> {
         self.push_change(feed, renamed);
     }
 
-    /// Creates a feed whose first document is opened again later: with the settings before that
-    /// document's, if they are left.
+    /// Creates a feed whose first document is opened again later. The feed gets the settings before
+    /// those of that document, if earlier settings are left.
     fn found_feed(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let before = found.settings.range(..document.revision).next_back();
         let revision = before.map_or(document.revision, |(revision, _)| *revision);
@@ -471,10 +475,11 @@ impl RecoverReplay<'_> {
         );
     }
 
-    /// Records the settings that a document was opened with, and those before.
+    /// Records the settings with which a document was opened, and all earlier settings.
     fn record_settings(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let known = self.feed_head(feed).map(|head| head.revision);
-        // Older revisions are recorded, too, so that every revision left can be read again.
+        // Older revisions are recorded, too, so that every revision that is left can be read in the
+        // new log.
         for (revision, settings) in found.settings.range(..=document.revision) {
             if known.is_none_or(|known| *revision > known) {
                 self.push_change(
@@ -489,7 +494,7 @@ impl RecoverReplay<'_> {
         }
     }
 
-    /// Records the settings after a feed's last entry.
+    /// Records the settings that a feed got after its last entry.
     fn finish_feed(&mut self, feed: usize) -> Result<(), LogError> {
         let Some(found) = self.feeds.get(feed) else {
             return Ok(());
@@ -521,7 +526,7 @@ struct FoundBytes<'a> {
 }
 
 impl FoundBytes<'_> {
-    /// Returns an entry's id, the digest of the sent form, and the fragment.
+    /// Returns an entry's id, the digest of the form in which the entry was sent, and the fragment.
     fn content_of(
         &mut self,
         feed: &FoundFeed,
@@ -574,7 +579,8 @@ impl FoundBytes<'_> {
             let range = entry.at..entry.at.next();
             let logged = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
             let logged = logged.flatten()?.pop()?;
-            // Another log may have another entry there.
+            // The digest counts only for the same entry: another log may have another entry at this
+            // position.
             (logged.fragment == fragment).then_some(logged.sent)
         });
         // Without the digest of the sent form, a repeat is recognised by the completed fragment.

@@ -1,21 +1,21 @@
 //! Rows by name.
 //!
-//! Pure. A page of a large list reads a few long runs of pointers. A `BTreeMap` of rows would read
-//! a hundred short nodes for that page, which lie anywhere in the memory, and compare names on the
-//! way to each.
+//! Pure. A page of a large list reads a few long runs of pointers. A `BTreeMap` with an item for
+//! each row would read about a hundred short nodes for that page, scattered in memory.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::CatalogueRow;
 
-/// Most rows of a run. A row is put into the middle of a run in less than a microsecond.
+/// Maximum number of rows of a run. The insertion of a row into a run takes less than a
+/// microsecond.
 const RUN_MAX: usize = 512;
 
 /// Rows, each under its name.
 #[derive(Debug)]
 pub(super) struct ByName {
-    /// Runs of rows in the order of names. The key of a run is never behind the name of the first
-    /// row. The first run has the empty name as key.
+    /// Runs of rows in the order of names. The key of a run is never behind the name of the run's
+    /// first row. The first run has the empty name as key.
     runs: BTreeMap<Box<str>, Vec<Arc<CatalogueRow>>>,
 }
 
@@ -42,10 +42,10 @@ impl ByName {
         run.get(place_in(run, name).ok()?)
     }
 
-    /// Puts a row in, in place of the row with the same name.
+    /// Inserts a row, and removes the row that has the same name.
     pub(super) fn insert(&mut self, row: Arc<CatalogueRow>) {
         let name = row.name.as_str();
-        // The run under the empty name stays for ever, so every name has a run.
+        // The run under the empty name is never removed, so every name has a run.
         let Some((_, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
             return;
         };
@@ -58,7 +58,7 @@ impl ByName {
         };
         run.insert(at, row);
         if run.len() > RUN_MAX {
-            // Both halves take many rows before the next cut.
+            // A cut in the middle leaves room for many rows in both halves.
             let rest = run.split_off(RUN_MAX / 2);
             if let Some(first) = rest.first() {
                 self.runs.insert(first.name.as_str().into(), rest);
@@ -66,21 +66,21 @@ impl ByName {
         }
     }
 
-    /// Takes out the row with a name.
+    /// Removes the row with a name.
     pub(super) fn remove(&mut self, name: &str) {
         let Some((key, run)) = self.runs.range_mut::<str, _>(up_to(name)).next_back() else {
             return;
         };
         let Ok(at) = place_in(run, name) else { return };
         run.remove(at);
-        // The run under the empty name takes the names before the first other key.
+        // The run under the empty name stays, because the names before all other keys belong there.
         if run.is_empty() && !key.is_empty() {
             let key = key.clone();
             self.runs.remove(&key);
         }
     }
 
-    /// Returns the rows from a name on, or from behind that name on.
+    /// Returns the rows from a name on, with or without the row that has this name.
     pub(super) fn from<'r>(
         &'r self,
         first: Bound<&str>,
@@ -98,7 +98,8 @@ impl ByName {
             Ok(at) | Err(at) => at,
         };
         let (_, rest) = run.split_at_checked(begin).unwrap_or_default();
-        // The key of a run is never behind the rows, so all rows of these runs are behind `name`.
+        // The key of a run is never behind the names of the run's rows, so all these rows are
+        // behind `name`.
         let behind = (Bound::Excluded(name), Bound::Unbounded);
         let behind = self.runs.range::<str, _>(behind);
         rest.iter().chain(behind.flat_map(|(_, run)| run))
@@ -112,7 +113,7 @@ impl ByName {
         let runs = self.runs.range::<str, _>(up_to(end)).rev();
         let last = runs.clone().next().map(|(_, run)| run.as_slice());
         let last = last.unwrap_or_default();
-        // The row with the name `end` is left out, whether or not there is one.
+        // A row with the name `end` is left out.
         let (Ok(at) | Err(at)) = place_in(last, end);
         let (rest, _) = last.split_at_checked(at).unwrap_or_default();
         let others = runs.skip(1).flat_map(|(_, run)| run.iter().rev());
@@ -125,14 +126,14 @@ mod tests {
     use super::*;
     use crate::catalogue::tests::row;
 
-    /// Goal: the rows are those of a plain map, whatever is put in and taken out, over many runs.
+    /// Goal: the rows are those of a plain map, whatever is inserted and removed, over many runs.
     #[test]
     fn has_what_was_put_in() {
         let (mut rows, mut expected) = (ByName::default(), BTreeMap::new());
         let name = |number: u64| format!("n{}", number % 5_000);
         for step in 0..40_000_u64 {
             let name = name(step.wrapping_mul(2_654_435_761) >> 7);
-            // It grows, and is nearly empty in the end.
+            // The map grows at first, and is nearly empty in the end.
             if step % 3 != 0 && step < 20_000 {
                 let row = Arc::new(row(&name));
                 rows.insert(Arc::clone(&row));
@@ -144,7 +145,7 @@ mod tests {
             if step % 997 == 0 {
                 check(&rows, &expected);
             }
-            // Enough for many runs.
+            // There are enough rows for many runs.
             assert!(step != 19_999 || rows.runs.len() > 4);
         }
         check(&rows, &expected);
@@ -153,7 +154,7 @@ mod tests {
             rows.remove(&name(number));
         }
         assert_eq!(rows.runs.len(), 1, "no empty run stays");
-        // Where runs were taken out.
+        // Rows are inserted where runs were removed.
         expected.clear();
         for number in (0..5_000).rev() {
             let row = Arc::new(row(&name(number)));

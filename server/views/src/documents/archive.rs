@@ -1,9 +1,10 @@
 //! Archived documents as files, which any web server can serve for ever.
 //!
-//! Shell: files below `www`, and sidecars beside that tree. The order of the writes is the promise:
-//! twin, document and sidecar, synced and then renamed into place; then the manifest. Only a
-//! document in the manifest is called immutable. Documents that are closed at about the same time
-//! share the syncs, also those of several feeds.
+//! Shell: files below the trees `www` and `closed`, and sidecars beside these trees. The writes
+//! keep an order, so that a record promises durable files: twin, document and sidecar are synced
+//! and renamed into place, and only then does the manifest get the record. Only a document with a
+//! record is called immutable. Documents that are closed at about the same time share the syncs,
+//! also those of several feeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -23,7 +24,7 @@ use simplefeed_core::{
     history::ChainHash,
     settings::Settings,
 };
-use simplefeed_log::sled::seen::ReadersEnd;
+use simplefeed_log::seen::ReadersEnd;
 use simplefeed_process::{lack::unless_lacking, regular};
 
 use super::{
@@ -50,14 +51,15 @@ use writing::linked_name;
 /// Name of the view, of the folder of records, and of the label in metrics.
 pub const NAME: &str = "archive-files";
 
-/// Feeds with work to do, each with the newest closed document; `None` if only the files of the
+/// Feeds with work to do, each with its newest closed document; `None` if only the files of the
 /// feed may have to move.
 pub(super) type ArchiveWork = BTreeMap<FeedKey, Option<DocumentNumber>>;
 
 /// Call that wakes the follower of the log.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Folders and manifests of the archived documents. Clones share the progress and the lock.
+/// Folders and manifests of the archived documents. Clones share the waiting work, the progress and
+/// the lock.
 #[derive(Clone)]
 pub struct Archive {
     folders: Folders,
@@ -97,18 +99,18 @@ impl Archive {
         }
     }
 
-    /// Leaves a document to the follower of the log, which archives all documents up to that one.
-    /// Timelines are archived only where somebody reads them.
+    /// Asks the follower of the log to archive a document of a timeline, and all documents before
+    /// it. The documents of a timeline are archived only once somebody reads them.
     pub(super) fn want(&self, feed: FeedKey, document: DocumentNumber) {
         let mut wanted = self.wanted.lock();
         let newest = wanted.entry(feed).or_insert(None);
         *newest = (*newest).max(Some(document));
-        // The follower takes this lock as soon as the wake comes.
+        // Unlocked before the wake, because the woken follower needs this lock at once.
         drop(wanted);
         self.wake();
     }
 
-    /// Lets the follower of the log look for work.
+    /// Wakes the follower of the log, so that it looks for work.
     pub(super) fn wake(&self) {
         if let Some(wake) = self.wake.get() {
             wake();
@@ -117,12 +119,13 @@ impl Archive {
 
     /// Calls `wake` whenever a reader has left work for the follower of the log.
     pub fn when_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
-        // Only another server over the same archive would set a second one, so the first stays.
+        // Only another server over the same archive would set a second function, so the first one
+        // stays.
         let _first = self.wake.set(Box::new(wake));
     }
 
-    /// Returns the number of a feed's first documents that belong into files: all that are closed;
-    /// of a timeline those that somebody has asked for.
+    /// Returns how many of a feed's documents, from the oldest on, belong into files: all closed
+    /// documents, or in a timeline the documents up to the newest that somebody has asked for.
     pub(super) fn documents_due(
         &self,
         name: &FeedName,
@@ -131,8 +134,8 @@ impl Archive {
     ) -> Result<u64, ViewError> {
         let closed = open.get() - 1;
         if settings.is_timeline() {
-            // Records can be lost while the files stay, and web servers show the files: the larger
-            // number counts.
+            // Records can be lost while their files stay, and web servers show these files. So the
+            // larger number counts.
             let asked_for = self.manifests.count(name)?;
             let filed = self.filed_documents(name).last().copied().unwrap_or(0);
             let asked_for = asked_for.max(filed);
@@ -142,7 +145,7 @@ impl Archive {
     }
 
     /// Returns the numbers of the documents that have a file, recorded or not. Records can be lost,
-    /// and a web server shows what is in the folder.
+    /// and a web server shows every file in the folder.
     pub(super) fn filed_documents(&self, name: &FeedName) -> BTreeSet<u64> {
         let files = fs::read_dir(self.folder(name))
             .into_iter()
@@ -173,7 +176,8 @@ impl Archive {
         // The record bounds the read, because a damaged file may have any length.
         let mut read = regular::read_at_most(&path, coded.bytes);
         if read.is_err() {
-            // The feed may have been opened, and its folder moved, since the path was made.
+            // A closed feed may have been opened since the path was made, which moves its folder to
+            // the other tree.
             path = self.folder(feed).join(&name);
             read = regular::read_at_most(&path, coded.bytes);
         }
@@ -189,12 +193,13 @@ impl Archive {
         Err(ViewError::Damaged { path })
     }
 
-    /// Returns whether the sidecar of a document is missing, or differs from the one that the log
-    /// gives.
+    /// Returns whether the sidecar of a document is missing, or differs from the sidecar that the
+    /// log gives.
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource; a fault of the file is a difference.
+    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
+    /// difference.
     pub(crate) fn sidecar_differs(
         &self,
         feed: &FeedName,
@@ -215,17 +220,18 @@ impl Archive {
         &self.views
     }
 
-    /// Returns the folders in which each feed has one, in the two trees.
+    /// Returns the two folders, one in each tree, that have a subfolder for each feed.
     pub(super) fn folders_of_feeds(&self) -> [PathBuf; 2] {
         [&self.folders.www, &self.folders.closed].map(|tree| tree.join("feeds"))
     }
 
-    /// Returns whether a renamed document is missing under the name in the link of the document
-    /// before, or is wrong there.
+    /// Returns whether a renamed document is missing, or wrong, under the name by which the
+    /// document before links to it.
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource; a fault of the file is a difference.
+    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
+    /// difference.
     pub(crate) fn second_name_differs(
         &self,
         feed: &FeedName,
@@ -240,7 +246,8 @@ impl Archive {
         let file = found_in(&path, regular::read_document(&path))?;
         let is_right = |bytes: Option<Vec<u8>>| bytes.is_some_and(|bytes| bytes == *frozen.bytes);
         let differs = !(is_right(file) && is_right(twin));
-        // A document that has this name of its own is left alone.
+        // The archive leaves another log's document under this name alone, so such a document is no
+        // difference.
         let other = || document_of_another_log(&path, &OwnDocument::of(frozen));
         Ok(differs && other().is_ok_and(|other| other.is_none()))
     }
@@ -249,7 +256,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource; a fault of the file is a difference.
+    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
+    /// difference.
     pub(crate) fn block_differs(
         &self,
         feed: &FeedName,
@@ -280,14 +288,14 @@ impl Archive {
             let chain = ChainHash(Digest::parse(words.next()?)?);
             Some(ReadersEnd { commit, chain })
         };
-        // A damaged cursor must not make the log count as replaced. Without a cursor, the follower
-        // finds the files.
+        // A damaged cursor must not make the log count as replaced, so it counts as missing. The
+        // follower then goes through all commits, and finds the files that are there.
         let cursor = read().filter(|cursor| text == text_of(*cursor));
         cursor.unwrap_or(ReadersEnd::NOTHING)
     }
 
-    /// Writes the cursor: the work of all commits up to that one is done. A lost cursor costs time,
-    /// nothing else.
+    /// Writes the cursor, which says that the work of all commits up to `cursor` is done. A lost
+    /// cursor costs time, nothing else.
     ///
     /// # Errors
     ///
@@ -305,7 +313,7 @@ impl Archive {
 /// both.
 fn text_of(cursor: ReadersEnd) -> String {
     let text = format!("{} {}", cursor.commit, cursor.chain.0);
-    // The sum tells a damaged cursor from the cursor of another log.
+    // The checksum tells a damaged cursor from the cursor of another log.
     let sum = crc32fast::hash(text.as_bytes());
     format!("{text} {sum:08x}\n")
 }

@@ -46,7 +46,7 @@ pub(super) fn check_feed(
         ));
     }
     match check_documents(log, archive, &settings, feed, findings) {
-        // A damaged manifest concerns one feed; the others are still checked.
+        // A damaged manifest concerns one feed; the other feeds are still checked.
         Err(error @ ViewError::DamagedRecord { .. }) => {
             findings.fault(error.to_string());
             Ok(())
@@ -63,8 +63,8 @@ fn check_documents(
     findings: &mut VerifyFindings,
 ) -> Result<(), ViewError> {
     let name = &settings.name;
-    // Closed documents first, then the cursor, then the records: the archive goes on meanwhile, so
-    // records that are counted last are never too few.
+    // The closed documents are counted first, then the cursor is read, then the records are
+    // counted. The archive goes on meanwhile, so records that are counted last are never too few.
     let closed = closed_documents(log, feed, findings)?;
     let is_due = is_due(
         log,
@@ -75,8 +75,8 @@ fn check_documents(
         findings,
     )?;
     let recorded = archive.manifests.count(name)?;
-    // Where a power cut has taken a record of the last write, the archive writes that one and all
-    // behind it again.
+    // If a power cut has destroyed a record of the last write, the archive writes that record and
+    // all later records again.
     let whole = archive.manifests.count_before_hole(name)?;
     // Counted again, because documents may have been closed since.
     if recorded > closed_documents(log, feed, findings)? {
@@ -90,7 +90,7 @@ fn check_documents(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
     }
-    // Files of a timeline behind the first hole have no record to compare with.
+    // Files of a timeline behind the first damaged record are compared with the log alone.
     let recorded = if settings.is_timeline() {
         check_unrecorded(log, archive, settings, feed, whole, findings)?;
         whole
@@ -106,8 +106,8 @@ fn check_documents(
     Ok(())
 }
 
-/// Checks one document that should be archived against the log. `whole` documents have a record
-/// each.
+/// Checks one document that should be archived against the log. Each of the first `whole` documents
+/// has a sound record.
 fn check_archived(
     log: &dyn EntryLog,
     archive: &Archive,
@@ -144,7 +144,7 @@ fn check_archived(
     match findings.sound(FrozenDocument::render(log, feed, number))? {
         Some(Some(frozen)) => {
             check_document(archive, name, &archived, &frozen, findings)?;
-            // A block needs the records of all its documents.
+            // An index block needs the records of all its documents.
             if number.get() <= whole || !is_due {
                 check_block(archive, name, &frozen, findings)?;
             }
@@ -158,10 +158,10 @@ fn check_archived(
     Ok(())
 }
 
-/// Returns whether the archive has yet to look at the newest closed document of a feed, and so at
-/// all earlier documents that lack a record. The commit that closed the newest one is later than
-/// the cursor then. A timeline is archived when readers ask for documents, whatever the cursor
-/// says.
+/// Returns whether the archive has yet to process the newest closed document of a feed, and with it
+/// all earlier documents that lack a record. That is so if the commit that closed the newest
+/// document is later than the cursor. It is always so in a timeline, which is archived when readers
+/// ask for documents, whatever the cursor says.
 fn is_due(
     log: &dyn EntryLog,
     cursor: CommitNumber,
@@ -170,14 +170,14 @@ fn is_due(
     closed: u64,
     findings: &mut VerifyFindings,
 ) -> Result<bool, LogError> {
-    // A cursor of another log counts as none.
+    // Without a cursor, or with the cursor of another log, every document is due.
     if settings.is_timeline() || cursor == CommitNumber(0) || cursor > log.head().number {
         return Ok(true);
     }
     let Some(open) = DocumentNumber::new(closed + 1) else {
         return Ok(false);
     };
-    // The commit that opened the open document closed the one before.
+    // The commit that opened the open document closed the document before.
     let opening = findings.sound(log.opening(feed, open))?.flatten();
     let reached = findings.sound(log.outlines(cursor, 1))?;
     let reached = reached.as_deref().and_then(<[_]>::first);
@@ -269,7 +269,8 @@ fn check_document(
 ) -> Result<(), ViewError> {
     let document = archived.name;
     let mut fault = |what: &str| findings.fault(format!("feed {feed}: {document} {what}"));
-    // The facts of the twin are the recorded ones, because another compressor gives another twin.
+    // For this comparison, the twin's facts come from the record, because another compressor gives
+    // another twin.
     if *archived != frozen.archived_as(archived.gzip) {
         fault("is not what the manifest says");
     }
@@ -279,7 +280,7 @@ fn check_document(
         Err(error) if lack_in(&error).is_some() => return Err(error),
         Err(error) => fault(&format!("cannot be used: {error}")),
     }
-    // Another compressor gives another twin, so the twin is compared decoded.
+    // Another compressor gives another twin, so the decoded twin is compared.
     let twin = archive.read(feed, archived, true);
     match twin.map(|twin| gunzip(&twin, frozen.bytes.len())) {
         Ok(Ok(bytes)) if bytes == *frozen.bytes => {}
@@ -299,7 +300,8 @@ fn check_document(
     Ok(())
 }
 
-/// Reads a document as a consumer does, and returns the links and the end that lead elsewhere.
+/// Reads a document as a consumer does. Returns a message for each link that leads elsewhere, and
+/// for a wrong end.
 fn wrong_links(frozen: &FrozenDocument) -> Vec<&'static str> {
     let own = frozen.settings.document_url(frozen.opening.name);
     let read = Url::parse(&own)

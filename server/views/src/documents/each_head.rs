@@ -5,7 +5,7 @@
 use simplefeed_core::{feed::FeedName, limits::CATALOGUE_FEEDS_MAX, plan::FeedHead};
 use simplefeed_log::{LogError, Series};
 
-/// Calls `each` with every feed of a log, in the order of their names.
+/// Calls `each` with every feed of a log, in the order of the feeds' names.
 pub(super) fn each_head<E: From<LogError>>(
     log: &(impl Series + ?Sized),
     mut each: impl FnMut(&FeedName, &FeedHead) -> Result<(), E>,

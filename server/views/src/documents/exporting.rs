@@ -22,7 +22,8 @@ use crate::tree::{ExportError, Tree};
 
 use crate::shown::ShownSeries;
 
-/// Writes all documents of the feeds that are not closed, and every entry if the tree has them.
+/// Writes all documents of the feeds that are not closed, and a file for each entry if the tree has
+/// entries.
 ///
 /// # Errors
 ///
@@ -85,13 +86,14 @@ impl Export<'_> {
             self.export_entries(feed, head)?;
         }
         let is_ours = |name: &str| {
-            // Files with other names are not from an export and stay.
+            // Files with other names do not come from an export, and stay.
             DocumentName::of_file(name).is_some() || index::block_of_name(name).is_some()
         };
         self.tree.remove_others(&format!("feeds/{feed}"), is_ours)
     }
 
-    /// Writes a document, also under the name to which the document before links.
+    /// Writes a document under its name, and also under the name by which the document before links
+    /// to it.
     fn export_document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
         let (name, linked) = (opening.name, opening.linked);
         self.resource_at(feed, &name.to_string(), &Address::Document(name))?;
@@ -138,7 +140,7 @@ impl Export<'_> {
         };
         let path = format!("feeds/{feed}/{name}");
         self.files_of(&path, &resource)?;
-        // Only these may be called immutable: the bytes of all others may change.
+        // Only final resources may be called immutable, because the bytes of all others may change.
         if resource.is_final() {
             self.tree.freeze(path);
         }

@@ -9,7 +9,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
     settings::Settings,
 };
-use simplefeed_log::{EntryLog, LogError, Series, settings_of, sled::seen::ReadersEnd};
+use simplefeed_log::{EntryLog, LogError, Series, seen::ReadersEnd, settings_of};
 use simplefeed_process::stop::Stop;
 use tracing::{error, info};
 
@@ -30,18 +30,18 @@ use crate::{
     tree::{ExportError, Tree},
 };
 
-/// Pause of an up-to-date follower. Documents that are closed meanwhile share their syncs, each of
-/// which holds up the commits on the same disk. Until then, a closed document is served from the
-/// log.
+/// Pause of a follower that is up to date. Documents that are closed during the pause share their
+/// syncs. That saves syncs, each of which holds up the commits on the same disk. A closed document
+/// is served from the log until its file is there.
 const PACE: Duration = Duration::from_millis(500);
-/// Documents of a timeline that are archived in one turn.
+/// Maximum number of documents of a timeline that are archived in one round.
 const WANTED_TOGETHER: u64 = 256;
-/// Feeds that are archived together, with five open files for each.
+/// Maximum number of feeds that are archived together. Each of them needs five open files.
 const FEEDS_TOGETHER: usize = 16;
-/// Feeds with work to do at which the work is carried out before the next commit.
+/// Number of feeds with waiting work from which on the view is full.
 const WAITING_MAX: usize = 1_000;
-/// Feeds that the scrubber lists at a time. A list looks up the place of each open document: with
-/// 1,000 timelines in every [pause](Scrub::goes_on) that took 17 % of a core.
+/// Number of feeds that the scrubber lists at a time. A list finds the open document of each feed:
+/// with a list of 1,000 timelines after every [pause](Scrub::goes_on), that took 17 % of a core.
 const SCRUBBED_FEEDS: usize = 100;
 
 impl View for Archive {
@@ -101,7 +101,8 @@ impl View for Archive {
             let next: Vec<_> = next.map(|(feed, newest)| (*feed, *newest)).collect();
             drop(waiting);
             let Some((last, _)) = next.last() else {
-                // Behind the work of all feeds, which readers of long timelines must not hold up.
+                // The readers' work comes after the work of all feeds, which readers of long
+                // timelines must not hold up.
                 self.archive_wanted(log, grace)?;
                 return failed.map_or(Ok(true), Err);
             };
@@ -109,11 +110,11 @@ impl View for Archive {
             let singles = self.archive_singles(log, &next);
             let singles = singles.unwrap_or_else(|error| {
                 let error: &(dyn std::error::Error + 'static) = &error;
-                // Once in a turn, since a full disk fails for all.
+                // Logged once in a round, because a full disk fails for all feeds.
                 if !std::mem::replace(&mut is_logged, true) {
                     error!(error, "feeds cannot be archived together");
                 }
-                // One by one, no feed is held up by another.
+                // The feeds are then archived one by one, so that no feed holds up another.
                 BTreeSet::new()
             });
             for (feed, newest) in next {
@@ -121,22 +122,24 @@ impl View for Archive {
                     Ok(1)
                 } else {
                     let outcome = self.archive(log, feed, newest, grace);
-                    // The rest is made after the next start.
+                    // The next start does the rest.
                     if outcome.is_ok() && !grace.lasts() {
                         return Ok(false);
                     }
                     outcome
                 };
-                // The work waits for the next try, and that of the other feeds goes on.
+                // The work of this feed waits for the next try, and the work of the other feeds
+                // goes on.
                 if let Err(error) = self.report_gain(log, feed, newest, outcome) {
-                    // Publishing ends for all feeds.
+                    // This error ends publishing for all feeds.
                     if matches!(error, ViewError::Replaced { .. }) {
                         return Err(error);
                     }
                     failed.get_or_insert(error);
                     continue;
                 }
-                // Only behind the files, so that a failure keeps the work.
+                // The work is removed only once the files are there, so that a failure keeps the
+                // work.
                 self.waiting.lock().remove(&feed);
             }
         }
@@ -185,7 +188,7 @@ impl View for Archive {
         loop {
             let names: Vec<FeedName> = match log.feeds(after.as_ref(), SCRUBBED_FEEDS) {
                 Ok(feeds) => feeds.into_iter().map(|(name, _)| name).collect(),
-                // This round ends here, and the next one tries again.
+                // This round ends here, and the next round tries again.
                 Err(error) => return scrub::report(&error.into()),
             };
             let Some(last) = names.last().cloned() else {
@@ -230,7 +233,8 @@ impl View for Archive {
     }
 }
 
-/// Returns the feeds whose documents a commit closes, or whose files it may move.
+/// Returns the work that a commit brings: the feeds of which it closes documents, and the feeds
+/// whose files may have to move.
 fn closed_by(commit: &Outline, log: &dyn Series) -> Result<ArchiveWork, LogError> {
     let mut wanted = ArchiveWork::new();
     for change in &commit.changes {
@@ -243,12 +247,13 @@ fn closed_by(commit: &Outline, log: &dyn Series) -> Result<ArchiveWork, LogError
             ChangeOutline::Settings { feed, revision } => {
                 let settings = match log.settings(feed, revision) {
                     Ok(settings) => settings,
-                    // One feed's damage must not hold up the others: `carry_out` reports the
+                    // One feed's damage must not hold up the other feeds: `carry_out` reports the
                     // damage.
                     Err(LogError::Damaged { .. }) => None,
                     Err(error) => return Err(error),
                 };
-                // Only a feed that made this choice can have its files in the wrong tree.
+                // Only a feed that has chosen whether it is closed can have its files in the wrong
+                // tree.
                 match settings.map(|settings| settings.choices.closed) {
                     Some(None) => continue,
                     Some(Some(_)) | None => (feed, None),
@@ -262,7 +267,7 @@ fn closed_by(commit: &Outline, log: &dyn Series) -> Result<ArchiveWork, LogError
     Ok(wanted)
 }
 
-/// Calls `each` with every feed of a log, and the number of its open document.
+/// Calls `each` with every feed of a log, its settings and the number of its open document.
 fn every_feed(
     log: &dyn EntryLog,
     mut each: impl FnMut(&FeedName, FeedKey, &Settings, DocumentNumber) -> Result<(), ViewError>,
@@ -273,7 +278,7 @@ fn every_feed(
     })
 }
 
-/// Returns the name of a feed, for operators; the key of one that the log does not have.
+/// Returns the name of a feed, for operators, or the key of a feed that the log does not have.
 fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
     match log.feed(feed)? {
         Some(head) => Ok(settings_of(log, feed, head.revision)?.name.to_string()),
@@ -283,8 +288,8 @@ fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
 
 impl Archive {
     /// Counts and logs the documents that one feed gained in the archive. Damage of one feed must
-    /// not hold up the others: the damage is logged, and the feed's next closed document tries
-    /// again. Returns whether there was any progress.
+    /// not hold up the other feeds. So the damage is logged, and the feed is tried again with its
+    /// next closed document. Returns whether there was any progress.
     fn report_gain(
         &self,
         log: &dyn Series,
@@ -314,9 +319,9 @@ impl Archive {
     }
 
     /// Archives some of the documents that readers of timelines have asked for. The rest waits for
-    /// the next turn: a reader who asks for the end of a long timeline must not hold up the feeds.
+    /// the next round: a reader who asks for the end of a long timeline must not hold up the feeds.
     fn archive_wanted(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<(), ViewError> {
-        // A copy, because readers add work while files are written.
+        // The work is copied, because readers add work while files are written.
         let wanted = self.wanted.lock().clone();
         for (feed, newest) in wanted {
             if !grace.lasts() {
@@ -331,12 +336,13 @@ impl Archive {
             };
             let turn = newest.min(DocumentNumber::new(archived + WANTED_TOGETHER));
             let outcome = self.archive(log, feed, turn, grace);
-            // Without progress, the next turn would meet the same document again.
+            // Without progress, the work is dropped, because the next round would meet the same
+            // document again.
             if self.report_gain(log, feed, turn, outcome)? && turn < newest {
                 continue;
             }
             let mut wanted = self.wanted.lock();
-            // More may have been asked for meanwhile.
+            // A reader may have asked for a later document meanwhile, and that work is kept.
             if wanted.get(&feed) == Some(&newest) {
                 wanted.remove(&feed);
             }

@@ -45,7 +45,8 @@ impl FrozenDocument {
     ) -> Result<Option<Self>, LogError> {
         let opening = log.opening(feed, number)?;
         let successor = log.opening(feed, number.next())?;
-        // A document with lost entries is never rendered, because the bytes would be others.
+        // A document with lost entries is never rendered, because its bytes would differ from those
+        // that readers know.
         let successor = successor.filter(|successor| !successor.after_loss);
         let Some((opening, successor)) = opening.zip(successor) else {
             return Ok(None);
@@ -54,7 +55,8 @@ impl FrozenDocument {
         let entries = log.entries(feed, opening.first..successor.first)?;
         let expected = successor.first.0 - opening.first.0;
         let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        // With other entries than the openings count, the log contradicts itself.
+        // If the number of entries differs from the number in the openings, the log contradicts
+        // itself.
         let Some(newest) = entries.last().filter(|_| found == expected) else {
             let what = format!(
                 "document {number} of {} has {found} of {expected} entries",
@@ -62,7 +64,8 @@ impl FrozenDocument {
             );
             return Err(LogError::Damaged { what });
         };
-        // The name that was known at the cut, so a later epoch does not change these bytes.
+        // The link has the name that was known at the cut, so a later epoch does not change these
+        // bytes.
         let form = DocumentForm::Archived {
             next: successor.linked,
         };

@@ -13,10 +13,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use simplefeed_core::digest::Digest;
 
-/// The parts of the table, so that documents do not wait for each other.
+/// Number of parts of the table. Each part has a lock, so that readers of different documents
+/// rarely wait for each other.
 const STRIPES: usize = 64;
 
-/// Entries of a part at which those that nobody holds any more are removed.
+/// Number of entries in a part from which on entries are removed whose bytes nobody holds any more.
 const SWEEP_AT: usize = 64;
 
 type Stripe = HashMap<Digest, Weak<Bytes>>;
@@ -39,8 +40,8 @@ impl Default for InFlight {
     }
 }
 
-/// Owner of a body in flight. A `Weak` keeps the whole allocation of the `Arc`, so the `Arc` holds
-/// only a handle, and the bytes lie elsewhere.
+/// Owner of a body in flight. A `Weak` keeps the whole allocation of the `Arc`. So the `Arc` holds
+/// only a handle to the bytes, which lie elsewhere.
 struct BodyOwner(Arc<Bytes>);
 
 impl AsRef<[u8]> for BodyOwner {
@@ -66,9 +67,10 @@ impl InFlight {
         if let Some(bytes) = stripe.get(&digest).and_then(Weak::upgrade) {
             return Ok(Bytes::from_owner(BodyOwner(bytes)));
         }
-        // Read under the lock, so parallel requests for the same bytes wait for them.
+        // Read under the lock, so that parallel requests for the same bytes wait for this read.
         let bytes = Arc::new(read()?);
-        // Only now and then, so the usual request does not go over the table.
+        // The sweep happens only now and then, so that most requests do not go through the whole
+        // part.
         if stripe.len() >= SWEEP_AT {
             stripe.retain(|_, bytes| bytes.strong_count() > 0);
         }

@@ -2,8 +2,9 @@
 //! walk.
 //!
 //! Shell: reads manifests. Closed blocks of 1,000 documents are frozen; the growing block holds the
-//! rest. The index lists records of the manifest, so the chain of documents may be ahead of the
-//! index, and is never behind.
+//! rest. The index lists the records of the manifest, and a document gets its record some time
+//! after the commit that closed the document. So the index may lack the newest documents of the
+//! chain, and never lists a document that the chain lacks.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -19,7 +20,7 @@ use crate::error::ViewError;
 /// A closed block of the index.
 #[derive(Clone, Debug)]
 pub(crate) struct ClosedBlock {
-    /// Name of the file within the feed.
+    /// Name of the block's file in the folder of the feed.
     pub name: String,
     /// Bytes of the JSON, without a coding.
     pub bytes: Bytes,
@@ -48,7 +49,8 @@ pub(crate) fn closed_block(
     }
 }
 
-/// Returns the block that `last` completes, if any. The manifest need not have `last` yet.
+/// Returns the block that the record `last` completes, if any. The manifest need not have this
+/// record yet.
 ///
 /// # Errors
 ///
@@ -64,7 +66,7 @@ pub(crate) fn block_closed_by(
         return Ok(None);
     }
     let block = number / INDEX_BLOCK_DOCUMENTS;
-    // `last` is passed and not read, because the record may be missing or damaged.
+    // The caller passes `last`, because this record may be missing in the manifest, or damaged.
     let mut documents = documents_of(manifests, feed, block, INDEX_BLOCK_DOCUMENTS - 1)?;
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
@@ -88,7 +90,7 @@ pub(crate) fn growing_block(
     archived: u64,
 ) -> Result<Bytes, ViewError> {
     let closed = archived / INDEX_BLOCK_DOCUMENTS;
-    // No more than counted: the manifest may have grown since.
+    // Only as many documents as were counted, because the manifest may have grown since then.
     let count = archived - closed * INDEX_BLOCK_DOCUMENTS;
     let documents = documents_of(manifests, feed, closed + 1, count)?;
     let prev = name_of_closed(manifests, feed, closed)?;
@@ -123,7 +125,7 @@ fn name_of_closed(
     block: u64,
 ) -> Result<Option<String>, ViewError> {
     let last = block.checked_mul(INDEX_BLOCK_DOCUMENTS);
-    // Block 0 does not exist: the oldest one links to none.
+    // Block 0 does not exist, so block 1 links to no block.
     let Some(last) = last.and_then(DocumentNumber::new) else {
         return Ok(None);
     };

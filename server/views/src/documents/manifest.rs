@@ -1,9 +1,9 @@
 //! The manifest: a record of each archived document that is a durable file, with the digests of its
 //! bytes.
 //!
-//! Shell: one file per feed, a record of fixed size per archived document, in order. A document is
-//! *archived* for readers once the manifest has a record. Until then the document is served from
-//! the log and not called immutable.
+//! Shell: one file per feed, with a record of fixed size for each archived document, in the order
+//! of the documents. A document is *archived* for readers once the manifest has a record. Until
+//! then the document is served from the log and not called immutable.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use crate::{error::ViewError, files::CodedFile, folders::Folders};
 
 const RECORD_BYTES: usize = 160;
 const RECORD_LENGTH: u64 = 160;
-/// Most records of one write. A power cut may leave any of them out.
+/// Maximum number of records in one write. A power cut may lose any of these records.
 pub(super) const TOGETHER_MAX: usize = 32;
 
 /// Facts about an archived document, as recorded.
@@ -37,8 +37,8 @@ pub(super) const TOGETHER_MAX: usize = 32;
 pub struct ManifestRecord {
     /// Number of the document, and the epoch in its name.
     pub name: DocumentName,
-    /// Epoch in which the next document was opened, hence the epoch of an index block that this
-    /// document closes.
+    /// Epoch in which the next document was opened. An index block that this document closes has
+    /// this epoch in its name.
     pub closed_in: Epoch,
     /// Position of the oldest entry.
     pub first: Position,
@@ -129,8 +129,8 @@ impl ManifestRecord {
             identity: coded()?,
             gzip: coded()?,
         };
-        // Encoded again, the record must be the same: that checks the checksum and the unused
-        // bytes, too.
+        // The decoded record is encoded again and compared, which checks the checksum and the
+        // unused bytes, too.
         (archived.encode_record() == *record).then_some(archived)
     }
 }
@@ -143,7 +143,7 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Returns the manifests in `folder`, one of a server's folders.
+    /// Returns the manifests in `folder`, which is one of the server's folders.
     pub(crate) fn new(folders: &Folders, folder: &Path) -> Self {
         Self {
             folder: folder.into(),
@@ -196,23 +196,25 @@ impl Manifests {
         let Some(last) = DocumentNumber::new(count) else {
             return Ok(0);
         };
-        // A power cut may leave a last record of zeros, which the next write replaces.
+        // A power cut may leave a last record of zeros. Such a record does not count, and the next
+        // write replaces it.
         match self.get(feed, last) {
             Err(ViewError::DamagedRecord { .. }) => Ok(count - 1),
             found => found.map(|_| count),
         }
     }
 
-    /// Returns the number of a feed's documents before the first one that the last write may not
-    /// have recorded: a power cut may have kept only some pages of that write. The archive goes on
-    /// there.
+    /// Returns the number of a feed's records before the first damaged record, or of all records if
+    /// none is damaged. A power cut may have kept only some pages of the last write. The archive
+    /// goes on at the damaged record.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
     pub(crate) fn count_before_hole(&self, feed: &FeedName) -> Result<u64, ViewError> {
         let count = self.record_count(feed)?;
-        // Only the last write can have holes, because each write is synced before the next.
+        // Only records of the last write can be damaged this way, because each write is synced
+        // before the next.
         let before = count.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(count));
         let Some(first) = DocumentNumber::new(before + 1).filter(|_| count > 0) else {
             return Ok(0);
@@ -231,7 +233,7 @@ impl Manifests {
             .metadata()
             .map_err(self.io_error("measure", feed))?
             .len();
-        // A power cut may have shortened the last record, which counts as none then.
+        // A power cut may have shortened the last record, which then does not count.
         Ok(length / RECORD_LENGTH)
     }
 
@@ -263,7 +265,7 @@ impl Manifests {
             return Ok(vec![]);
         };
         let start = (first.get() - 1).checked_mul(RECORD_LENGTH);
-        // No file is so long, and no system seeks so far.
+        // No file reaches beyond `i64::MAX` bytes, and no system seeks there.
         let Some(start) = start.filter(|start| i64::try_from(*start).is_ok()) else {
             return Ok(vec![]);
         };
@@ -271,12 +273,12 @@ impl Manifests {
         file.seek(SeekFrom::Start(start))
             .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
             .map_err(self.io_error("read", feed))?;
-        // A last record that a power cut has shortened is not there yet.
+        // A last record that a power cut has shortened does not count.
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
         (first.get()..)
             .zip(records)
             .map(|(document, record)| {
-                // A record has the number of the document, so a record in the wrong place counts as
+                // A record has the number of its document, so a record in the wrong place counts as
                 // damaged.
                 let archived = ManifestRecord::decode_record(record)
                     .filter(|found| found.name.number.get() == document);
@@ -288,8 +290,8 @@ impl Manifests {
             .collect()
     }
 
-    /// Records that documents are archived, durably and in one write. The documents follow each
-    /// other, and the predecessors of the first must be recorded already.
+    /// Records that documents are archived, durably and in one write. The documents must follow
+    /// each other, and all documents before them must have records already.
     ///
     /// # Errors
     ///
@@ -298,7 +300,7 @@ impl Manifests {
         self.record_all(&[(feed, archived)])
     }
 
-    /// Records documents of several feeds, as [`record`](Self::record) does those of one. All share
+    /// Records documents of several feeds, as [`record`](Self::record) does for one feed. All share
     /// a sync.
     ///
     /// # Errors
@@ -314,7 +316,7 @@ impl Manifests {
         };
         let created = self.folders.create(&[&self.folder]);
         created.map_err(|(_, error)| self.io_error("create", some_feed)(error))?;
-        // Before the first write, so that the sync by this handle misses no failure.
+        // Opened before the first write, so that the sync by this handle misses no failure.
         let folder =
             regular::open_folder(&self.folder).map_err(self.io_error("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
@@ -327,7 +329,8 @@ impl Manifests {
             let mut options = OpenOptions::new();
             let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
             let file = file.map_err(self.io_error("write", feed))?;
-            // At the place of the number and not at the end, so a torn record is replaced.
+            // The offset follows from the document's number and not from the file's length, so that
+            // a torn record is replaced.
             let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
             let records: Vec<u8> = archived
                 .iter()
@@ -339,7 +342,8 @@ impl Manifests {
             let written = file.write_all_at(records, *offset);
             written.map_err(self.io_error("write", feed))
         });
-        // Also those before a failure: a record that is there counts as durable.
+        // All files are synced even after a failed write, because a record that is there counts as
+        // durable.
         let files: Vec<&File> = opened.iter().map(|(_, file, ..)| file).collect();
         let synced = self.folders.sync(&files, &[&folder]);
         synced.map_err(self.io_error("sync", some_feed))?;
@@ -367,8 +371,8 @@ impl Manifests {
             .map_err(self.io_error("measure", feed))?
             .len();
         let kept = length.min((first.get() - 1) * RECORD_LENGTH);
-        // Durably: records of another log that came back would make files of that log pass for this
-        // log's.
+        // Synced, because records of another log that came back would make files of that log pass
+        // for this log's.
         file.set_len(kept)
             .and_then(|()| file.sync_all())
             .map_err(self.io_error("shorten", feed))

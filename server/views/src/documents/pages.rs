@@ -1,7 +1,7 @@
 //! Paged documents (RFC 5005, 3): a stretch of a feed by place, for readers who scroll.
 //!
 //! Pure, over a series that the caller passes. Pages change as the feed grows, so no cache may keep
-//! them for long. Who must not miss an entry reads the archived documents.
+//! them for long. A reader who must not miss an entry needs the archived documents instead.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -15,15 +15,16 @@ use simplefeed_core::{
     timeline::Place,
     timestamp::Timestamp,
 };
-use simplefeed_log::{LogError, Series, pages::PlacedEntry};
+use simplefeed_log::{LogError, PlacedEntry, Series};
 
 /// Page that a reader asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Place that the page is next to: on the older side, or with a negative limit on the newer
-    /// side. Without a place, the page has the newest entries.
+    /// Place next to which the page lies: on its older side, or on its newer side if the limit is
+    /// negative. Without a place, the page has the newest entries, or no entries if the limit is
+    /// negative.
     pub anchor: Option<Place>,
-    /// Entries of the page, at most; negative for newer ones.
+    /// Maximum number of entries of the page; negative for entries that are newer than the anchor.
     pub limit: i64,
 }
 
@@ -76,7 +77,7 @@ pub fn page(
 ) -> Result<Bytes, LogError> {
     let size = wanted.limit.unsigned_abs().min(PAGE_ENTRIES_MAX);
     let entries = page_entries(log, feed, wanted, size)?;
-    // Links of a page without entries lead to pages that have some.
+    // The links of a page of size 0 lead to pages of at least one entry.
     let size = size.max(1);
     let url = |limit: i64, anchor: Option<Place>| {
         let anchor = anchor.map_or(String::new(), |anchor| format!("&anchor={anchor}"));
@@ -106,7 +107,7 @@ pub fn page(
     match form {
         PageForm::Atom => {
             let newest = entries.first().map(|newest| newest.place.instant());
-            // A page without entries is as old as the feed's newest one, or as the feed.
+            // A page without entries has the instant of the feed's last update.
             let updated = newest.unwrap_or(updated);
             // The newest entry comes first here, and last in the arguments of `feed_document`.
             let fragments = entries.iter().rev().map(|entry| &entry.entry.fragment);
@@ -136,7 +137,7 @@ fn page_entries(
 ) -> Result<Vec<PlacedEntry>, LogError> {
     let size = i64::try_from(size).unwrap_or(i64::MAX);
     match wanted.anchor {
-        // Nothing is newer than the newest.
+        // Without an anchor, the page begins at the newest entry, and nothing is newer.
         None if wanted.limit < 0 => Ok(vec![]),
         anchor if wanted.limit < 0 => log.page(feed, anchor, -size),
         anchor => log.page(feed, anchor, size),

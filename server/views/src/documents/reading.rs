@@ -1,8 +1,8 @@
 //! Documents for readers: the resource behind a URL now, and the source of its bytes.
 //!
-//! Shell: the log and the archive, with caches. No stale snapshot is ever removed: a counter of
-//! commits tells whether a snapshot is current. Feeds whose keys hash alike share a counter, so
-//! there is no list of feeds.
+//! Shell: the log and the archive, with caches. A stale snapshot need not be removed, because
+//! counters of commits tell whether a snapshot is current. Feeds whose keys hash alike share a
+//! counter, so that there is no list of feeds.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -42,18 +42,19 @@ use crate::{
     shown::{ShownSeries, TimelineSources},
 };
 
-/// Counters of commits, shared by the feeds whose keys hash alike.
+/// Number of counters of commits for feeds. Feeds whose keys hash alike share a counter.
 const STRIPES: usize = 4_096;
-/// Counter of the commits that make feeds or change settings, behind the counters of feeds. The
-/// entries of a timeline may depend on any of these commits.
+/// Index of the counter of the commits that make feeds, or change settings, the server's proposals
+/// or the epoch. This counter stands behind the counters of feeds. The entries of a timeline may
+/// depend on any of these commits.
 const SETTINGS_COUNTER: usize = STRIPES;
-/// Counter of all commits.
+/// Index of the counter of all commits.
 const COMMITS_COUNTER: usize = STRIPES + 1;
-/// Feeds whose snapshots are kept in memory.
+/// Maximum number of feeds whose snapshots are kept in memory.
 const SNAPSHOTS_MAX: usize = 20_000;
-/// Archived documents whose facts are kept in memory.
+/// Maximum number of archived documents whose facts are kept in memory.
 const ARCHIVED_MAX: usize = 20_000;
-/// Bytes of bodies kept in memory.
+/// Maximum size of all bodies in memory, in bytes.
 const BODIES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Resource that a path below a feed names.
@@ -77,18 +78,18 @@ pub struct FeedSnapshot {
     generation: Generation,
     /// End of the feed: the next position, the history hash and the open document.
     pub head: FeedHead,
-    /// Newest settings of the feed; the open document may have older ones.
+    /// Newest settings of the feed; the open document may have older settings.
     pub settings: Settings,
     open_settings: Settings,
     /// Entity tags of `recent.atom` and of the permanent URL, without coding.
     tags: (String, String),
 }
 
-/// A growing resource with a body in memory. Only the newest body stays, since no reader asks for
-/// an older one.
+/// A growing resource with a body in memory. Only the newest body stays, because no reader asks for
+/// an older body.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Growing {
-    /// The open document of a feed, at its entry point or not.
+    /// The open document of a feed: at the entry point if `true`, else at its permanent URL.
     Document(FeedKey, bool, Coding),
     /// The growing block of a feed's index.
     Index(FeedName),
@@ -101,7 +102,7 @@ struct KeptBody {
     bytes: Bytes,
 }
 
-/// Weight of a body in memory.
+/// Gives the weight of a body in memory, which is the number of bytes that it takes.
 #[derive(Clone)]
 struct BodyWeight;
 
@@ -160,8 +161,8 @@ impl Documents {
             }
         };
         for change in &commit.changes {
-            // Snapshots of the feed are stale from here on; others of the same stripe are read
-            // again for nothing.
+            // From here on, snapshots of the feed are stale. Snapshots of other feeds with the same
+            // counter are read again without need.
             if let Some(feed) = change.feed() {
                 count(stripe_of(feed));
             }
@@ -172,7 +173,8 @@ impl Documents {
                 count(SETTINGS_COUNTER);
             }
         }
-        // The last counter: a generation that finds this one unchanged looks at no other.
+        // This counter grows last, because a generation that finds it unchanged looks at no other
+        // counter.
         count(COMMITS_COUNTER);
     }
 
@@ -188,7 +190,8 @@ impl Documents {
         let Some(head) = self.log.named(feed)? else {
             return Ok(None);
         };
-        // The counters first: the state read after them may be newer than they are, never older.
+        // The counters are read first, so that the state read after them may be newer than the
+        // counters, never older.
         let generation = self.generation_of(head.feed)?;
         // The head that came with the name may be older than the counters.
         let Some(head) = self.log.feed(head.feed)? else {
@@ -213,7 +216,7 @@ impl Documents {
     fn generation_of(&self, feed: FeedKey) -> Result<Generation, ViewError> {
         let own = stripe_of(feed);
         loop {
-            // A new feed that a pattern matches moves the counter of settings.
+            // A new feed that a pattern matches increments the counter of settings.
             let before =
                 Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER], COMMITS_COUNTER);
             let Some(sources) = self.log.sources(feed)? else {
@@ -229,14 +232,14 @@ impl Documents {
             watched.sort_unstable();
             watched.dedup();
             let generation = Generation::of_all(&self.stripes, watched, COMMITS_COUNTER);
-            // Otherwise the timeline may follow others by now.
+            // If a commit came meanwhile, the timeline may follow other feeds by now.
             if before.is_current() {
                 return Ok(generation);
             }
         }
     }
 
-    /// Returns the resource of an address, if memory alone has the facts.
+    /// Returns the resource of an address, if all facts for it are in memory.
     pub fn at_once(self: &Arc<Self>, feed: &FeedName, address: &Address) -> Option<Resource> {
         let form = match address {
             Address::Recent => DocumentForm::Recent,
@@ -254,16 +257,16 @@ impl Documents {
             .then(|| self.growing_resource(&state, form))
     }
 
-    /// Returns a feed's snapshot from memory, if that one is current.
+    /// Returns a feed's snapshot from memory, if the snapshot is current.
     pub fn current(&self, feed: &FeedName) -> Option<Arc<FeedSnapshot>> {
         let snapshot = self.snapshots.get(feed)?;
         snapshot.generation.is_current().then_some(snapshot)
     }
 
-    /// Makes the recent document of a feed, for readers that come in a moment.
+    /// Makes the recent document of a feed in advance, for readers that are about to ask for it.
     pub fn prepare(self: &Arc<Self>, feed: &FeedName, coding: Coding) {
         if let Ok(Some(resource)) = self.resource(feed, &Address::Recent) {
-            // A failure is dropped, because each of these readers sees the failure again.
+            // A failure is ignored, because each of these readers meets the failure again.
             let _failed = resource.source().read(coding).is_err();
         }
     }
@@ -284,7 +287,7 @@ impl Documents {
         let Some(state) = self.snapshot(feed)? else {
             return Ok(None);
         };
-        // Records of the open document, or of later ones, belong to another log.
+        // Records of the open document, or of later documents, belong to another log.
         let closed = state.head.open.opening.name.number.get() - 1;
         match address {
             Address::Recent => Ok(Some(self.growing_resource(&state, DocumentForm::Recent))),
@@ -294,7 +297,7 @@ impl Documents {
                 let manifests = &self.archive.manifests;
                 let archived = manifests.count(feed)?.min(closed);
                 let id = &state.settings.id;
-                // The growing block changes only with this number.
+                // The growing block changes only with the number of archived documents.
                 let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
                 let bytes = if let Some(bytes) = self.kept_body(&key, &tag) {
                     bytes
@@ -305,7 +308,8 @@ impl Documents {
                         // again.
                         Err(ViewError::DamagedRecord { .. }) => {
                             let whole = manifests.count_before_hole(feed)?.min(closed);
-                            // Not kept: the number in the tag counts the damaged records, too.
+                            // This body is not kept, because the number in the tag counts the
+                            // damaged records, too.
                             return Ok(Some(index_resource(block(whole)?)));
                         }
                         bytes => bytes?,
@@ -318,7 +322,8 @@ impl Documents {
             Address::IndexBlock(numbered)
                 if numbered.number.saturating_mul(INDEX_BLOCK_DOCUMENTS) > closed =>
             {
-                // A block with documents that this log has not closed is open, or another log's.
+                // A block with documents that this log has not closed is still growing, or belongs
+                // to another log.
                 Ok(None)
             }
             Address::IndexBlock(numbered) => {
@@ -338,7 +343,8 @@ impl Documents {
                     }
                     block => block?,
                 };
-                // The epoch is part of the name, and a block has only one name.
+                // The epoch is part of the name, and a block has only one name. So another epoch
+                // names no block.
                 let block =
                     block.filter(|block| index::block_of_name(&block.name) == Some(*numbered));
                 Ok(block.map(|block| {
@@ -366,8 +372,8 @@ impl Documents {
         Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
     }
 
-    /// Returns the record of an archived document. A damaged record counts as none: the log gives
-    /// the same bytes until the view has written the record again.
+    /// Returns the record of an archived document. A damaged record counts as missing: until the
+    /// view has written the record again, the log gives the same bytes.
     fn archived_record(
         &self,
         feed: &FeedName,
@@ -399,24 +405,26 @@ impl Documents {
         if name == state.head.open.opening.name {
             return Ok(Some(self.growing_resource(state, DocumentForm::Open)));
         }
-        // The document is not opened yet, or is open under the name of another epoch.
+        // The document is not opened yet, or is open under a name of another epoch.
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        // A failed comparison hides no document: each read is compared with the digest all the
-        // same.
+        // A failed comparison hides no document, because each read is compared with the digest
+        // anyway.
         let _unknown = self
             .archive
             .check_records(&*self.log, state.head.feed, feed);
         if let Some(archived) = self.archived_record(feed, name.number)? {
-            // Another epoch's name leads to a redirect instead, and a lost document to nothing.
+            // A name of another epoch leads to a redirect, which is made elsewhere. A lost document
+            // has no resource.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
             }
             self.archived.insert((feed.clone(), name), archived);
             return Ok(Some(self.archived_resource(feed, archived)));
         }
-        // Closed, but not yet a durable file: the bytes are final, but not called immutable.
+        // The document is closed, but not yet a durable file. Its bytes are final, but not called
+        // immutable.
         let frozen = FrozenDocument::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
         if frozen.is_some() && state.settings.is_timeline() {
@@ -443,7 +451,7 @@ impl Documents {
             return Ok(None);
         };
         let opening = self.log.opening(state.head.feed, name.number)?;
-        // The document before links to the first of these names. Each older name leads to the
+        // The document before links to the oldest of these names. Each older name leads to the
         // newest.
         let opening = opening
             .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
@@ -465,7 +473,7 @@ impl Documents {
         let Some(entry) = entry.filter(|entry| entry.document.epoch == numbered.epoch) else {
             return Ok(None);
         };
-        // An entry is frozen together with the document, and has the date of the cut then.
+        // An entry is frozen together with its document, and then has the date of the cut.
         let archived = self.archived_record(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
         let modified = archived.map_or(entry.instant, |archived| archived.closed);
@@ -501,7 +509,8 @@ impl Documents {
         };
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
-            // At the level of archived twins, because other levels give other bytes than recorded.
+            // Compressed at the level of archived twins, because other levels give other bytes than
+            // the recorded ones.
             Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
         });
         match bytes {
@@ -518,12 +527,13 @@ impl Documents {
             .entries(state.head.feed, opening.first..state.head.next)?;
         let expected = state.head.next.0 - opening.first.0;
         let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        // With other entries than the head counts, the log contradicts itself.
+        // If the number of entries differs from the number in the head, the log contradicts itself.
         if found != expected {
             let what = format!("the open document has {found} of {expected} entries");
             return Err(LogError::Damaged { what }.into());
         }
-        // The settings of the opening, because a header never changes while the document grows.
+        // The header has the settings of the opening, because a header never changes while the
+        // document grows.
         let header = header(opening, &state.open_settings, form, state.head.updated);
         let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
         Ok(feed_document(&header, &fragments))
@@ -555,7 +565,7 @@ impl Documents {
         let opening = state.head.open.opening;
         let renamed = opening.name.epoch.began();
         // The document of an empty feed may be opened anew with another header, and an epoch
-        // changes every header.
+        // changes every header. So the latest of these instants counts.
         let modified = opening.opened.max(renamed).max(state.head.updated);
         let tag = EntityTag::Shared(tag);
         let source = GrowingBytes {
@@ -649,7 +659,7 @@ impl ByteSource for GrowingBytes {
             Coding::Identity => self.documents.render_form(&self.state, self.form)?,
             Coding::Gzip => {
                 let identity = self.read(Coding::Identity)?;
-                // The fast level, because these bytes change soon.
+                // Compressed at the fast level, because these bytes change soon.
                 gzip(&identity.bytes, Compression::fast()).into()
             }
         };

@@ -1,8 +1,8 @@
 //! The note for the next start that the archive has documents of another log.
 //!
-//! Shell: one small file. Whoever puts an older log in the place of a later one may leave the
-//! documents of the later one. They are immutable, so the older log must not give their URLs other
-//! contents.
+//! Shell: one small file. If somebody puts an older log in the place of a later one, the documents
+//! of the later log may stay. These documents are immutable, so the older log must not give their
+//! URLs other contents.
 
 use std::{
     ffi::OsStr,
@@ -18,7 +18,7 @@ use simplefeed_log::{
     codec::{Reader, RecordWriter, seal, unseal},
     durable::{self, create_folders},
     held::visible_path,
-    sled::seen::ReadersEnd,
+    seen::ReadersEnd,
 };
 use simplefeed_process::regular;
 use tracing::warn;
@@ -28,17 +28,17 @@ use crate::files::decoded_twin;
 
 /// Name of the note in the folder of the view.
 const NAME: &str = "replaced";
-/// The longest note, in bytes.
+/// Maximum length of the note, in bytes.
 const BYTES_MAX: u64 = 4_096;
-/// Bytes of the note before the path.
+/// Length of the facts before the path in the note, in bytes.
 const FACTS_BYTES: usize = 72;
 
 impl Archive {
-    /// Checks that no document is known to be of another log than this one.
+    /// Checks that no note says that a document belongs to another log than this one.
     ///
     /// # Errors
     ///
-    /// Returns [`LogError::Replaced`] if one is.
+    /// Returns [`LogError::Replaced`] if a note says that, and the document is still there.
     pub(super) fn check_noted(&self, log: &dyn EntryLog) -> Result<(), LogError> {
         let note = ReplacementNote::read_note(&self.folder_of_records().join(NAME));
         match note.and_then(|note| note.find_document(log, self.folders_of_feeds())) {
@@ -62,7 +62,7 @@ impl Archive {
 /// Note that a log has replaced the one that was served.
 #[derive(Debug)]
 struct ReplacementNote {
-    /// End of the log. The note is void for a log without this commit.
+    /// End of the log when the note was made. The note is void for a log without this commit.
     end: ReadersEnd,
     /// File of a document of the other log: folder and name.
     file: PathBuf,
@@ -83,7 +83,7 @@ impl ReplacementNote {
         let digest = Digest::of(&bytes);
         let folder = document.parent().and_then(Path::file_name);
         let name = document.file_name();
-        // Without the path of the tree, which may be another one at the next start.
+        // The path of the tree is left out, because the tree may be elsewhere at the next start.
         let file = folder.into_iter().chain(name).collect();
         Ok(Self { end, file, digest })
     }
@@ -122,8 +122,8 @@ impl ReplacementNote {
         sync_folder(durable::parent_of(path))
     }
 
-    /// Returns the document of the other log, if the note is about this log, and one of the folders
-    /// of feeds has the document. The folders may be others than at the last start.
+    /// Returns the document of the other log, if the note is about this log and one of the folders
+    /// of feeds has the document. These may be other folders than at the last start.
     fn find_document(
         &self,
         log: &(impl Commits + ?Sized),

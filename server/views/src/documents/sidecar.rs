@@ -10,10 +10,11 @@ use simplefeed_core::{digest::Digest, feed::Epoch, settings::Settings};
 
 use super::frozen::FrozenDocument;
 
-/// Version of the format that is written, and the only one that is read.
+/// Version of the format that is written, and the only version that is read.
 const VERSION: u32 = 1;
 
-/// Facts about one document. Documents are named as in URLs, instants are RFC 3339.
+/// Facts about one document. Documents are named as in URLs, and instants are in the form of RFC
+/// 3339.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sidecar<'a> {
     version: u32,
@@ -47,7 +48,7 @@ pub struct SidecarEntry<'a> {
     pub instant: Cow<'a, str>,
     /// Digest of the sent form, which decides about duplicates.
     pub sent: Digest,
-    /// Epoch in which the entry was appended, if that is not the document's.
+    /// Epoch in which the entry was appended, if that is not the epoch in the document's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
 }
@@ -86,7 +87,8 @@ impl<'a> Sidecar<'a> {
     /// Returns the sidecar in a file, unless the file is damaged or of another version.
     pub fn of_bytes(bytes: &[u8]) -> Option<Sidecar<'static>> {
         let (json, checksum) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-        // Before the JSON is parsed, because damaged JSON may still be JSON.
+        // The checksum is compared before the JSON is parsed, because damaged JSON may still be
+        // valid.
         if checksum.trim_end() != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Documents of another log in the place of one's own: how they are told from damage.
+//! Documents of another log under names of this log's documents, and how they are told from damage.
 //!
 //! Shell: reads files.
 
@@ -14,13 +14,13 @@ use url::Url;
 use super::frozen::FrozenDocument;
 use crate::files::decoded_twin;
 
-/// A document of this log that is to have a place.
+/// A document of this log, whose file name another log's document may have.
 pub(super) struct OwnDocument<'a> {
     pub(super) feed: &'a FeedName,
-    /// Name in the document's own link. Where a restoration has renamed the document, the file may
-    /// have an older name.
+    /// Name in the document's link to itself. Where a restoration has renamed the document, the
+    /// file may have an older name.
     pub(super) name: DocumentName,
-    /// Bytes of the document, or, where these may be damaged, each copy of them.
+    /// Bytes of the document. Where these may be damaged, the bytes of each copy.
     pub(super) copies: Vec<&'a [u8]>,
 }
 
@@ -37,13 +37,14 @@ impl<'a> OwnDocument<'a> {
         bytes.is_some_and(|bytes| self.copies.contains(&bytes.as_slice()))
     }
 
-    /// Returns the evidence that bytes in the place of this document are a document of another log
-    /// that belongs there, by the present name or by the one before a restoration. A copy of
-    /// another document does not belong there.
+    /// Returns the evidence that bytes found under the name of this document are another log's
+    /// document. That document has the same number, and its own link names this file or a later
+    /// epoch. A copy of a document with another number is no evidence.
     fn displaced_by(&self, bytes: Option<&Vec<u8>>, place: DocumentName) -> Option<Stranger> {
         let found = bytes.and_then(|bytes| name_in(bytes, self.feed))?;
         let is_of_place = found.number == place.number;
-        // This log gave the place no name of a later epoch, so another log has.
+        // This log gave the document no other name of a later epoch, so another log has given this
+        // name.
         if is_of_place && found.epoch > place.epoch && found != self.name {
             return Some(Stranger::Proven);
         }
@@ -51,21 +52,22 @@ impl<'a> OwnDocument<'a> {
     }
 }
 
-/// Evidence of another log's document in the place of one's own.
+/// Evidence that another log's document has the name of this log's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// No rot: a compressed twin, which has a checksum, or a name that only another log has given.
+    /// Proof: a compressed twin, which has a checksum, or a name that only another log has given.
+    /// Rot explains neither.
     Proven,
-    /// A file of the right name, which might be the own one with rot.
+    /// A file of the right name, which might be this log's own document with rot.
     Likely,
 }
 
-/// Looks for a document of another log in a file or its twin. If either has the own bytes, the
-/// other one is damaged: rot changes only one of them.
+/// Looks for a document of another log in a file or its twin. If one of the two has this log's
+/// bytes, the other is only damaged, because rot changes only one of them.
 ///
 /// # Errors
 ///
-/// Returns why a file that is there cannot be read: the file may be another log's.
+/// Returns why an existing file cannot be read: that file may be another log's.
 pub(super) fn document_of_another_log(
     path: &Path,
     own: &OwnDocument<'_>,
@@ -89,8 +91,8 @@ pub(super) fn document_of_another_log(
     Ok(own.displaced_by(file.as_ref(), place))
 }
 
-/// Returns the bytes that were read, or `None` if they are no document: there is nothing, no
-/// regular file, or rot.
+/// Returns the bytes that were read, or `None` if there is no document: no file, no regular file,
+/// or a damaged one.
 fn if_there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
     use io::ErrorKind::{
         InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, UnexpectedEof,
@@ -105,9 +107,9 @@ fn if_there(read: io::Result<Vec<u8>>) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Returns the name in the own link of a document of this feed.
+/// Returns the name in a document's link to itself, if the link is below this feed.
 pub(super) fn name_in(bytes: &[u8], feed: &FeedName) -> Option<DocumentName> {
-    // Only the end of the path counts.
+    // Any base will do, because only the end of the path counts.
     let base = Url::parse(&format!("http://localhost/feeds/{feed}/")).ok()?;
     let document = Document::read(bytes.to_vec().into(), &base).ok()?;
     let mut path = document.link("self")?.path_segments()?;
@@ -119,7 +121,7 @@ pub(super) fn name_in(bytes: &[u8], feed: &FeedName) -> Option<DocumentName> {
 mod tests {
     use super::*;
 
-    /// Goal: a document that is there and cannot be read is not taken for none, so it is not
+    /// Goal: a document that is there and cannot be read does not count as missing, so it is not
     /// overwritten.
     #[test]
     fn what_cannot_be_read_is_there() {

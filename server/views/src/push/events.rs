@@ -1,7 +1,8 @@
 //! Entries as events of a stream.
 //!
-//! Pure, over a log that the caller passes. The id of an event proves the history up to the entry,
-//! so a stream that begins in the middle takes the history hash from the document of the entry.
+//! Pure, over a log that the caller passes. The id of an event proves the history up to the entry.
+//! So a stream that begins in the middle of a feed computes the history hash from the document of
+//! the entry.
 
 use std::{ops::Range, sync::Arc};
 
@@ -21,15 +22,16 @@ use super::News;
 
 use crate::shown::ShownSeries;
 
-/// Entries of a stretch, which ends before the next multiple of this number.
+/// Maximum number of entries of a stretch, which ends before the next position that is a multiple
+/// of this number.
 const STRETCH_ENTRIES: u64 = 64;
-/// Bytes of events with which a stretch ends in any case: few, since each slow reader holds a
-/// stretch.
+/// Size of the events, in bytes, at which a stretch ends in any case. The size is small, because
+/// each slow reader holds a stretch.
 const STRETCH_BYTES: usize = 16 * 1024;
-/// New entries beyond which a hub makes no events of them.
+/// Number of new entries beyond which a hub makes no events of these entries.
 const NEWEST_MAX: u64 = 512;
 
-/// Base of the marks behind a place.
+/// Base from which the marks behind a place are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// History hash at the place, of a feed with entries of its own.
@@ -61,15 +63,15 @@ impl Begin {
 pub struct EventStretch {
     /// Text of the events, as a stream sends it.
     pub bytes: Bytes,
-    /// Position behind their entries.
+    /// Position behind the entry of the last event.
     pub next: Position,
-    /// Base of the marks behind them.
+    /// Base of the marks behind the last event.
     pub end: Begin,
-    /// Whether the stretch ends where every such stretch does, and not because the feed ends.
+    /// Whether the stretch ends where it ends for all readers, and not because the feed ends.
     pub(super) is_whole: bool,
 }
 
-/// Entries before the end of a feed.
+/// Result of a read of past entries.
 #[derive(Debug)]
 pub enum Past {
     /// Events of the next entries.
@@ -114,8 +116,8 @@ impl PushCourse {
     }
 }
 
-/// Returns the events of a feed's newest entries, from a position on; `None` if they are many, or
-/// not all there.
+/// Returns the events of a feed's newest entries, from a position on; `None` if the entries are too
+/// many or too large, or some are missing.
 pub(super) fn newest(
     log: &dyn ShownSeries,
     course: &PushCourse,
@@ -124,7 +126,7 @@ pub(super) fn newest(
     bytes_max: usize,
 ) -> Result<Option<Vec<Bytes>>, LogError> {
     let next = course.head.next;
-    // Readers take so many entries from the past, whose stretches are shared.
+    // Readers get so many entries from `read_on`, whose stretches they share.
     if next.0 - from.0 > NEWEST_MAX {
         return Ok(None);
     }
@@ -140,7 +142,7 @@ pub(super) fn newest(
     Ok((read == next).then_some(events))
 }
 
-/// Returns events from a position on, which has an entry.
+/// Returns events from a position on, which must have an entry.
 pub(super) fn read_on(
     log: &dyn ShownSeries,
     feed: FeedKey,
@@ -184,8 +186,8 @@ pub(super) fn beginning(log: &dyn ShownSeries, feed: FeedKey) -> Result<Option<B
     Ok(Some(Begin::History(HistoryHash::start(&id))))
 }
 
-/// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of the
-/// document.
+/// Returns the base of the marks behind the entry at a position; `None` if the log lacks entries of
+/// the entry's document.
 pub(super) fn behind(
     log: &dyn ShownSeries,
     feed: FeedKey,
@@ -218,8 +220,8 @@ pub(super) fn behind(
     Ok((read == position.next()).then_some(begin))
 }
 
-/// Passes entries to `take` until `take` has enough. Returns the position behind the last entry
-/// taken, which is before the end of the range also if an entry is missing.
+/// Calls `take` with one entry after the other, until `take` returns false or an entry is missing.
+/// Returns the position behind the last entry that `take` got.
 fn each_entry(
     log: &dyn ShownSeries,
     feed: FeedKey,
@@ -227,7 +229,7 @@ fn each_entry(
     mut take: impl FnMut(Entry) -> Result<bool, LogError>,
 ) -> Result<Position, LogError> {
     let mut next = range.start;
-    // The first one alone: a thousand large entries would fill the memory.
+    // The first entry is read alone, because many large entries at once would fill the memory.
     let mut together: u64 = 1;
     while next < range.end {
         let until = Position((next.0 + together).min(range.end.0));
@@ -247,7 +249,7 @@ fn each_entry(
             return Ok(next);
         }
         let fitting = u64::try_from(STRETCH_BYTES / largest).unwrap_or(1);
-        // Step by step, since a small entry says nothing of the next one.
+        // The number grows step by step, because a small entry says nothing of the next one's size.
         together = (2 * together).min(fitting.clamp(1, STRETCH_ENTRIES));
     }
     Ok(next)
@@ -258,7 +260,7 @@ struct EventWriter<'a> {
     log: &'a dyn ShownSeries,
     feed: FeedKey,
     settings: Settings,
-    /// Document of the last entry, with the URL.
+    /// Document of the last entry, with the document's URL.
     document: Option<(DocumentName, String)>,
 }
 
@@ -281,7 +283,8 @@ impl<'a> EventWriter<'a> {
         // Common entries have a faster way, and all others are parsed.
         let common = Event::line_of_common(text, Some(&document), None, at);
         let line = common.unwrap_or_else(|| {
-            // An event that would be many times as long as the entry has the id alone.
+            // An entry whose event would be many times as long as the entry is told by its id
+            // alone.
             let told = Event::from_entry(text).unwrap_or_else(|_| Event {
                 id: Some(entry.id.as_str().to_owned()),
                 ..Event::default()
@@ -301,7 +304,8 @@ impl<'a> EventWriter<'a> {
         {
             return Ok(url.clone());
         }
-        // A restoration renames the document that is open then.
+        // A restoration renames the document that is open then, so the entry may have the older
+        // name.
         let opening = self.log.opening(self.feed, entry.document.number)?;
         let name = opening.map_or(entry.document, |opening| opening.name);
         let url = self.settings.document_url(name);

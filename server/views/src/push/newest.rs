@@ -12,7 +12,7 @@ use simplefeed_core::feed::Position;
 pub(super) struct NewestEvents {
     events: VecDeque<Bytes>,
     bytes: usize,
-    /// Position behind the last of them.
+    /// Position behind the entry of the newest event.
     next: Position,
 }
 
@@ -22,14 +22,16 @@ impl NewestEvents {
         self.next
     }
 
-    /// Begins anew with the entry at a position, which may be yet to come.
+    /// Removes all events. The next event is that of the entry at position `next`, which may be yet
+    /// to come.
     pub(super) fn begin_at(&mut self, next: Position) {
         self.events.clear();
         self.bytes = 0;
         self.next = next;
     }
 
-    /// Adds the next events. The oldest go, until at most `bytes_max` bytes are left.
+    /// Adds the next events. Then removes the oldest events, until at most `bytes_max` bytes are
+    /// left.
     pub(super) fn add(&mut self, events: Vec<Bytes>, bytes_max: usize) {
         for event in events {
             self.bytes += event.len();
@@ -41,14 +43,14 @@ impl NewestEvents {
         {
             self.bytes -= oldest.len();
         }
-        // A queue that was long once would keep its memory.
+        // Otherwise a queue that was long once would keep its memory.
         if self.events.capacity() > 64 && self.events.len() < self.events.capacity() / 4 {
             self.events.shrink_to(self.events.len() * 2);
         }
     }
 
-    /// Returns events from a position on, about `bytes` of them; none unless all up to the newest
-    /// are here.
+    /// Returns the next events from a position on, about `bytes` bytes of them; no events unless
+    /// all from there to the newest are here.
     pub(super) fn from(&self, from: Position, bytes: usize) -> Vec<Bytes> {
         let wanted = self.next.0.checked_sub(from.0);
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
@@ -58,7 +60,7 @@ impl NewestEvents {
         };
         let mut taken = 0;
         let events = self.events.iter().skip(skipped).take_while(|event| {
-            // One event comes in any case, so a reader goes on behind an event of any size.
+            // One event comes in any case, so that a reader gets past an event of any size.
             let is_enough = taken >= bytes;
             taken += event.len();
             !is_enough

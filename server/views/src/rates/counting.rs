@@ -32,14 +32,14 @@ use crate::{
 pub(super) const COUNTED: &str = "counted";
 /// First bytes of that file; they hold the version of its layout.
 const MAGIC: &[u8] = b"simplefeed counted 1\n";
-/// Number in that file for no hour.
+/// Number in that file that stands for no hour.
 const NO_HOUR: i64 = i64::MIN;
-/// Most commits that one read of the log returns.
+/// Maximum number of commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
-/// Counts in memory from which on they become a run: 3 to 6 MiB.
+/// Number of counts in memory at which they become a run. So many counts take 3 to 6 MiB.
 const COUNTS_MAX: usize = if cfg!(test) { 5 } else { 128 * 1024 };
 
-/// Entries of an hour, by feed and minute of the hour.
+/// Numbers of entries in an hour, by feed and minute of the hour.
 pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
 
 /// Counts that follow a log, and their files.
@@ -56,16 +56,16 @@ pub(super) struct Counting {
 #[derive(Debug, Default)]
 pub(super) struct CountingState {
     pub(super) applied: CommitNumber,
-    /// Instant of that commit.
+    /// Instant of the commit `applied`.
     pub(super) through: Option<Timestamp>,
-    /// Last commit at the start. Before the view has applied this commit, there is nothing to read.
+    /// Last commit at the start. Until the view has applied this commit, readers get nothing.
     pub(super) start: CommitNumber,
-    /// Hour that entries are counted in.
+    /// Hour in which entries are counted now.
     pub(super) hour: Option<i64>,
-    /// Counts of that hour, by feed and minute of the hour, besides those in runs.
+    /// Counts of that hour that are in no run, by feed and minute of the hour.
     pub(super) counted: Minutes,
     pub(super) runs: u32,
-    /// Hour that is over, with the counts that are in no run, until the tables are in place.
+    /// Hour that is over, with the counts that are in no run, until its tables are in place.
     pub(super) over: Option<(Over, Minutes)>,
     pub(super) present: Present,
     /// Last commit that the file of the counts reaches.
@@ -105,14 +105,14 @@ impl CountingState {
         self.over.is_some() || self.is_full()
     }
 
-    /// Returns the oldest hour that is not in tables.
+    /// Returns the oldest hour whose counts are not in tables.
     pub(super) fn open_hour(&self) -> Option<i64> {
         let over = self.over.as_ref().map(|(over, _)| over.hour);
         over.or(self.hour)
     }
 }
 
-/// Returns counts in the order of their feeds.
+/// Returns rows of counts, in the order of their feeds.
 pub(super) fn rows_of(counted: &Minutes) -> impl Iterator<Item = TableRow> + use<> {
     let mut sorted: Vec<_> = counted.iter().map(|(at, count)| (*at, *count)).collect();
     sorted.sort_unstable();
@@ -136,7 +136,7 @@ impl Counting {
             .is_some_and(|state| state.count_commit(commit))
     }
 
-    /// Counts the commits of a log behind those that are counted, with all the work.
+    /// Counts the commits of a log that are not counted yet, and does all the work that follows.
     ///
     /// # Errors
     ///
@@ -176,7 +176,8 @@ impl Counting {
         if !ended && !is_full {
             return Ok(());
         }
-        // Durable before anything is deleted, because the older file names the tables that go.
+        // The new file is durable before anything is deleted, because the older file names tables
+        // that are deleted here.
         self.note_durably()?;
         if let (true, Some(hour), Some(state)) = (ended, hour, &*self.state.read()) {
             self.files.keep_only(&state.present)?;
@@ -185,8 +186,8 @@ impl Counting {
         Ok(())
     }
 
-    /// Puts the tables of an hour that is over in place. A read lock is held while they are
-    /// written: readers go on.
+    /// Puts the tables of an hour that is over in place. Only a read lock is held while they are
+    /// written, so that readers go on.
     pub(super) fn end_hour(&self) -> Result<(), ViewError> {
         let ready = match &*self.state.read() {
             Some(CountingState {
@@ -197,8 +198,8 @@ impl Counting {
             _ => return Ok(()),
         };
         if let Some(state) = &mut *self.state.write() {
-            // Under the lock of readers, so that the hour leaves the memory as the tables get their
-            // names.
+            // Readers are locked out here, so that for them the hour leaves the memory when the
+            // tables get their names.
             self.files.put(&ready, &mut state.present)?;
             if let Some((over, _)) = state.over.take() {
                 state.present.expire(over.next);
@@ -208,7 +209,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Makes room in memory: the counts become a run.
+    /// Makes room in memory: writes the counts to a run, and forgets them.
     fn spill_counts(&self) -> Result<(), ViewError> {
         if let Some(state) = &*self.state.read()
             && let Some(hour) = state.hour
@@ -223,7 +224,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Writes the counts in memory to their file. They are durable on return.
+    /// Writes the counts in memory to their file, which is durable on return.
     pub(super) fn note_durably(&self) -> Result<(), ViewError> {
         self.note()?;
         let folder = self.files.folder();
@@ -235,7 +236,7 @@ impl Counting {
     /// Writes the counts in memory to their file.
     pub(super) fn note(&self) -> Result<(), ViewError> {
         let (bytes, applied) = match &*self.state.read() {
-            // The file has no place for an hour that is over, whose counts belong into tables.
+            // The file has no field for an hour that is over, whose counts belong into tables.
             Some(state) if state.over.is_none() => (state.encode_state(), state.applied),
             _ => return Ok(()),
         };
@@ -319,12 +320,13 @@ impl CountingState {
         Self::decode_state(&regular::read(files.folder().join(COUNTED)).ok()?)
     }
 
-    /// Returns whether the counts are of a commit of this log, and their tables and runs are there.
+    /// Returns whether the counts end with a commit of this log, and their tables and runs are
+    /// there.
     pub(super) fn fits(&self, files: &RateFolder, log: &dyn Commits) -> Result<bool, LogError> {
         if self.applied > log.head().number {
             return Ok(false);
         }
-        // Another log may have a commit of this number, but of another microsecond.
+        // A commit of another log may have this number, but has another instant.
         let outlines = log.outlines(self.applied, 1)?;
         let instant = outlines.first().map(|outline| outline.instant);
         Ok(instant == self.through && self.has_files(files))

@@ -1,4 +1,5 @@
-//! Files of the rates: tables of minutes, hours and days, and how one is made of the others.
+//! Files of the rates: tables of minutes, hours and days, and how tables of longer units are made
+//! of shorter ones.
 //!
 //! Shell: files. When an hour is over, the minutes become a table, and their sum becomes a slot in
 //! the table of the day. At the end of a day, the sum of the day becomes a slot in the table of the
@@ -31,12 +32,12 @@ use crate::{
 /// Units that have tables.
 pub(super) const KEPT: [Unit; 3] = [Unit::Minute, Unit::Hour, Unit::Day];
 
-/// Hours before the newest one whose minutes are kept.
+/// Number of hours before the newest hour whose minutes are kept.
 const MINUTES_HOURS: i64 = 24;
-/// Days before the newest one whose hours are kept: a month's.
+/// Number of days before the newest day whose hours are kept, which is a month.
 const HOURS_DAYS: i64 = 31;
 
-/// Returns the unit that a table of this one spans.
+/// Returns the unit of the time that one table with counts by `unit` spans.
 pub(super) fn span_of(unit: Unit) -> Unit {
     unit.longer().unwrap_or(Unit::Month)
 }
@@ -53,7 +54,7 @@ pub(super) fn slot(unit: Unit, number: i64) -> u8 {
     u8::try_from(number - first).expect("a table has at most 60 slots")
 }
 
-/// Returns the oldest table that is kept, given the newest hour; `None` if all are.
+/// Returns the oldest table that is kept, given the newest hour; `None` if all tables are kept.
 pub(super) fn oldest_kept(unit: Unit, hour: i64) -> Option<i64> {
     match unit {
         Unit::Minute => Some(hour - MINUTES_HOURS),
@@ -62,7 +63,7 @@ pub(super) fn oldest_kept(unit: Unit, hour: i64) -> Option<i64> {
     }
 }
 
-/// Numbers of the tables of each unit that are there.
+/// Numbers of the tables of each unit that exist.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present([BTreeSet<i64>; 3]);
 
@@ -100,7 +101,7 @@ impl Present {
 pub(super) struct Over {
     /// Number of the hour that is over, as of [`Unit::number`].
     pub(super) hour: i64,
-    /// The later hour that has begun.
+    /// Hour of the next entry, which has begun.
     pub(super) next: i64,
     /// Number of runs of that hour.
     pub(super) runs: u32,
@@ -141,7 +142,8 @@ impl RateFolder {
         self.0.join("runs")
     }
 
-    /// Returns the path of a run: some counts of an hour, which the next ones are added to.
+    /// Returns the path of a run. A run has some of the counts of an hour. Later counts of the hour
+    /// are added to them.
     pub(super) fn run(&self, hour: i64, number: u32) -> PathBuf {
         let hour = table_name(Unit::Minute, hour);
         self.runs_folder().join(format!("{hour}.{number}"))
@@ -169,7 +171,7 @@ impl RateFolder {
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be made.
+    /// Returns why a folder cannot be made.
     pub(super) fn create(&self) -> Result<(), ViewError> {
         let folders = KEPT.map(|unit| self.unit_folder(unit));
         for folder in folders.iter().chain([&self.runs_folder()]) {
@@ -182,7 +184,7 @@ impl RateFolder {
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be deleted.
+    /// Returns why a file cannot be deleted.
     #[expect(
         clippy::disallowed_methods,
         reason = "files of the view are made again from the log"
@@ -230,7 +232,7 @@ impl RateFolder {
             run.row(feed, &counts)?;
         }
         let file = run.finish()?;
-        // The bytes before the name, so that a run that is there is whole.
+        // The bytes are synced before the rename, so that a run that is there is whole.
         file.sync_data().map_err(failed("sync", &path))?;
         fs::rename(temporary_of(&path), &path).map_err(failed("write", &path))?;
         let folder = self.runs_folder();
@@ -243,7 +245,7 @@ impl RateFolder {
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be written, or a run or an older table not be read.
+    /// Returns why a table cannot be written, or why a run or an older table cannot be read.
     pub(super) fn end_hour(
         &self,
         over: Over,
@@ -281,8 +283,8 @@ impl RateFolder {
         Making::new(temporary_of(&self.path(unit, span)), (unit, span))
     }
 
-    /// Writes the table above a table that is ready: the older counts, and in one slot the sums of
-    /// the ready table.
+    /// Writes the table of the longer unit `above` anew: its older counts, and in one slot the sums
+    /// of a table that is ready.
     fn fold_table(
         &self,
         (unit, span): (Unit, i64),
@@ -292,7 +294,7 @@ impl RateFolder {
     ) -> Result<(), ViewError> {
         // A table spans one slot of the table above.
         let (slot, to) = (slot(above, span), within(above, span, span_of(above)));
-        // Under the temporary name, because `put` has yet to rename the table.
+        // Opened under the temporary name, because `put` has yet to rename the table.
         let lower = RateTable::open(&temporary_of(&self.path(unit, span)), (unit, span))?;
         let older = if present.of(above).contains(&to) {
             Some(self.table(above, to)?)
@@ -323,7 +325,7 @@ impl RateFolder {
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be renamed.
+    /// Returns why a table cannot be renamed.
     #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
     pub(super) fn put(&self, ready: &ReadyTables, present: &mut Present) -> Result<(), ViewError> {
         for &(unit, span) in &ready.tables {
@@ -351,11 +353,11 @@ impl RateFolder {
         Ok(())
     }
 
-    /// Deletes all tables but these.
+    /// Deletes all tables that are not in `kept`.
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be deleted.
+    /// Returns why a table cannot be deleted.
     pub(super) fn keep_only(&self, kept: &Present) -> Result<(), ViewError> {
         let present = self.present()?;
         for unit in KEPT {
@@ -366,11 +368,11 @@ impl RateFolder {
         Ok(())
     }
 
-    /// Deletes all runs of other hours than this one.
+    /// Deletes the runs of all hours but this one.
     ///
     /// # Errors
     ///
-    /// Returns why one cannot be deleted.
+    /// Returns why a run cannot be deleted.
     pub(super) fn delete_runs_but(&self, hour: i64) -> Result<(), ViewError> {
         let folder = self.runs_folder();
         let ours = format!("{}.", table_name(Unit::Minute, hour));
@@ -402,15 +404,15 @@ fn boxed_rows<'r>(rows: impl Iterator<Item = Result<TableRow, ViewError>> + 'r) 
     rows.peekable()
 }
 
-/// Returns the next feed of several lists that are in the order of feeds, with the counts in all of
-/// them.
+/// Returns the next feed of several lists that are in the order of feeds, with the counts in all
+/// these lists.
 fn next_of(sources: &mut [RowIterator<'_>]) -> Result<Option<TableRow>, ViewError> {
     let mut next = None;
     for source in &mut *sources {
         match source.peek() {
             Some(Ok((feed, _))) if next.is_none_or(|next| *feed < next) => next = Some(*feed),
             Some(Err(_)) => {
-                // Taken out, because `peek` only lends the error.
+                // The error is taken out, because `peek` only lends it.
                 let failed = source.next().and_then(Result::err);
                 return failed.map_or(Ok(None), Err);
             }
@@ -435,7 +437,7 @@ fn table_name(unit: Unit, span: i64) -> String {
     start[..name_length(unit)].into()
 }
 
-/// Characters of `2026-11-26T02`, `2026-11-26` and `2026-11`.
+/// Number of characters in `2026-11-26T02`, `2026-11-26` and `2026-11`.
 fn name_length(unit: Unit) -> usize {
     match unit {
         Unit::Minute => 13,
@@ -454,7 +456,7 @@ fn span_named(unit: Unit, text: &str) -> Option<i64> {
 
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let listing = match fs::read_dir(folder) {
-        // The folders are made with the first work, so a new server has none.
+        // The folders are made with the first work, so a new server has no folders yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         listing => listing?,
     };

@@ -24,7 +24,7 @@ pub(super) struct RatesReader<'r> {
 }
 
 impl RatesReader<'_> {
-    /// Reads all that there is of the feeds.
+    /// Reads all counts of the feeds.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl RatesReader<'_> {
         Ok(())
     }
 
-    /// Adds the tables of a unit, up to the hour that is not in them.
+    /// Adds the tables of a unit, up to `open`, the first hour that is not in tables.
     fn add_tables(&mut self, unit: Unit, open: i64) -> Result<(), ViewError> {
         let limit = within(Unit::Hour, open, unit);
         let span = span_of(unit);
@@ -67,8 +67,8 @@ impl RatesReader<'_> {
         Ok(())
     }
 
-    /// Adds a table, up to a span of the unit. A server that was killed may have left later counts
-    /// in the table, which are in memory, too.
+    /// Adds a table, up to span `limit` of the unit. A server that was killed may have left later
+    /// counts in the table, which are in memory, too.
     fn add_table(&mut self, unit: Unit, span: i64, limit: i64) -> Result<(), ViewError> {
         let table = self.files.table(unit, span)?;
         let first = within(span_of(unit), span, unit);
@@ -115,7 +115,8 @@ fn add_count(found: &mut FeedRates, spans: &Range<i64>, number: i64, count: u64)
     }
 }
 
-/// Returns the hours that are not in tables: each with the number of runs, and the other counts.
+/// Returns the hours that are not in tables, each with the number of its runs, and the counts that
+/// are in no run.
 fn hours_in_memory(state: &CountingState) -> impl Iterator<Item = (i64, u32, &Minutes)> {
     let ended = state.over.iter();
     let ended = ended.map(|(over, counted)| (over.hour, over.runs, counted));
@@ -123,9 +124,9 @@ fn hours_in_memory(state: &CountingState) -> impl Iterator<Item = (i64, u32, &Mi
     ended.chain(current)
 }
 
-/// Passes each feed with entries in a range of hours to `add`, with the number of a minute and the
-/// number of entries; a feed may come several times. Of an hour that has ended, the minute is the
-/// first.
+/// Calls `add` with each feed that has entries in a range of hours, the number of a minute, and the
+/// number of entries. A feed may come several times. In an hour that has ended, the minute is the
+/// hour's first.
 ///
 /// # Errors
 ///
@@ -145,7 +146,8 @@ pub(super) fn each_of(
             let (feed, counts) = row?;
             for (slot, count) in counts {
                 let hour = first + i64::from(slot);
-                // Counts from the open hour on are in memory, too, where a server was killed.
+                // If a server was killed, tables may have counts from the open hour on, which are
+                // in memory, too.
                 if hours.contains(&hour) && hour < open {
                     add(feed, within(Unit::Hour, hour, Unit::Minute), count);
                 }

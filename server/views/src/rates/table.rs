@@ -19,15 +19,15 @@ use crate::{error::ViewError, files::failed};
 
 /// Last bytes of every table; they hold the version of its layout.
 const MAGIC: &[u8; 20] = b"simplefeed rates 1\n\n";
-/// Bytes of rows from which on a block ends.
+/// Size of rows, in bytes, at which a block ends.
 const BLOCK_BYTES: usize = 8 * 1024;
-/// Bytes behind the index: the length of the index, and the magic.
+/// Length of the footer behind the index, in bytes: the length of the index, and the magic.
 const FOOTER_BYTES: i64 = 28;
 
 /// Counts of a feed, by slot, in the order of the slots.
 pub(super) type SlotCounts = Vec<(u8, u64)>;
 
-/// Feed with the counts of a table.
+/// A feed, and its counts in a table.
 pub(super) type TableRow = (FeedKey, SlotCounts);
 
 /// Writes the row of a feed into a block.
@@ -53,7 +53,7 @@ pub(super) fn decode_row(from: &mut Reader<'_>) -> Option<TableRow> {
     Some((feed, counts))
 }
 
-/// Adds counts to others of the same feed.
+/// Adds counts of a feed to other counts of the same feed.
 pub(super) fn add(to: &mut SlotCounts, more: &[(u8, u64)]) {
     for &(slot, count) in more {
         let at = to.partition_point(|(other, _)| *other < slot);
@@ -78,8 +78,8 @@ pub(super) struct Making {
     name: Name,
 }
 
-/// Name of a table: a unit, and the number of the time that the table spans. The name stands in the
-/// table, so that no table is taken for another one.
+/// Name of a table: a unit, and the number of the time that the table spans. The name is written
+/// into the table, so that no table is taken for another one.
 pub(super) type Name = (Unit, i64);
 
 impl Making {
@@ -190,7 +190,7 @@ impl RateTable {
         })
     }
 
-    /// Returns the counts of a feed; none if the feed has no row.
+    /// Returns the counts of a feed; no counts if the feed has no row.
     ///
     /// # Errors
     ///
@@ -241,10 +241,10 @@ fn write_name((unit, span): Name, out: &mut RecordWriter) {
     out.long(span.cast_unsigned());
 }
 
-/// Blocks of a table, and the end of the last one.
+/// First feed and offset of each block of a table, and the end of the last block.
 type Index = (Vec<(FeedKey, u64)>, u64);
 
-/// Returns the index of a file; `None` if the file has no sound one.
+/// Returns the index of a file; `None` if the file has no sound index.
 fn index_of(file: &mut File, name: Name) -> io::Result<Option<Index>> {
     let length = file.metadata()?.len();
     if file.seek(SeekFrom::End(-FOOTER_BYTES)).is_err() {

@@ -1,4 +1,4 @@
-//! Archived SUP documents as files, and the records of the durable ones.
+//! Archived SUP documents as files, and the records of the durable files.
 //!
 //! Shell: files. Public documents are below `www`, where any web server can serve them for ever.
 //! For closed feeds the updates are kept, from which each reader's document is made. Documents link
@@ -30,14 +30,14 @@ use crate::{
     shown::ShownLog,
 };
 
-/// Most commits that one read of the log returns.
+/// Maximum number of commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
 const RECORD_BYTES: usize = 88;
 const RECORD_LENGTH: u64 = 88;
 const UPDATE_BYTES: usize = 32;
-/// The level at which twins are compressed. While many feeds change, windows close each second;
-/// [`SMALLEST`] makes them 5 % smaller, and takes three times as long. Levels 4 to 6 make them
-/// hardly smaller.
+/// The level at which twins are compressed. While many feeds change, windows close each second.
+/// [`SMALLEST`] would make their twins 5 % smaller, and take three times as long. Levels 4 to 6
+/// make them hardly smaller.
 ///
 /// [`SMALLEST`]: simplefeed_resource::gzip::SMALLEST
 const LEVEL: Compression = Compression::new(3);
@@ -47,7 +47,7 @@ const LEVEL: Compression = Compression::new(3);
 pub struct WindowRecord {
     /// Number of the window, and the epoch of its cut.
     pub name: EpochNumber,
-    /// First second, which is the last one of the window before.
+    /// First second, which is the last second of the window before.
     pub since: i64,
     /// Last second, which the next window repeats.
     pub until: i64,
@@ -97,7 +97,7 @@ impl WindowRecord {
             commit,
             file: CodedFile { bytes, digest },
         };
-        // Encoded again, the record must be the same: that checks the checksum, too.
+        // The decoded record is encoded again and compared, which checks the checksum, too.
         (found.encode_record() == *record).then_some(found)
     }
 }
@@ -163,11 +163,11 @@ impl SupFiles {
             .and_then(|before| before.checked_mul(RECORD_LENGTH));
         let mut record = [0; RECORD_BYTES];
         let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
-        // A damaged or torn record counts as none: the next start writes the record again.
+        // A damaged or torn record counts as missing, and the next start writes the record again.
         let found = read
             .and_then(Result::ok)
             .and_then(|()| WindowRecord::decode_record(&record));
-        // A record has the number of the window, so a record in the wrong place counts as damaged.
+        // A record has the number of its window, so a record in the wrong place counts as damaged.
         Ok(found.filter(|found| found.name.number == number))
     }
 
@@ -206,7 +206,8 @@ impl SupFiles {
         let last = records.iter().rev().find(fits);
         let count = last.map_or(0, |record| record.name.number);
         let idle = self.idle_note(visibility).filter(|(cuts, commit)| {
-            // The note holds only if the windows that have records now were counted in the note.
+            // The note holds only if it was made for all windows that have records now, and the
+            // series goes on behind the last of them.
             let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
             *cuts == count && all && *commit <= newest
         });
@@ -229,8 +230,8 @@ impl SupFiles {
         Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
     }
 
-    /// Notes that no update followed so many windows, up to a commit. Losing the note costs time,
-    /// nothing else.
+    /// Notes that no update followed the first `cuts` windows, up to a commit. Losing the note
+    /// costs time, nothing else.
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl SupFiles {
         visibility: Visibility,
         window: &SupWindow,
     ) -> Result<Remade, ViewError> {
-        // Not beside a rebuild, which writes the same files.
+        // This lock keeps out a rebuild, which writes the same files.
         let _writing = self.folders.writing();
         let path = self.window_path(visibility, window.name);
         let folder = path.parent().unwrap_or(&path);
@@ -274,7 +275,7 @@ impl SupFiles {
         }
         remade = remade.max(files.write(&path, &bytes, modified)?);
         let record = WindowRecord::of_window(window, CodedFile::of(&bytes));
-        // Files that are right may lack their record, or a sync, after a crash between the two.
+        // After a crash, right files may lack their record, or a sync.
         if remade == Remade::Identical
             && self.record(visibility, window.name.number)? == Some(record)
         {
@@ -292,7 +293,7 @@ impl SupFiles {
         Ok(remade)
     }
 
-    /// Writes the record of a durable window, and syncs it.
+    /// Writes the record of a durable window, durably.
     #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
     fn note_window(&self, visibility: Visibility, record: &WindowRecord) -> Result<(), ViewError> {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
@@ -368,7 +369,8 @@ impl SupFiles {
         Err(ViewError::Damaged { path })
     }
 
-    /// Returns an archived window of closed feeds, with the updates of all of them.
+    /// Returns an archived window of the series of closed feeds, with the updates of all these
+    /// feeds.
     ///
     /// # Errors
     ///
@@ -420,14 +422,14 @@ pub(crate) fn every_window(
         for outline in &outlines {
             for (visibility, window) in windows.take(outline, log)? {
                 each(visibility, &window)?;
-                // Durable at once, so the view forgets older updates.
+                // The window counts as durable at once, so that older updates are forgotten.
                 windows.archived(visibility, &window);
             }
         }
     }
 }
 
-/// Returns the bytes that are archived of a window.
+/// Returns the bytes of the file of an archived window.
 fn bytes_of(visibility: Visibility, window: &SupWindow) -> Vec<u8> {
     match visibility {
         Visibility::Public => window.document(|_| true),
@@ -532,7 +534,7 @@ mod tests {
         assert_eq!(begins(0, 100), 0);
     }
 
-    /// Goal: where nothing happens, a restart need not look; what is damaged is made again.
+    /// Goal: a restart skips commits without updates, and makes damaged records again.
     #[test]
     fn a_series_goes_on_where_nothing_happened() {
         let folder = tempfile::tempdir().unwrap();

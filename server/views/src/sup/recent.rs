@@ -1,8 +1,8 @@
 //! Updates of timelines, as far back as a document reaches.
 //!
 //! Pure. Updates of timelines have no archive: one entry of a popular feed is an update of each
-//! follower, and would be as many pairs on the disk. Whoever was away for longer polls each
-//! timeline once.
+//! timeline that follows the feed, and each update would take a pair on the disk. A client that was
+//! away for longer than a document reaches polls each timeline once.
 
 use simplefeed_core::limits::SUP_OVERLAP_SECONDS;
 
@@ -11,8 +11,8 @@ use super::windows::Seconds;
 /// The last updates of timelines.
 #[derive(Debug)]
 pub(super) struct RecentUpdates {
-    /// By the numbers of the timelines. Seconds only: one entry may be an update of a million
-    /// timelines, 16 bytes each.
+    /// Seconds of each timeline's last updates, by the numbers of the timelines. Nothing else is
+    /// kept, because one entry may be an update of a million timelines, with 16 bytes for each.
     timelines: Vec<Seconds>,
     /// First second of which every update is known.
     since: i64,
@@ -32,7 +32,7 @@ pub(super) struct RecentWindow {
 }
 
 impl RecentUpdates {
-    /// Begins with the commits of second `since`.
+    /// Returns a list without updates, which knows every update from second `since` on.
     pub(super) fn new(since: i64) -> Self {
         let timelines = vec![];
         Self { timelines, since }
@@ -50,8 +50,8 @@ impl RecentUpdates {
         }
     }
 
-    /// Returns the window that ends with second `until`, with its updates or without them; `None`
-    /// if the list begins after that second. The second is over.
+    /// Returns the window that ends with second `until`, which must be over. Without `has_updates`,
+    /// the window has no updates. Returns `None` if the list begins after that second.
     pub(super) fn window(
         &self,
         has_updates: bool,
@@ -82,8 +82,8 @@ impl RecentUpdates {
 mod tests {
     use super::*;
 
-    /// Goal: a document has the last update of each timeline in its window, and none of the others;
-    /// a second of which updates may be missing is in no document.
+    /// Goal: a document has the last update of each timeline in its window, and no other update; a
+    /// second of which updates may be missing is in no document.
     #[test]
     fn a_document_has_what_its_window_has() {
         let mut recent = RecentUpdates::new(100);

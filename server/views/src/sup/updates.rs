@@ -1,7 +1,7 @@
 //! The view of the updates of timelines, which has no files.
 //!
-//! Shell: the log, and a lock. The view has a follower of its own, so that a crowd of followers, or
-//! a graph that cannot be read, holds up no document about feeds.
+//! Shell: the log, and a lock. The view has a thread of its own, so that a feed with very many
+//! followers, or a graph that cannot be read, does not hold up documents about feeds.
 
 use parking_lot::Mutex;
 use simplefeed_core::{
@@ -24,7 +24,7 @@ use crate::{
     shown::{ShownLog, ShownSeries},
 };
 
-/// Timelines that are looked up under one lock of the graph.
+/// Number of timelines that are looked up under one lock of the graph.
 const IDENTITIES_TOGETHER: usize = if cfg!(test) { 2 } else { 4_096 };
 
 /// View of the updates of timelines.
@@ -54,7 +54,7 @@ impl TimelineUpdates {
 
     /// Returns the current window of a document, or `None` while the view has not applied every
     /// commit from before the start. `published` is as for documents about feeds. Without
-    /// `has_updates` the window is told, and no update.
+    /// `has_updates`, the window has no updates.
     pub fn current(
         &self,
         log: &dyn ShownLog,
@@ -68,7 +68,8 @@ impl TimelineUpdates {
         let mut updates = vec![];
         let timelines = window.timelines.chunks(IDENTITIES_TOGETHER);
         for (timelines, seconds) in timelines.zip(window.seconds.chunks(IDENTITIES_TOGETHER)) {
-            // Commits are applied between the parts: to look up a million timelines takes a while.
+            // The timelines are looked up in parts, and commits are applied in between, because to
+            // look up a million timelines takes a while.
             let known = log.identities(timelines).into_iter().zip(seconds);
             updates.extend(known.filter_map(|(known, second)| {
                 let known = known.filter(|known| known.is_closed == is_closed)?;
@@ -103,7 +104,7 @@ impl TimelineUpdates {
 /// Returns the first commit of a second or later.
 fn first_since(second: i64, log: &dyn EntryLog) -> Result<CommitNumber, LogError> {
     let (mut first, mut behind) = (1, log.head().number.0 + 1);
-    // Each commit is later than the one before, so half of the rest is left out by one look.
+    // Commits are in the order of their instants, so each read halves the range.
     while first < behind {
         let middle = first + (behind - first) / 2;
         let outlines = log.outlines(CommitNumber(middle), 1)?;
@@ -122,13 +123,13 @@ impl View for TimelineUpdates {
         "sup-timelines"
     }
 
-    /// Begins where the longest document may begin, which may end one second before the newest
-    /// commit.
+    /// Begins with the second at which the longest document may begin. That document may end one
+    /// second before the newest commit.
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         let head = log.head();
         let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
         let applied = CommitNumber(first_since(oldest, log)?.0 - 1);
-        // From the first commit on, every update ever is known.
+        // If the view begins with the first commit, every update ever is known.
         let since = if applied == CommitNumber(0) {
             i64::MIN
         } else {

@@ -1,11 +1,12 @@
 //! Windows of updates: which updates a SUP document has, and when a window ends.
 //!
-//! Pure, but for a line in the operator's log about damage. The last update of each feed is kept,
-//! as far back as a document reaches, and the updates are cut into *windows* that are archived. A
-//! window ends with a second, so every document does: after the second in which the window has
-//! [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after the first
-//! update, whichever comes first. The next window begins at that second. Windows follow from
-//! commits alone, so the archived documents come out the same on any machine.
+//! Pure, but for a line in the operator's log about damage. The last two updates of each feed are
+//! kept, as far back as a document reaches, and the updates are cut into *windows* that are
+//! archived. A window ends with a whole second, as every document does. It ends after the second in
+//! which it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`]
+//! after the first update, whichever comes first. The next window begins with the last second of
+//! the window before. Windows follow from commits alone, so the archived documents come out the
+//! same on any machine.
 //!
 //! There are two series: feeds that everybody may see, and feeds that are or were closed, whose
 //! documents are made for each reader.
@@ -42,11 +43,11 @@ pub fn document_name(subject: SupSubject, visibility: Visibility) -> &'static st
     }
 }
 
-/// Returns the name of the series of a visibility, which documents have without an extension, and
-/// their folder.
+/// Returns the name of the series of a visibility. The current document has this name with an
+/// extension, and the folder of the archived documents has this name.
 ///
 /// The public series has the feeds that were never closed, in documents for everybody. The private
-/// one has those that are or were closed, in documents for each reader.
+/// series has the feeds that are or were closed, in documents for each reader.
 pub(crate) fn series_name(visibility: Visibility) -> &'static str {
     match visibility {
         Visibility::Public => SUP,
@@ -62,16 +63,16 @@ pub type Update = (FeedKey, SupId, i64);
 pub struct SupWindow {
     /// Number of the window, and the epoch of the cut.
     pub name: EpochNumber,
-    /// Name of the window before; `None` for the first one.
+    /// Name of the window before; `None` for the first window.
     pub previous: Option<EpochNumber>,
-    /// First second, which is the last one of the window before.
+    /// First second, which is the last second of the window before.
     pub since: i64,
-    /// Last second, which is also the first one of the next window.
+    /// Last second, which is also the first second of the next window.
     pub until: i64,
     /// Last commit before the last second. The next window repeats that second.
     pub commit: CommitNumber,
-    /// Last update of each feed in the window, by the last digit of the update id, by time, and by
-    /// id.
+    /// Last update of each feed in the window, sorted by the last digit of the update id, by time,
+    /// and by id.
     pub updates: Vec<Update>,
 }
 
@@ -100,11 +101,11 @@ pub fn file_name(window: EpochNumber) -> String {
 /// Point at which a series goes on after a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeriesStart {
-    /// Window behind which the series goes on, with the last second.
+    /// Window behind which the series goes on, and the last second of that window.
     pub cut: Option<(EpochNumber, i64)>,
     /// Last commit before that second.
     pub commit: CommitNumber,
-    /// Later commit up to which there was no update behind that second, if known.
+    /// Later commit, if known, up to which there was no update after that second.
     pub idle: Option<CommitNumber>,
 }
 
@@ -125,7 +126,7 @@ struct LastUpdates {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seconds {
     last: i64,
-    /// An earlier second: the last one may lie behind the end of a document.
+    /// Second of the update before, for documents that end before the last update.
     before: i64,
 }
 
@@ -136,7 +137,7 @@ impl Seconds {
         before: i64::MIN,
     };
 
-    /// Notes the second of an update, if that is later than the last one.
+    /// Notes the second of an update, if that is later than the last second.
     pub(super) fn add(&mut self, second: i64) {
         if self.last < second {
             (self.before, self.last) = (self.last, second);
@@ -145,7 +146,7 @@ impl Seconds {
 
     /// Returns the last update from second `since` to `until`.
     pub(super) fn last_within(&self, since: i64, until: i64) -> Option<i64> {
-        // The last update may lie behind the end, and the one before within.
+        // The last update may lie behind `until`, and the update before within the window.
         let second = if self.last <= until {
             self.last
         } else {
@@ -155,7 +156,7 @@ impl Seconds {
     }
 }
 
-/// Sorts updates for a document. The order is a promise, because archived windows are final.
+/// Sorts updates for a document. The order must never change, because archived windows are final.
 /// Updates in this order compress well.
 pub(super) fn sort_updates(updates: &mut [Update]) {
     updates.sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
@@ -178,19 +179,19 @@ fn updates_of(feeds: &HashMap<FeedKey, LastUpdates>, since: i64, until: i64) -> 
 struct WindowSeries {
     feeds: HashMap<FeedKey, LastUpdates>,
     begins_after: CommitNumber,
-    /// Window that was cut last, with the last second.
+    /// Window that was cut last, and its last second.
     cut: Option<(EpochNumber, i64)>,
-    /// Second of the open window's first update; `None` while there is none.
+    /// Second of the open window's first update; `None` while the window has no update.
     first: Option<i64>,
     /// Number of feeds in the open window.
     count: usize,
     /// Second of the newest update.
     newest: i64,
-    /// Last commit before the first one of that second.
+    /// Last commit before the first commit of that second.
     before_newest: CommitNumber,
     /// Second before the first update ever, as long as no window was cut.
     began: Option<i64>,
-    /// Newest window whose document is durable, with the last second.
+    /// Newest window whose document is durable, and its last second.
     durable: Option<(EpochNumber, i64)>,
     epoch: Epoch,
 }
@@ -211,12 +212,12 @@ impl WindowSeries {
         }
     }
 
-    /// Returns the open window if a commit in `second` closes it.
+    /// Closes the open window if a commit in `second` does so, and returns the window.
     fn cut_before(&mut self, second: i64) -> Option<SupWindow> {
-        // A window ends with a whole second, so nothing is cut within one.
+        // A window ends with a whole second, so nothing is cut within a second.
         let first = self.first.filter(|_| second > self.newest)?;
         let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
-        // Where nothing was cut yet, the window begins before the first update ever.
+        // The first window begins with the second before the first update ever.
         let begins = self.cut.map(|(_, until)| until).or(self.began);
         let since = begins.filter(|_| is_full)?;
         let name = EpochNumber {
@@ -262,7 +263,7 @@ impl WindowSeries {
 
     /// Forgets the updates that no document needs any more.
     fn thin_out(&mut self, longest: i64) {
-        // Without a durable window, the first one still needs every update.
+        // As long as no window is durable, the first window still needs every update.
         let Some((_, durable)) = self.durable else {
             return;
         };
@@ -282,8 +283,8 @@ pub struct Current {
     pub until: i64,
     /// Archived document that ends where this window begins, or later.
     pub previous: Option<EpochNumber>,
-    /// Last update of each feed in the window, by the last digit of the update id, by time, and by
-    /// id.
+    /// Last update of each feed in the window, sorted by the last digit of the update id, by time,
+    /// and by id.
     pub updates: Vec<Update>,
 }
 
@@ -304,7 +305,7 @@ impl SupWindows {
     /// seconds.
     pub fn new(public: SeriesStart, private: SeriesStart, longest: u32) -> Self {
         Self {
-            // The series that is further behind decides; the other one passes over the commits
+            // The series that is further behind decides, and the other series skips the commits
             // between.
             applied: public.begins_after().min(private.begins_after()),
             public: WindowSeries::new(public),
@@ -338,8 +339,8 @@ impl SupWindows {
         }
     }
 
-    /// Applies a commit of the last second before a cut, which a beginning passes over. Returns
-    /// false, and applies nothing, if the commit is later.
+    /// Applies a commit of the last second before a cut, which a start with an idle note skips.
+    /// Returns false, and applies nothing, if the commit is later.
     ///
     /// # Errors
     ///
@@ -378,12 +379,12 @@ impl SupWindows {
         series.first.is_none().then_some(cut)
     }
 
-    /// Records that the document of a window is durable, so others may link to it.
+    /// Notes that the document of a window is durable, so that other documents may link to it.
     pub fn archived(&mut self, visibility: Visibility, window: &SupWindow) {
         self.series_mut(visibility).durable = Some((window.name, window.until));
     }
 
-    /// Returns the window that ends with second `until`, which is over and not before
+    /// Returns the window that ends with second `until`. This second must be over, and not before
     /// `newest() - 1`. The window covers at least `period` seconds and the overlap, and everything
     /// since the newest archived document.
     pub fn current(&self, visibility: Visibility, period: u32, until: i64) -> Current {
@@ -393,7 +394,7 @@ impl SupWindows {
             None => series.began,
         };
         let period = until - i64::from(period) - SUP_OVERLAP_SECONDS;
-        // Never later than the archive's end, so no update falls between the two.
+        // The window never begins later than the archive ends, so no update falls between the two.
         let since = reaches.map_or(period, |end| period.min(end));
         Current {
             since,
@@ -415,7 +416,7 @@ impl SupWindows {
     ) -> Result<Vec<(Visibility, SupWindow)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
-        // A commit that both series pass over needs no look at the feeds.
+        // If both series skip the commit, its feeds need not be looked up.
         if number > self.public.begins_after.min(self.private.begins_after) {
             for feed in &outline.feeds() {
                 let place = self.place_of(*feed, log)?;
@@ -430,7 +431,8 @@ impl SupWindows {
                 continue;
             }
             series.epoch = series.epoch.max(outline.epoch().unwrap_or_default());
-            // Before this commit's own updates, which belong to the next window.
+            // The window is cut before this commit's own updates are added, which belong to the
+            // next window.
             if let Some(window) = series.cut_before(second) {
                 series.thin_out(longest);
                 over.push((visibility, window));

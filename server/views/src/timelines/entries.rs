@@ -15,16 +15,16 @@ use simplefeed_core::{
 };
 use simplefeed_log::{LogError, Series};
 
-/// Entries of a block.
+/// Number of entries of a block.
 const BLOCK_ENTRIES: u64 = 8;
-/// Bytes of entries from which on a block keeps only their instants.
+/// Size of entries, in bytes, beyond which a block keeps only their instants.
 const BLOCK_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of all blocks in memory.
+/// Maximum size of all blocks in memory, in bytes.
 const CACHE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes of an entry besides its text, roughly.
+/// Approximate size of an entry besides its text, in bytes.
 const ENTRY_BYTES: usize = 200;
 
-/// Neighbours in a feed.
+/// Neighbouring entries of a feed.
 #[derive(Debug)]
 struct EntryBlock {
     instants: Vec<(Position, Timestamp)>,
@@ -42,7 +42,7 @@ impl Weighter<(FeedKey, u64), Arc<EntryBlock>> for EntryBlockWeight {
     }
 }
 
-/// Entries in memory, and the way to those that are not.
+/// Cache of entries, which reads missing entries from the log.
 pub(super) struct EntryCache(Cache<(FeedKey, u64), Arc<EntryBlock>, EntryBlockWeight>);
 
 impl std::fmt::Debug for EntryCache {

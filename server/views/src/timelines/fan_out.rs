@@ -26,7 +26,8 @@ pub enum FanOut {
 pub struct Keeping {
     /// When entries are found.
     pub fan_out: FanOut,
-    /// Bytes of memory for the newest entries and the documents of timelines that were read lately.
+    /// Size of the memory, in bytes, for the newest entries and the documents of timelines that
+    /// were read lately.
     pub memory: u64,
 }
 

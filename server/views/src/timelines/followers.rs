@@ -1,14 +1,14 @@
-//! Timelines that take, or took, the entries of a feed.
+//! Sets of timelines that take, or took, the entries of a feed.
 //!
 //! Pure. Most feeds have few followers, and some a million: a sorted list is smallest for few, a
 //! bitmap for many.
 
 use roaring::RoaringBitmap;
 
-/// Most followers of a feed that are a list; more are a bitmap.
+/// Maximum number of timelines in a list. A larger set is a bitmap.
 const FEW_MAX: usize = 4_096;
 
-/// Key of a timeline.
+/// Key of a timeline in the graph.
 pub(super) type TimelineKey = u32;
 
 /// A set of timelines.
@@ -26,10 +26,10 @@ impl Default for Followers {
 }
 
 impl Followers {
-    /// Puts a timeline into the set, or takes it out.
+    /// Adds a timeline to the set, or removes the timeline from the set.
     pub(super) fn set(&mut self, timeline: TimelineKey, is_in: bool) {
         match self {
-            // An opening adds timelines in their order.
+            // The opening of a snapshot adds timelines in ascending order.
             Self::Few(all)
                 if is_in
                     && all.len() < FEW_MAX
@@ -84,8 +84,8 @@ impl Followers {
         }
     }
 
-    /// Returns at most `max` timelines from a number on, sorted, that are in none of some sets. Of
-    /// a large set, not each timeline is looked at.
+    /// Returns at most `max` timelines of this set that are in none of the sets `without`, from a
+    /// number on, sorted. For a large set, bitmaps are compared and not single timelines.
     pub(super) fn outside(
         &self,
         without: [&Self; 2],
@@ -119,7 +119,7 @@ impl Followers {
 
 impl PartialEq for Followers {
     fn eq(&self, other: &Self) -> bool {
-        // A set that has shrunk keeps the form of a large one.
+        // A set that has shrunk keeps the form of a large set, so the contents are compared.
         self.len() == other.len() && self.from(0, usize::MAX) == other.from(0, usize::MAX)
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     shown::{ShownLog, ShownSeries},
 };
 
-/// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
+/// Pause of a follower that is up to date. Readers that come meanwhile catch up by themselves.
 const PACE: Duration = Duration::from_millis(50);
 /// Name of the view, of the folder of runs, and of the label in metrics.
 pub const NAME: &str = "timelines";
@@ -31,7 +31,7 @@ impl View for TimelinesView {
 
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
         // The graph and the lists have cursors of their own. The newest commit comes again, so that
-        // the work begins without waiting for another one.
+        // the work begins without waiting for another commit.
         Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 

@@ -1,16 +1,16 @@
 //! Entries of timelines, gathered as their feeds gain them: lists in sorted runs beside the log.
 //!
-//! Shell: files below the view's folder, and a thread that merges them. Nobody waits for the
-//! gathering: a reader adds what the feeds have gained since. So a crash, or a full disk, costs
-//! time and no entry.
+//! Shell: files below the view's folder, and threads that merge runs. Nobody waits for the
+//! gathering: a reader adds the entries that the feeds have gained since the last run. So a crash,
+//! or a full disk, costs time and no entry.
 //!
 //! ```text
 //! commits ──► pairs (timeline, entry) ──► runs in memory ──► runs in files, merged by and by
 //! ```
 //!
 //! A run covers a stretch of the log, and the next run begins where that stretch ends. A run is at
-//! least about as large as all newer ones together, so that there are few. Files that do not fit
-//! the log, or are damaged, are removed, and the stretch is gathered again from the commits.
+//! least about as large as all newer runs together, so that there are few. Files that do not fit
+//! the log, or are damaged, are removed, and their stretch is gathered again from the commits.
 
 use std::{
     collections::BTreeMap,
@@ -47,27 +47,28 @@ use run::{
     apart_of, entry_blocks,
 };
 
-/// Pairs from which on a run in memory ends.
+/// Number of pairs from which on a run in memory ends.
 const PAIRS_MAX: usize = if cfg!(test) { 2 } else { 1_000_000 };
-/// Commits of a run in memory, at most.
+/// Maximum number of commits of a run in memory.
 const COMMITS_TOGETHER: usize = if cfg!(test) { 3 } else { 1_000 };
-/// Bytes of runs in memory from which on they go into a file.
+/// Size of the runs in memory, in bytes, from which on they go into a file.
 const MEMORY_MAX: u64 = if cfg!(test) { 200 } else { 8 * 1024 * 1024 };
-/// Commits after which runs in memory go into a file, however small they are.
+/// Number of commits after which runs in memory go into a file, however small they are.
 const MEMORY_COMMITS: u64 = if cfg!(test) { 50 } else { 200_000 };
-/// Followers above which a feed is merged by readers, where that is chosen for each feed.
+/// Number of followers above which a feed's entries are merged by readers and not gathered, if the
+/// server chooses for each feed.
 const FOLLOWERS_MAX: u64 = if cfg!(test) { 1 } else { 10_000 };
-/// Files that are written at the same time.
+/// Maximum number of files that are written at the same time.
 const MERGES_MAX: usize = 2;
 /// Pause after a file that could not be written.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 10 });
-/// Entries of a run, which have 32-bit indexes.
+/// Maximum number of entries of a run, which have 32-bit indexes.
 const ENTRIES_MAX: u64 = 0xffff_ffff;
 
 /// Lists of all timelines, as far as they are gathered.
 #[derive(Debug)]
 pub(super) struct GatheredLists {
-    /// Folder of the files. Without one nothing is gathered.
+    /// Folder of the files. Without a folder, nothing is gathered.
     folder: Option<PathBuf>,
     runs: RwLock<Arc<Runs>>,
     entries: Arc<EntryBlocks>,
@@ -86,19 +87,19 @@ pub(super) struct GatheredFiles {
 pub(super) struct Runs {
     pub(super) all: Vec<Arc<GatheredRun>>,
     reached: GatheredEnd,
-    /// Positions of feeds that are in no run, by feed.
+    /// Positions whose entries are in no list, by feed.
     pub(super) apart: BTreeMap<SourceKey, Vec<Range<Position>>>,
 }
 
 /// Runs on their way into one file.
 #[derive(Debug)]
 struct RunMerge {
-    /// Where the last of them ends.
+    /// End of the last of these runs.
     to: GatheredEnd,
     thread: JoinHandle<Result<GatheredRun, RunFailure>>,
 }
 
-/// Why runs are in no file, and which of them is damaged, if any is.
+/// Why runs could not be written to a file, and which run is damaged, if any is.
 #[derive(Debug)]
 struct RunFailure {
     error: io::Error,
@@ -132,7 +133,7 @@ pub(super) enum GatherStep {
     Done,
     /// Commits are left for the next step.
     More,
-    /// There is more, for which there is no room in memory before a file is written.
+    /// Commits are left, but memory has no room for their entries until a file is written.
     Waits,
 }
 
@@ -140,7 +141,7 @@ pub(super) enum GatherStep {
 #[derive(Debug, Default)]
 struct GatherStretch {
     entries: Vec<GainedEntry>,
-    /// Timelines with indexes of entries.
+    /// Timelines, each with the index of one of their entries.
     pairs: Vec<(TimelineKey, u32)>,
     apart: PositionsApart,
 }
@@ -174,7 +175,7 @@ impl GatheredLists {
         let mut runs = self.runs.write();
         let found = runs.all.iter().position(|run| Arc::ptr_eq(run, damaged));
         let Some(place) = found else {
-            // Another reader has noticed the damage.
+            // Another reader has noticed the damage already.
             return;
         };
         warn!(%error, "some of the lists of timelines are gathered again");
@@ -182,7 +183,7 @@ impl GatheredLists {
         // Later runs go as well, because runs follow one another without a hole.
         let given_up = all.split_off(place);
         *runs = Runs::of_runs(all);
-        // Readers need not wait for the disk.
+        // Unlocked here, so that readers need not wait for the disk.
         drop(runs);
         remove_files(&given_up);
     }
@@ -208,13 +209,14 @@ impl GatheredLists {
         if next > applied {
             return Ok(GatherStep::Done);
         }
-        // Files that cannot be written must not fill the memory.
+        // Runs that cannot be written to files must not fill the memory.
         if in_memory(&before.all) > 4 * MEMORY_MAX {
             self.merge_runs(folder, log)?;
             return Ok(GatherStep::Waits);
         }
-        let mut outlines = log.announcements().outlines(next, COMMITS_TOGETHER, log)?;
-        // The log may be ahead of the graph, which knows who has an entry.
+        let mut outlines = log.recent_outlines(next, COMMITS_TOGETHER)?;
+        // The log may be ahead of the graph, and only the graph knows which timelines have an
+        // entry.
         outlines.retain(|outline| outline.number <= applied);
         let mut stretch = GatherStretch::default();
         let (mut to, mut last) = (before.reached, next);
@@ -245,7 +247,7 @@ impl GatheredLists {
         })
     }
 
-    /// Adds the next run, unless all begins anew meanwhile.
+    /// Adds the next run, unless the runs have changed since `before`.
     fn add_run(&self, before: &Arc<Runs>, run: GatheredRun) {
         let mut runs = self.runs.write();
         if Arc::ptr_eq(&runs, before) {
@@ -281,7 +283,7 @@ impl GatheredLists {
         }
     }
 
-    /// Puts a run in the place of the runs that were merged into this one.
+    /// Puts a merged run in the place of the runs of which it was made.
     fn replace_runs(&self, run: GatheredRun) {
         let mut runs = self.runs.write();
         let begin = runs
@@ -301,16 +303,17 @@ impl GatheredLists {
             *runs = Runs::of_runs(all);
         }
         drop(runs);
-        // The inputs go last: their run is durable by now. Readers that have them open still can
-        // read them.
+        // The files of the inputs are removed last, when the merged run is durable. Readers that
+        // have these files open can still read them.
         remove_files(&replaced);
     }
 
-    /// Merges the newest runs where that is due: small ones at once, others by a thread.
+    /// Merges the newest runs where that is due: runs that stay in memory at once, other runs on a
+    /// thread.
     fn merge_runs(&self, folder: &Path, log: &dyn EntryLog) -> Result<(), ViewError> {
         let runs = self.runs();
         let mut files = self.files.lock();
-        // Those that are being merged are not touched; new ones are only added behind.
+        // Runs that are being merged are not touched. New runs are only added behind them.
         let merged = files.merging.iter().map(|merging| merging.to.instant).max();
         let waits = files.not_before.is_some_and(|then| Instant::now() < then);
         // A long merge must not hold up new runs.
@@ -336,7 +339,7 @@ impl GatheredLists {
             self.replace_runs(run.map_err(failed("merge lists of", folder))?);
             return Ok(());
         }
-        // The log needs the rest of a disk that is nearly full.
+        // On a disk that is nearly full, the log needs the rest.
         if !may_write || !log.room_for(bytes)?.is_enough() {
             return Ok(());
         }
@@ -371,7 +374,7 @@ impl GatheredLists {
 }
 
 /// Returns the number of followers above which a feed's entries are not gathered; `None` if no
-/// feed's are.
+/// entries are gathered at all.
 fn followers_max(fan_out: FanOut) -> Option<u64> {
     match fan_out {
         FanOut::Write => Some(u64::MAX),
@@ -380,8 +383,8 @@ fn followers_max(fan_out: FanOut) -> Option<u64> {
     }
 }
 
-/// Opens the runs of a folder which follow one another from the beginning of the log on, and
-/// removes all other files.
+/// Opens the runs of a folder that follow one another from the beginning of the log on. Removes all
+/// other files, except those that cannot be read now.
 #[expect(
     clippy::disallowed_methods,
     reason = "the next opening removes a run that comes back"
@@ -390,7 +393,7 @@ fn open_runs(
     folder: &Path,
     chain: impl Fn(CommitNumber) -> Result<Option<ChainHash>, LogError>,
 ) -> Result<Vec<Arc<GatheredRun>>, LogError> {
-    // A folder that is not there has no run; any other trouble comes up when one is written.
+    // A missing folder has no runs. Any other trouble comes up when a run is written.
     let (mut found, mut rest) = (vec![], vec![]);
     for item in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = item.path();
@@ -424,8 +427,8 @@ fn open_runs(
     Ok(all)
 }
 
-/// Returns the newest runs that become one: each one not larger than all newer ones together, and
-/// those in memory once they are to go into a file.
+/// Returns the newest runs that are merged into one run: each run that is not larger than all newer
+/// runs together, and with `goes_out` also the runs in memory.
 fn wanted_merge(free: &[Arc<GatheredRun>], goes_out: bool) -> &[Arc<GatheredRun>] {
     let (mut bytes, mut entries) = (0, 0);
     let count = free.iter().rev().take_while(|run| {
@@ -533,8 +536,8 @@ impl GatherStretch {
         }
     }
 
-    /// Gathers entries of a feed. Returns the instant of the first one that is left, if the stretch
-    /// has enough.
+    /// Gathers entries of a feed. Returns the instant of the first entry that is left, if the
+    /// stretch is full.
     fn gather_feed(
         &mut self,
         source: SourceKey,
@@ -552,14 +555,14 @@ impl GatherStretch {
         if count == 0 || range.is_empty() {
             return None;
         }
-        // A feed that was apart stays so while it is large, or one at the threshold would change
-        // with every follow.
+        // A feed whose entries were apart stays apart while its followers are more than half of the
+        // bound. Otherwise a feed at the bound would change with every follow.
         let stays_apart = before.apart.contains_key(&source) && count > followers_max / 2;
         if count > followers_max || stays_apart {
             self.apart.push((source, range));
             return None;
         }
-        // So many entries at a time as give about a run; at least one.
+        // As many entries at a time as give about a run of pairs, but at least one entry.
         let together = u64::try_from(PAIRS_MAX).unwrap_or(u64::MAX) / count;
         let mut first = range.start;
         while first < range.end {
@@ -590,7 +593,8 @@ impl GatherStretch {
             let indexes = indexes.filter_map(|index| u32::try_from(index).ok());
             pairs.extend(indexes.map(|index| (timeline, base + index)));
         });
-        // Timelines may have older entries of the feed only.
+        // No timeline has any of these entries: the followers may have only older entries of the
+        // feed.
         if self.pairs.len() == before {
             return;
         }
@@ -613,7 +617,8 @@ impl GatherStretch {
     }
 }
 
-/// Returns the time from one instant to a later one, in microseconds; 0 if the other is not later.
+/// Returns the time from one instant to a later instant, in microseconds; 0 if the second instant
+/// is not later.
 fn micros_between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(i128::from(to.micros()) - i128::from(from.micros())).unwrap_or(0)
 }

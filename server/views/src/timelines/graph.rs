@@ -1,7 +1,7 @@
 //! Graph of follows, computed from commits.
 //!
 //! Pure, over a log that the caller passes, but for the lock that [`each_gain`] takes. Feeds and
-//! timelines have small keys here, in the order of their creation, since a server has millions of
+//! timelines have small keys here, in the order of their creation, because a server has millions of
 //! follows. An entry of a feed changes two numbers of the feed, whatever the number of followers.
 
 use std::{
@@ -31,9 +31,10 @@ use super::{
     followers::{Followers, TimelineKey},
 };
 
-/// Key of a feed.
+/// Key of a feed in the graph.
 pub(super) type SourceKey = u32;
-/// Instants from which on revisions are in force, of settings or of defaults.
+/// Revisions of settings or of defaults, each behind the instant from which on the revision is in
+/// force.
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 
 /// A feed that timelines may follow.
@@ -66,7 +67,8 @@ enum Node {
     Timeline(TimelineKey),
 }
 
-/// Feeds and timelines as of a commit. A snapshot has no index: these follow from the rest.
+/// Feeds and timelines as of a commit. A snapshot lacks the indexes, because these follow from the
+/// rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Graph {
     pub(super) applied: CommitNumber,
@@ -76,9 +78,9 @@ pub(super) struct Graph {
     pub(super) timelines: Vec<TimelineState>,
     #[serde(skip)]
     nodes: HashMap<FeedKey, Node>,
-    /// Revisions of settings after the first, which few feeds have.
+    /// Revisions of settings after the first, of the few feeds that have any.
     later: HashMap<FeedKey, Revisions>,
-    /// Timelines that began anew, which happens after losses only.
+    /// Instants at which timelines began anew, which happens after losses only.
     restarted: HashMap<FeedKey, Timestamp>,
     /// Timelines that follow patterns.
     #[serde(skip)]
@@ -94,7 +96,7 @@ pub(super) struct SourceIndex {
     all: Vec<SourceState>,
     #[serde(skip)]
     names: BTreeMap<FeedName, SourceKey>,
-    /// Who follows each feed.
+    /// Followers of each feed, by the feed's key.
     #[serde(skip)]
     followers: Vec<FollowersOf>,
     /// Closed feeds, of which there are few.
@@ -107,13 +109,13 @@ pub(super) struct SourceIndex {
 /// Followers of a feed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowersOf {
-    /// Timelines that have entries of the feed which came as the feed gained them.
+    /// Timelines that have entries of the feed as the feed gained them.
     pub(super) all: Followers,
     /// Parts of these followers, which most feeds lack.
     parts: Option<Box<FollowerParts>>,
-    /// Position of the feed's next entry when a timeline began or ended to take its entries, or
-    /// later. From there on each entry is in all timelines that have not ended, and none needs to
-    /// be looked at.
+    /// Position of the feed's next entry when a timeline last began or stopped to take the feed's
+    /// entries, or a later position. Each entry from this position on is in all timelines that
+    /// still take entries, so no timeline needs to be looked at.
     changed: Position,
 }
 
@@ -144,8 +146,8 @@ impl FollowersOf {
         self.all.len() - self.ended().len()
     }
 
-    /// Returns at most `max` timelines that take more entries, from a timeline on, sorted: all, or
-    /// the open ones.
+    /// Returns at most `max` timelines that take more entries, from a number on, sorted. Without
+    /// `with_closed`, only the open timelines are returned.
     pub(super) fn taking_from(
         &self,
         first: TimelineKey,
@@ -205,6 +207,23 @@ impl SourceIndex {
         source
     }
 
+    /// Makes the indexes of feeds that were read from a snapshot. Returns the node of each feed.
+    fn make_indexes(&mut self) -> Vec<(FeedKey, Node)> {
+        self.all.shrink_to_fit();
+        self.followers
+            .resize_with(self.all.len(), FollowersOf::default);
+        let mut nodes = Vec::with_capacity(self.all.len());
+        for (index, feed) in self.all.iter().enumerate() {
+            let source = key_of(index);
+            self.names.insert(feed.name.clone(), source);
+            if feed.is_closed {
+                self.closed.insert(source);
+            }
+            nodes.push((feed.key, Node::Feed(source)));
+        }
+        nodes
+    }
+
     /// Notes whether a feed is closed. Returns whether the feed was closed before.
     fn close_feed(&mut self, source: SourceKey, is_closed: bool) -> bool {
         if is_closed {
@@ -243,14 +262,14 @@ impl SourceIndex {
     }
 }
 
-/// Followers that are looked at under one lock.
+/// Number of followers that are looked at under one lock.
 const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
 
-/// Passes every timeline to `tell` that has entries of a range which came as the feed gained them,
-/// with the part of the range.
+/// Calls `tell` with every timeline that has entries of a range as the feed gained them, and with
+/// the part of the range that the timeline has.
 ///
-/// Commits are applied between the slices: a follow from then on takes none of these entries, and
-/// an unfollow leaves them.
+/// Commits may be applied between the slices. They change nothing about these entries: a later
+/// follow takes none of them as gains, and a later unfollow leaves them in the timeline.
 pub(super) fn each_gain(
     graph: &RwLock<Graph>,
     source: SourceKey,
@@ -270,8 +289,8 @@ pub(super) fn each_gain(
                 continue;
             };
             if have_all {
-                // The follows of a timeline are elsewhere in memory: to look at them would cost
-                // most of a delivery.
+                // The follows of a timeline are elsewhere in memory. To look at them would be most
+                // of the cost of a delivery.
                 if !followers.ended().has(*timeline) {
                     tell(*timeline, state, range.clone());
                 }
@@ -288,7 +307,7 @@ pub(super) fn each_gain(
     }
 }
 
-/// Adds a fact, unless a commit is applied again.
+/// Adds a fact, unless the fact is there because the same commit was applied before.
 fn push_new<T: PartialEq>(facts: &mut Vec<T>, fact: T) {
     if facts.last() != Some(&fact) {
         facts.push(fact);
@@ -300,7 +319,7 @@ fn key_of(index: usize) -> u32 {
 }
 
 impl Graph {
-    /// Returns a timeline and the key in the graph, by the key in the log.
+    /// Returns a timeline and its key in the graph, by its key in the log.
     pub(super) fn timeline(&self, feed: FeedKey) -> Option<(TimelineKey, &TimelineState)> {
         match self.nodes.get(&feed)? {
             Node::Timeline(timeline) => Some((*timeline, self.at(*timeline)?)),
@@ -308,12 +327,12 @@ impl Graph {
         }
     }
 
-    /// Returns a timeline by the key in the graph.
+    /// Returns a timeline by its key in the graph.
     pub(super) fn at(&self, timeline: TimelineKey) -> Option<&TimelineState> {
         self.timelines.get(usize::try_from(timeline).ok()?)
     }
 
-    /// Returns the key of a feed in the graph, by the key in the log.
+    /// Returns the key of a feed in the graph, by the feed's key in the log.
     pub(super) fn source(&self, feed: FeedKey) -> Option<SourceKey> {
         match self.nodes.get(&feed)? {
             Node::Feed(source) => Some(*source),
@@ -336,7 +355,7 @@ impl Graph {
         self.restarted.get(&timeline).copied()
     }
 
-    /// Applies the next commit. `entries` are those that the log has, up to that commit or beyond.
+    /// Applies the next commit. `entries` has entries of the log up to that commit, or beyond.
     ///
     /// # Errors
     ///
@@ -355,11 +374,11 @@ impl Graph {
         applied
     }
 
-    /// Undoes the changes that make a second look at the same commit differ from the first one: a
-    /// follow brings along the entries that the feed has at that instant. All other changes may
-    /// happen twice.
+    /// Undoes the changes that would make the same commit have another effect the second time,
+    /// because a follow brings along the entries that the feed has by then. All other changes may
+    /// be applied twice.
     fn put_back(&mut self, before: GraphBefore) {
-        // Backwards, so that the oldest state of a feed that changed twice comes last.
+        // Backwards, so that the oldest state of a feed that changed twice is put back last.
         for (source, next, newest) in before.feeds.into_iter().rev() {
             if let Some(state) = self.feeds.get_mut(source) {
                 state.next = next;
@@ -429,19 +448,19 @@ impl Graph {
                 ChangeOutline::Opened { .. } => {}
             }
         }
-        // Last, so that a commit that failed comes again.
+        // Set last, so that a commit that failed comes again.
         self.applied = commit.number;
         Ok(())
     }
 
-    /// Lets timelines pass over the entries that a feed lost.
+    /// Makes timelines skip the entries that a feed lost.
     fn pass_lost(&mut self, source: SourceKey, next: Position) {
         let Some(state) = self.feeds.get_mut(source) else {
             return;
         };
         let range = std::mem::replace(&mut state.next, next)..next;
         if range.is_empty() {
-            // The loss was noted by an earlier look at the same commit.
+            // The loss was noted when the same commit was applied before.
             return;
         }
         self.feeds
@@ -487,8 +506,8 @@ impl Graph {
             (Some(Node::Feed(source)), _) => {
                 let was_closed = self.feeds.close_feed(source, settings.is_closed());
                 before.closed.push((source, was_closed));
-                // A feed is created again only with a commit that is applied again, which may have
-                // put back a timeline.
+                // A known feed gets its first revision only when a commit is applied again. Before
+                // that, a timeline may have been put back to a state without the feed.
                 let appears = was_closed || revision == Revision::FIRST;
                 if appears && !settings.is_closed() {
                     self.take_appeared(source);
@@ -508,7 +527,7 @@ impl Graph {
             is_closed: settings.is_closed(),
         };
         let timeline = key_of(self.timelines.len());
-        // Nothing is brought along, so no entry is looked at.
+        // Nothing is brought along, so no entry is read.
         let following = FollowState::new(terms, &Now::without_entries(&self.feeds));
         self.timelines.push(TimelineState {
             key: feed,
@@ -554,7 +573,8 @@ impl Graph {
         }
     }
 
-    /// Lets timelines take a feed that was created or opened.
+    /// Lets the timelines with patterns, and those of the feed as owner, take a feed that was
+    /// created or opened.
     fn take_appeared(&mut self, source: SourceKey) {
         let owned = self.owned_by(source).iter();
         let concerned: BTreeSet<TimelineKey> =
@@ -568,7 +588,7 @@ impl Graph {
                 changed.push((timeline, Arc::clone(&state.following)));
             }
         }
-        // Behind the loop, because `now` reads the feeds until then.
+        // Set after the loop, because `now` reads the feeds until then.
         for (timeline, following) in changed {
             self.feeds.set_follower(source, timeline, &following);
         }
@@ -623,10 +643,11 @@ impl Graph {
 impl Graph {
     /// Makes the indexes of a graph that was read from a snapshot.
     pub(super) fn make_indexes(&mut self) {
-        for feed in std::mem::take(&mut self.feeds.all) {
-            let key = feed.key;
-            let source = self.feeds.add_feed(feed);
-            self.nodes.insert(key, Node::Feed(source));
+        let feeds = self.feeds.make_indexes();
+        self.nodes.extend(feeds);
+        for state in &mut self.timelines {
+            // A long list has grown by doubling while it was read, and has unused room.
+            Arc::make_mut(&mut state.following).shrink_to_fit();
         }
         let following: Vec<_> = self
             .timelines
@@ -703,7 +724,8 @@ impl Feeds<SourceKey> for Now<'_> {
 
     fn there(&self, feed: SourceKey, at: Position) -> Option<Timestamp> {
         let state = self.feeds.get(feed)?;
-        // The newest entries of many feeds are compared, and most of them are too old.
+        // A follow compares the newest entries of many feeds, and most of them are too old. The
+        // graph has their instants, so they need no read.
         if at.next() == state.next {
             return Some(state.newest);
         }

@@ -1,8 +1,8 @@
 //! Lists of followed feeds and of followers, a part at a time, in the order in which the log got
 //! them.
 //!
-//! Shell: the graph, behind a lock. The cost of a part grows with the feeds of that part, and not
-//! with the list.
+//! Shell: the graph, behind a lock. The cost of a part grows with the number of feeds in that part,
+//! and not with the length of the list.
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
@@ -15,9 +15,9 @@ use super::{
     graph::{SourceKey, TimelineState},
 };
 
-/// Follows of friends that are counted, of one timeline.
+/// Maximum number of friends' follows that are counted for one timeline.
 const FRIENDS_FOLLOWS_MAX: usize = 100_000;
-/// Closed followers that are looked at under one lock.
+/// Number of closed followers that are looked at under one lock.
 const CLOSED_TOGETHER: usize = 4_096;
 
 /// Part of a list of feeds.
@@ -36,7 +36,7 @@ pub struct FeedListPart {
 pub struct ListStretch {
     /// Feed behind which the stretch begins; `None` for the beginning of the list.
     pub after: Option<FeedKey>,
-    /// Feeds of the stretch, at most.
+    /// Maximum number of feeds of the stretch.
     pub max: usize,
 }
 
@@ -105,7 +105,8 @@ impl Timelines {
         }))
     }
 
-    /// Returns the patterns that a timeline follows, sorted; none if there is no such timeline.
+    /// Returns the patterns that a timeline follows, sorted; no patterns if there is no such
+    /// timeline.
     ///
     /// # Errors
     ///
@@ -130,8 +131,8 @@ impl Timelines {
         let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
-        // One server has few closed feeds and timelines of a hundred thousand sources, and another
-        // one the opposite.
+        // Some servers have few closed feeds and timelines of a hundred thousand sources, and
+        // others the opposite. So the smaller set is gone through.
         let (following, closed) = (&state.following, graph.feeds.closed());
         let name_of = |source: SourceKey| Some(graph.feeds.get(source)?.name.clone());
         let sources = following.sources().len() + following.named().len();
@@ -149,10 +150,10 @@ impl Timelines {
         }))
     }
 
-    /// Returns a part of the timelines that take the entries of a feed now, without the closed ones
-    /// that the reader may not see.
+    /// Returns a part of the timelines that take the entries of a feed now, without the closed
+    /// timelines that the reader may not see.
     ///
-    /// A reader of some closed timelines costs a look at every closed one among them.
+    /// For a reader of some closed timelines, every closed follower of the feed is looked at.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl Timelines {
         seen: ClosedSight<'_>,
     ) -> Result<FeedListPart, LogError> {
         let seen_closed = match seen {
-            // First and in slices, because rights are asked without the lock of the graph.
+            // Found first, and in slices, because rights are asked without the lock of the graph.
             ClosedSight::Some(is_seen) => self.seen_followers(feed, is_seen)?,
             ClosedSight::None | ClosedSight::All => vec![],
         };
@@ -239,8 +240,9 @@ impl Timelines {
     /// with the number of these friends; `None` if there is no such timeline.
     ///
     /// Friends are the timelines whose owners the timeline follows. Left out are the feeds that the
-    /// timeline follows, the owner's feed, closed feeds that fail `shows`, and follows of friends
-    /// that fail `is_seen`: the counts would reveal them. Of very many follows, some are counted.
+    /// timeline follows, the owner's feed, and closed feeds that fail `shows`. The follows of
+    /// closed friends that fail `is_seen` are left out, too, because the counts would reveal them.
+    /// Of very many follows, only some are counted.
     ///
     /// # Errors
     ///
@@ -267,7 +269,8 @@ impl Timelines {
         let mut counts: HashMap<SourceKey, usize> = HashMap::new();
         let mut left = FRIENDS_FOLLOWS_MAX;
         for theirs in friends {
-            // First, because the bound on follows would tell how many a hidden timeline has.
+            // Checked before the follows count against the bound, because the bound would tell how
+            // many follows a hidden timeline has.
             if theirs.is_closed && !is_seen(theirs.key)? {
                 continue;
             }

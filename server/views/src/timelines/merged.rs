@@ -1,4 +1,4 @@
-//! The log with timelines: a log to all who read.
+//! The log with timelines, which all readers use as their log.
 //!
 //! Shell: the log, which answers every lookup that is not about a timeline.
 
@@ -19,8 +19,8 @@ use simplefeed_core::{
     timeline::Place,
 };
 use simplefeed_log::{
-    Commits, EntryLog, Ids, LogError, LogHead, LogRoom, Series, Space,
-    announcements::Announcements, pages::PlacedEntry,
+    Commits, EntryLog, Ids, LogError, LogHead, LogRoom, PlacedEntry, Series, Space,
+    announcements::Announcements,
 };
 
 use super::{Timelines, fan_out::Keeping};

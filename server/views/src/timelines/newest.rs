@@ -1,8 +1,8 @@
 //! Newest entries of recently read timelines, kept current with the new entries of their feeds.
 //!
-//! Pure. A merge asks each followed feed for its newest entry. Of a timeline of a hundred thousand
-//! feeds this takes milliseconds after each commit. The new entries since the last read are a short
-//! list, however many feeds there are.
+//! Pure. A merge asks each followed feed for its newest entry. In a timeline of a hundred thousand
+//! feeds, this takes milliseconds after each commit. The new entries since the last read are a
+//! short list, however many feeds there are.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ use simplefeed_core::{
 
 use super::graph::{Graph, SourceKey};
 
-/// Feeds from which on a timeline's newest entries are kept.
+/// Number of feeds from which on a timeline's newest entries are kept.
 pub(super) const SOURCES_MIN: usize = if cfg!(test) { 1 } else { 100 };
-/// Entries to begin with, and at most.
+/// Number of entries with which a list begins, and the maximum number.
 pub(super) const BEGIN_ENTRIES: usize = if cfg!(test) { 3 } else { 128 };
 const ENTRIES_MAX: usize = if cfg!(test) { 7 } else { 256 };
-/// Gains that are remembered.
+/// Maximum number of gains that are remembered.
 const GAINS_MAX: usize = if cfg!(test) { 20 } else { 65_536 };
 
 /// Entries that a feed gained with a commit.
@@ -30,12 +30,12 @@ pub(super) struct Gain {
     source: SourceKey,
     first: Position,
     count: u64,
-    /// Instant of the first of them; the others follow in steps of 1 µs.
+    /// Instant of the first of these entries; the other entries follow in steps of 1 µs.
     instant: Timestamp,
 }
 
 impl Gain {
-    /// Returns those of the entries that a timeline has.
+    /// Returns the entries of this gain that a timeline has.
     pub(super) fn deliveries(
         self,
         following: &FollowState<SourceKey>,
@@ -54,13 +54,13 @@ impl Gain {
 /// Recent new entries of all feeds, in the order of the log.
 #[derive(Debug, Default)]
 pub(super) struct Gains {
-    /// The gains of all later commits are there.
+    /// Commit behind which the list begins: the gains of all later commits are there.
     after: CommitNumber,
     all: VecDeque<Gain>,
 }
 
 impl Gains {
-    /// Returns the list behind a commit.
+    /// Returns an empty list that begins behind a commit.
     pub(super) fn after(commit: CommitNumber) -> Self {
         let all = VecDeque::new();
         Self { after: commit, all }
@@ -88,13 +88,14 @@ impl Gains {
         while self.all.len() > GAINS_MAX
             && let Some(oldest) = self.all.pop_front()
         {
-            // Other gains of this commit may be gone, too, so the list begins behind the commit.
+            // Other gains of this commit may be removed already, so the list begins behind the
+            // commit.
             self.after = oldest.commit;
         }
     }
 
-    /// Returns the gains after a commit; `None` if the list begins later, or has more than `max` of
-    /// them.
+    /// Returns the gains after a commit; `None` if the list begins later, or has more than `max`
+    /// such gains.
     pub(super) fn since(
         &self,
         commit: CommitNumber,
@@ -114,14 +115,15 @@ pub(super) struct NewestOfTimeline {
     applied: CommitNumber,
     /// Number of all entries of the timeline.
     count: u64,
-    /// Requests that had brought entries along.
+    /// Number of requests that had brought entries along.
     requests: usize,
     /// The newest entries, oldest first.
     list: VecDeque<TimelineEntry<SourceKey>>,
 }
 
 impl NewestOfTimeline {
-    /// Returns the newest entries as a merge has found them, newest first.
+    /// Returns the list of the entries that a merge has found. `newest` has them with the newest
+    /// first.
     pub(super) fn begin(
         applied: CommitNumber,
         count: u64,
@@ -193,7 +195,8 @@ impl NewestOfTimeline {
         (found, from.filter(|_| goes_on))
     }
 
-    /// Returns the entries newer than a place, newest first; `None` if others may come between.
+    /// Returns the entries newer than a place, newest first; `None` if unknown entries may lie
+    /// between.
     pub(super) fn newer(
         &self,
         anchor: Option<Place>,
@@ -217,7 +220,8 @@ impl NewestOfTimeline {
         let before = self
             .list
             .partition_point(|delivery| delivery.place.instant() < instant);
-        // Only an earlier entry in the list shows that no unlisted one is as late.
+        // If the list has an entry before the instant, all entries that the list lacks are before
+        // the instant, too.
         let tells = before > 0 || self.is_whole();
         let behind = u64::try_from(self.list.len() - before).unwrap_or(u64::MAX);
         tells.then(|| self.count - behind)
@@ -232,7 +236,7 @@ impl NewestOfTimeline {
         Some(delivery.place)
     }
 
-    /// Returns the bytes of the list.
+    /// Returns the size of the list, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.list.len() * size_of::<TimelineEntry<SourceKey>>()
     }

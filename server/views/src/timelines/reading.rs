@@ -33,7 +33,7 @@ use super::{
     newest::{BEGIN_ENTRIES, NewestOfTimeline},
 };
 
-/// A feed that a timeline has entries of, for a merge.
+/// A feed whose entries a timeline has, for a merge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenFeed {
     source: SourceKey,
@@ -59,7 +59,7 @@ pub(super) struct TimelineMoment {
     pub(super) following: Arc<FollowState<SourceKey>>,
     /// The timeline's entries, as far as they are gathered.
     pub(super) list: Option<GatheredList>,
-    /// In the order of their keys; copied once they are asked for.
+    /// Ends of the feeds in the order of their keys, copied from the graph once they are asked for.
     feeds: OnceCell<Vec<SeenFeed>>,
     epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
     later: Revisions,
@@ -68,7 +68,7 @@ pub(super) struct TimelineMoment {
 }
 
 impl TimelineMoment {
-    /// Returns a timeline as a graph has the timeline, and the key in that graph.
+    /// Returns a timeline as it is in a graph, and its key in that graph.
     pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<(TimelineKey, Self)> {
         let (number, timeline) = graph.timeline(feed)?;
         let seen = Self {
@@ -91,9 +91,10 @@ impl TimelineMoment {
         (self.later.len(), self.defaults.len(), self.epochs.len())
     }
 
-    /// Copies the ends of the feeds for a merge: of all, or of those that are apart from the
-    /// gathered entries. Without any list, the copy and the timeline must come from the same lock.
-    /// With a list, a later copy serves as well, because older entries never change.
+    /// Copies the ends of the feeds for a merge: of all feeds, or with a list only of the feeds
+    /// whose entries are apart from the list. Without a list, the copy and the timeline must come
+    /// from the same lock. With a list, a later copy serves as well, because older entries never
+    /// change.
     pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
         self.feeds.get_or_init(|| {
             let sources: Vec<SourceKey> = match &self.list {
@@ -148,7 +149,7 @@ impl TimelineMoment {
                 settings.defaults = Arc::clone(defaults);
             }
             let is_default = matches!(fact, Fact::Defaults(_));
-            // Defaults that shape no document otherwise open no new one.
+            // New defaults that shape documents as before open no new document.
             if is_default && newest.is_some_and(|newest| newest.shapes_like(&settings)) {
                 continue;
             }
@@ -173,7 +174,7 @@ enum Fact {
     Defaults(Revision),
 }
 
-/// Way of a reader through a timeline.
+/// Access of one reader to the entries of a timeline.
 pub(super) struct TimelineReader<'r> {
     pub(super) seen: &'r TimelineMoment,
     graph: &'r RwLock<Graph>,
@@ -274,13 +275,14 @@ impl<'r> TimelineReader<'r> {
         };
         newest.newer(anchor, limit).unwrap_or_else(|| {
             let mut found = self.seen.following.newer(anchor, limit, self);
-            // The feeds may have gained more by now.
+            // The feeds may have gained entries that `newest` does not count yet.
             found.retain(|delivery| Some(delivery.place) <= newest.end());
             found
         })
     }
 
-    /// Returns an entry as the timeline shows the entry, at a position and in a document.
+    /// Returns an entry in the form in which the timeline shows it, at a position and in a
+    /// document.
     ///
     /// # Errors
     ///
@@ -397,7 +399,7 @@ impl Sequence for TimelineReader<'_> {
     }
 }
 
-/// Settings of feeds that a page shows entries of.
+/// Settings of the feeds whose entries a page shows.
 #[derive(Debug, Default)]
 pub(super) struct Titles(HashMap<(FeedKey, Revision), Arc<Settings>>);
 

@@ -1,8 +1,8 @@
 //! The graph of follows in a file, so that an opening does not replay all follows.
 //!
-//! Shell: one file, replaced as a whole. The file has the chain hash after the commit that the graph
-//! reaches. A file of another log, or a damaged one, counts as none, and the graph is computed from
-//! the first commit on.
+//! Shell: one file, replaced as a whole. The file has the chain hash after the commit that the
+//! graph reaches. A file of another log, or a damaged file, counts as missing, and the graph is
+//! computed from the first commit on.
 
 use std::{io, path::Path};
 

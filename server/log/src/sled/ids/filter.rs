@@ -4,9 +4,9 @@
 
 use super::{Fingerprint, fingerprint_halves};
 
-/// Ids per 64-bit word of the filter, hence 16 bits for each.
+/// Number of ids for each 64-bit word of the filter, hence 16 bits for each id.
 const WORD_IDS: usize = 4;
-/// Bits that an id sets in one word.
+/// Most bits that an id sets in its word.
 const BITS: u32 = 5;
 
 /// Bloom filter in memory.
@@ -73,8 +73,8 @@ mod tests {
         Digest::of(&number.to_be_bytes()).half()
     }
 
-    /// Goal: a new id costs no read of the disk, or next to never; one that is there is always
-    /// looked for.
+    /// Goal: a new id hardly ever costs a read of the disk; an id that is there is always looked
+    /// for.
     #[test]
     fn most_absent_ids_are_known() {
         let mut filter = Filter::for_ids(20_000);

@@ -30,12 +30,12 @@ const MAGIC: &[u8; 4] = b"SFI1";
 const BLOCK_BYTES: usize = 4_096;
 const RECORD_BYTES: usize = 24;
 const BLOCK_RECORDS: usize = (BLOCK_BYTES - 4) / RECORD_BYTES;
-/// Fills up the last block; no SHA-256 we ever meet begins like this.
+/// Fills up the last block. No SHA-256 that will ever occur begins like this.
 const NONE: [u8; RECORD_BYTES] = [0xff; RECORD_BYTES];
 /// Name of the file of a run until the run is whole.
 const PARTIAL: &str = "run.partial";
-/// Ids between two syncs, 4 MB. Without these syncs, a commit could wait until all of a large run
-/// is written.
+/// Number of ids that are written between two syncs: 4 MB. Without these syncs, the sync of a
+/// commit could wait until all of a large run is written.
 const UNSYNCED_IDS_MAX: u64 = 100 * 170 * 10;
 
 /// Ids in a file.
@@ -54,7 +54,7 @@ impl IdRun {
     ///
     /// # Errors
     ///
-    /// Returns why the ids cannot be read, or the file not be written.
+    /// Returns why the ids cannot be read, or why the file cannot be written.
     #[expect(
         clippy::disallowed_methods,
         reason = "the next run takes a partial file that is left"
@@ -161,7 +161,7 @@ impl IdRun {
         let filter_bytes = length.checked_sub(filter_at).ok_or_else(damaged)?;
         let mut filter = vec![0; usize::try_from(filter_bytes).map_err(io::Error::other)?];
         read_at(&file, path, &mut filter, filter_at)?;
-        // A wrong filter would hide ids, which would be stored twice.
+        // A wrong filter would hide ids, and their entries would be stored twice.
         #[cfg(planted)]
         let checksum = match crate::planted::is("run-unsynced") {
             true => &crc32fast::hash(&filter).to_be_bytes(),
@@ -186,7 +186,7 @@ impl IdRun {
     ///
     /// Returns why the file cannot be read, or that the file is damaged.
     pub(super) fn find(&self, fingerprint: &Fingerprint) -> io::Result<Option<Position>> {
-        // Fingerprints are spread evenly, so that the block of one can nearly be calculated.
+        // Fingerprints are spread evenly, so the block of a fingerprint can nearly be calculated.
         let (wanted, _) = fingerprint_halves(fingerprint);
         let mut blocks = 0..blocks_of(self.ids);
         let mut guess = scale_share(wanted, blocks.end);
@@ -195,7 +195,7 @@ impl IdRun {
             let at = guess.clamp(blocks.start, blocks.end - 1);
             let block = read_block(&self.file, &self.path, 1 + at)?;
             let records = records_of(&block);
-            // No block is without records, or `blocks_of` would not count it.
+            // `blocks_of` counts only blocks with records.
             let (Some(first), Some(last)) = (records.first(), records.last()) else {
                 return Err(damage_error(&self.path));
             };
@@ -237,7 +237,7 @@ fn name_of(span: &CommitSpan) -> String {
     format!("{}-{}.run", span.first.0, span.last.0)
 }
 
-/// Returns the part of `whole` that `share` is of 2^64.
+/// Returns `whole` times `share`, divided by 2^64.
 fn scale_share(share: u64, whole: u64) -> u64 {
     // The product of two 64-bit numbers needs 128 bits.
     let scaled = (u128::from(share) * u128::from(whole)) >> 64;
@@ -252,7 +252,7 @@ fn offset_of(block: u64) -> u64 {
     block.saturating_mul(u64::try_from(BLOCK_BYTES).expect("a block is small"))
 }
 
-/// Empties `block`, and returns the bytes filled up, with a checksum.
+/// Empties `block`. Returns the bytes that were in the block, filled up, with a checksum.
 fn seal_block(block: &mut Vec<u8>) -> Vec<u8> {
     let mut sealed = std::mem::replace(block, Vec::with_capacity(BLOCK_BYTES));
     sealed.resize(BLOCK_BYTES - 4, 0xff);

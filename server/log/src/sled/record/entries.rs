@@ -60,8 +60,8 @@ impl EntryRecord {
         document: DocumentName,
         fragment: &[u8],
     ) -> bool {
-        // 256 bytes are for the header and the numbers before the fragment. An entry that needs
-        // more continues in a second part.
+        // 256 bytes are for the header and the numbers before the fragment. A longer entry
+        // continues in a second part.
         self.first.0 + self.count == at.0
             && self.document == document
             && self.body.0.len() + fragment.len() + 256 <= PART_BYTES_MAX
@@ -136,7 +136,7 @@ fn decode_group(
     let commit = CommitNumber(from.number()?);
     let instant = from.instant()?;
     let document = read_name(from)?;
-    // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
+    // Nothing is allocated for `count` beforehand: a damaged count could be of any size.
     for index in 0..count {
         let offset = from.number()?;
         let sent = from.digest()?;

@@ -155,7 +155,7 @@ fn write_items(items: &[FollowItem], out: &mut RecordWriter) {
 fn read_items(from: &mut Reader<'_>) -> Option<Vec<FollowItem>> {
     let count = from.length()?;
     let mut items = vec![];
-    // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
+    // Nothing is allocated for `count` beforehand: a damaged count could be of any size.
     for _ in 0..count {
         items.push(match from.number()? {
             0 => FollowItem::Feed(from.feed()?),
@@ -201,8 +201,8 @@ impl FactsRecord {
     }
 }
 
-/// Returns the facts in a stored record, from the commit on that is `index` commits behind its
-/// first one. A damaged record gives fewer.
+/// Returns the facts in a stored record, without those of the first `index` commits. A damaged
+/// record gives fewer.
 pub(in crate::sled) fn facts_in(stored: &Bytes, index: u64) -> Vec<Vec<u8>> {
     let Some(record) = unpack(stored) else {
         return vec![];

@@ -10,7 +10,7 @@ use simplefeed_core::{
 
 use crate::codec::{Reader, RecordWriter, seal};
 
-/// Bytes for which a head has room at first: enough for nearly all, with their checksums.
+/// Bytes for which a head has room at first: enough for nearly all heads with their checksums.
 const HEAD_BYTES_LIKELY: usize = 192;
 
 pub(in crate::sled) fn write_name(name: DocumentName, out: &mut RecordWriter) {
@@ -93,8 +93,8 @@ pub(in crate::sled) fn encode_head(head: &FeedHead) -> Vec<u8> {
     out.bytes(&head.history.0.0);
     out.instant(head.updated);
     out.number(head.open.bytes);
-    // A byte may follow. `read_opening` would take that byte for an optional field, so the optional
-    // fields are written, too.
+    // If a byte follows, the optional fields are written, too: `read_opening` would else take the
+    // byte for one of these fields.
     write_opening(&head.open.opening, &mut out, head.open.lost);
     if head.open.lost {
         out.number(1);

@@ -89,8 +89,8 @@ pub(in crate::sled) fn revision_of_key(key: &[u8]) -> Option<Revision> {
 
 /// Returns the commit number of a key of facts, or `None` for another kind of key.
 pub(in crate::sled) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
-    // The journal has one key for each commit, sled one for consecutive commits; both have the
-    // number behind the kind.
+    // The journal has one key for each commit, sled has one key for consecutive commits. Both keys
+    // have the number behind the kind.
     let number = key.strip_prefix(b"c").or(key.strip_prefix(b"p"))?;
     Some(CommitNumber(u64::from_be_bytes(
         *number.first_chunk::<8>()?,

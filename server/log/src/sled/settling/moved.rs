@@ -5,7 +5,7 @@
 //! chapter's head. The records of its entries may be lost by then, because the rehearsal accepts
 //! some damage to values of a settling that broke off. The journal still has the entries of the
 //! chapter, but the file is used again after the settling. So the settling looks for each entry
-//! before.
+//! before it ends.
 
 use std::{cell::OnceCell, collections::HashMap};
 
@@ -63,12 +63,14 @@ impl<'m> MovedEntries<'m> {
         };
         (self.go_on)()?;
         let is_in_record = |at: &Position| tail.is_empty() || *at < tail.first;
-        // The former tail is in one record, with the last entry that came before.
+        // If the former tail became a record, that record has the last entry before the chapter. So
+        // one look for that entry is enough.
         let before = first.0.checked_sub(1).map(Position).filter(is_in_record);
         if let Some(before) = before
             && self.end_of_record(feed, before)?.is_none()
         {
-            // Behind a loss, the last entry has another position than the one before `first`.
+            // After a loss, the last entry before the chapter is not at the position just before
+            // `first`.
             let lost = self.all_losses()?.get(&(feed, *first));
             let before = lost.ok_or_else(|| missing_entry(feed, before))?;
             if let Some(before) = before.filter(is_in_record) {
@@ -79,7 +81,7 @@ impl<'m> MovedEntries<'m> {
         let mut found = Position(0);
         let groups = changed.groups.iter().map(|(first, _)| *first);
         for at in groups.take_while(is_in_record) {
-            // One record has many groups, and is read once.
+            // A record may have many groups, and is read only once.
             if at >= found {
                 let end = self.end_of_record(feed, at)?;
                 found = end.ok_or_else(|| missing_entry(feed, at))?;

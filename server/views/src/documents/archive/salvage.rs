@@ -1,4 +1,4 @@
-//! Copies of archived documents that are left, for `recover`, whatever the manifests say.
+//! For `recover`: the copies of archived documents that are left, whatever the manifests say.
 //!
 //! Shell: reads files, and writes none.
 
@@ -18,11 +18,11 @@ use super::{Archive, copies::FileCopies, trees::folder_in};
 /// Evidence for a document's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
-    /// Nothing: the bytes may be damaged.
+    /// There is no evidence, so the bytes may be damaged.
     Nothing,
-    /// The bytes are as some log wrote them: a twin has a checksum.
+    /// The bytes are as some log wrote them: they come from a twin, which has a checksum.
     Intact,
-    /// The bytes are those of this place: by a digest, or by a file and a twin that agree.
+    /// The bytes belong to this document: a digest proves that, or a file and a twin that agree.
     Proven,
 }
 
@@ -31,13 +31,14 @@ pub enum Evidence {
 pub struct SalvageRemains {
     /// Bytes of the file, or of the decoded twin.
     pub bytes: Option<Bytes>,
-    /// Evidence for the bytes. Nothing contradicts bytes without one.
+    /// Evidence for the bytes. Bytes without evidence are given only where nothing contradicts
+    /// them.
     pub evidence: Evidence,
-    /// The sidecar, unless that is missing or damaged.
+    /// The sidecar, unless the file is missing, damaged, or about other bytes than `bytes`.
     pub sidecar: Option<Sidecar<'static>>,
-    /// The record in the manifest, unless that is missing, damaged, or of another document.
+    /// The record in the manifest, unless the record is missing, damaged, or about other bytes.
     pub record: Option<ManifestRecord>,
-    /// Whether one of the trees has only other bytes under this name.
+    /// Whether one of the trees has only another document under this name.
     pub is_elsewhere: bool,
     /// Whether the tree that a web server may serve has a file of this name, or a twin.
     pub is_shown: bool,
@@ -60,7 +61,7 @@ impl Archive {
         let files = folders.flat_map(|folder| names_in(folder.join(feed.as_str())));
         let files: Vec<String> = files.collect();
         let sidecars = names_in(self.folders.sidecars.join(feed.as_str()));
-        // Any one of file, twin and sidecar may be all that is left of a document.
+        // Of a document, the file, the twin or the sidecar may be all that is left.
         let stems = files.iter().chain(&sidecars).filter_map(|name| {
             let name = name.strip_suffix(".gz").unwrap_or(name);
             name.strip_suffix(".atom").or(name.strip_suffix(".json"))
@@ -71,13 +72,13 @@ impl Archive {
             .map(|record| record.name);
         let names: BTreeSet<DocumentName> = stems.filter_map(DocumentName::of_stem).collect();
         // A restoration that renames a document leaves a file under the older name, too. The record
-        // has the newer name; without a record, the link in the document has that name.
+        // has the newer name. Without a record, the document's link to itself has the newer name.
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
             if let Some(record) = record {
                 let digest = record.identity.digest;
                 let is_copy = |bytes: &Vec<u8>| Digest::of(bytes) == digest;
-                // Files that cannot be read contradict no record.
+                // Where no file can be read, nothing contradicts the record.
                 return name.epoch < record.name.epoch
                     && self.has_copies(feed, *name, is_copy) != Some(false);
             }
@@ -102,8 +103,8 @@ impl Archive {
             .map(|folder| FileCopies::read(&folder.join(&file)))
     }
 
-    /// Whether each tree that has files of this name has a copy of a document among them; `None` if
-    /// no file can be read.
+    /// Returns whether every tree that has readable files of this name has a copy of the document
+    /// among them; `None` if no tree has a readable file.
     pub(super) fn has_copies(
         &self,
         feed: &FeedName,
@@ -116,8 +117,8 @@ impl Archive {
             .filter(|tree| tree.all().next().is_some())
             .peekable();
         trees.peek()?;
-        // A copy in one tree does not excuse another document in the other one, which may have been
-        // shown.
+        // A copy in one tree does not excuse another document in the other tree, which may have
+        // been shown to readers.
         Some(trees.all(|tree| tree.all().any(&is_copy)))
     }
 
@@ -154,8 +155,8 @@ impl Archive {
         let is_expected = |bytes: &&Vec<u8>| expected.contains(&Some(Digest::of(bytes)));
         let found = || shown.all().chain(closed.all());
         let agreed = |copies: &'_ FileCopies| copies.file.clone().filter(|_| copies.agree());
-        // A feed that is closed here may have been shown by another log: readers know what was
-        // shown.
+        // Another log may have shown a feed that is closed here. Readers know the shown documents,
+        // so these come first.
         let is_closed = folder_in(&self.folders.closed, feed).is_dir();
         let nothing_tells = expected == [None, None];
         let sound = agreed(shown).filter(|_| is_closed);
@@ -166,7 +167,7 @@ impl Archive {
             agreeing.filter(|_| nothing_tells)
         });
         let proven = sound.is_some();
-        // A twin has a checksum, so the bytes are as some log wrote them.
+        // The bytes of a twin are as some log wrote them, because a twin has a checksum.
         let is_named = |bytes: &&Vec<u8>| name_in(bytes, feed) == Some(document);
         let twins = || [&shown.twin, &closed.twin].into_iter().flatten();
         let intact = twins().find(is_named).filter(|_| nothing_tells && !proven);
@@ -185,8 +186,8 @@ impl Archive {
         let is_elsewhere = if bytes.is_some() {
             trees.iter().any(has_other)
         } else {
-            // Rot explains neither a twin, which has a checksum, nor a name that only another log
-            // has given.
+            // Rot cannot explain a twin that decodes, because a twin has a checksum. Nor can it
+            // explain a name that only another log has given.
             let named = |bytes: &Option<Vec<u8>>| bytes.as_ref().and_then(|it| name_in(it, feed));
             let has_document = |copies: &FileCopies| {
                 let file = named(&copies.file);
@@ -195,7 +196,7 @@ impl Archive {
             };
             trees.iter().any(has_document)
         };
-        // A digest of other bytes belongs to the document of another log.
+        // A sidecar or a record with the digest of other bytes belongs to another log's document.
         let is_own = |told: Digest| !proven || Some(told) == digest;
         SalvageRemains {
             evidence,

@@ -1,5 +1,5 @@
-//! Trees of archived files: which of them has the files of a feed, and how these move when the feed
-//! is closed or opened.
+//! Trees of archived files: which tree has the files of a feed, and how the files move when a
+//! closed feed is opened.
 //!
 //! Shell: folders below the two trees.
 
@@ -32,7 +32,8 @@ use super::{Archive, copies::FileCopies, writing::replaced_by};
 
 impl Archive {
     pub(super) fn folder(&self, feed: &FeedName) -> PathBuf {
-        // A move removes the folder in the closed tree last, so that folder decides.
+        // A move removes the folder in the closed tree last. So while that folder is there, the
+        // feed's files are read from it.
         let closed = folder_in(&self.folders.closed, feed);
         if closed.is_dir() {
             closed
@@ -46,8 +47,8 @@ impl Archive {
         folder_in(&self.folders.www, feed).exists()
     }
 
-    /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened.
-    /// A folder in the closed tree decides that the feed is there, so a move that was broken off is
+    /// Moves the files of a closed feed that was opened to the tree for web servers. As long as the
+    /// closed tree has a folder of the feed, the files belong there. So an interrupted move is
     /// begun again.
     #[expect(
         clippy::disallowed_methods,
@@ -79,9 +80,9 @@ impl Archive {
             }
             paths.push(path);
         }
-        // An interrupted write left such a file, which is not frozen.
+        // An interrupted write may have left temporary files, which are not frozen.
         paths.retain(|path| !path.to_string_lossy().ends_with(TEMPORARY));
-        // All files are looked at before the first one is copied, so a refusal leaves both trees as
+        // All files are checked before the first one is copied, so a refusal leaves both trees as
         // they are.
         let mut moving = vec![];
         for path in paths {
@@ -89,31 +90,33 @@ impl Archive {
             moving.push((path, is_copied));
         }
         for paths in moving.chunks(TOGETHER_MAX) {
-            // A copy and not a rename: the trees may be on two file systems.
+            // The files are copied and not renamed, because the trees may be on two file systems.
             let mut files = FrozenFiles::of(&self.folders);
             for (path, is_copied) in paths {
                 let to = open.join(path.file_name().unwrap_or_default());
                 if *is_copied {
                     files.copy(path, &to)?;
                 } else {
-                    // A move that was cut off may have put the file there without a sync.
+                    // An interrupted move may have put the file there without a sync.
                     files.leave(&to)?;
                 }
             }
             files.put_in_place()?;
         }
-        // One rename removes the folder at once. No feed can have this name.
+        // A rename removes the folder in one step. No feed can have the new name.
         let gone = closed.with_file_name(format!("{feed}{TEMPORARY}!"));
-        // A removal that was cut off may have left this folder.
+        // An interrupted removal may have left this folder.
         let _leftover = fs::remove_dir_all(&gone);
-        // Before the files go: a folder that comes back decides the tree, and must be whole.
+        // The rename is made durable before the files are removed. A folder that a power cut brings
+        // back decides where the feed's files are, so that folder must be whole.
         durable::rename(&closed, &gone).map_err(failed("remove", &closed))?;
-        // Nothing reads this folder behind the rename, so a removal that is cut off does no harm.
+        // Nothing reads the renamed folder, so an interrupted removal does no harm.
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
-    /// Returns whether a file is to be copied to the open tree: not over a right one, nor over
-    /// another log's second name.
+    /// Returns whether a file is to be copied to the open tree. Two files there are not
+    /// overwritten: a right file, and another log's document under the older name of a renamed
+    /// document.
     ///
     /// # Errors
     ///
@@ -129,7 +132,8 @@ impl Archive {
         let path = to.join(name);
         let there = FileCopies::found(&path)?;
         let Some(place) = DocumentName::of_file(name) else {
-            // Of an index block, the copies there are not worse.
+            // The file belongs to an index block. If the file and the twin in the open tree agree,
+            // they are as good as the copies to be moved.
             return Ok(!there.agree());
         };
         let copies = FileCopies::found(&from.with_file_name(name))?;
@@ -152,14 +156,14 @@ impl Archive {
         }
         let other = document_of_another_log(&path, &own).map_err(failed("read", &path))?;
         match other {
-            // Both trees may have the document, where a move was cut off. The copies there are not
-            // worse.
+            // After an interrupted move, both trees may have the document. If its copies in the
+            // open tree agree, they are as good as the copies to be moved.
             None => {
                 let is_it = |bytes: &Vec<u8>| name_in(bytes, feed) == Some(own.name);
                 Ok(!(there.agree() && there.all().any(is_it)))
             }
             Some(_) if place != own.name => {
-                // The document is moved under the newer name as well, so nothing is lost.
+                // The document is moved under its newer name as well, so nothing is lost.
                 warn!(path = %visible_path(&path).display(), "another document has this name, and is left alone");
                 Ok(false)
             }

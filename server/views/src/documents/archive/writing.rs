@@ -34,15 +34,15 @@ use crate::{
 
 use super::Archive;
 
-/// Bytes of rendered documents after which a batch is written, though the batch has fewer than
+/// Size of rendered documents, in bytes, beyond which a batch is written even if it has fewer than
 /// `TOGETHER_MAX` documents.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl Archive {
-    /// Archives all documents of a feed up to `newest`, in the tree where the feed's files belong
-    /// now; without `newest` the files are only moved there, if need be. Documents in the manifest
-    /// are left alone. Returns the number of archived documents: not all are archived if `grace` is
-    /// over.
+    /// Moves the files of a feed to the tree where they belong now, and archives all documents up
+    /// to `newest` there. Without `newest`, the files are only moved. Documents in the manifest are
+    /// left alone. Returns the number of documents that were archived, which may be too few if
+    /// `grace` is over.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Archive {
         let settings = settings_of(log, feed, head.revision)?;
         let name = &settings.name;
         let (mut made, mut together) = (0, vec![]);
-        // The lock ends here, because `make` and `write_together` take it themselves.
+        // The lock ends with this block, because `make` and `write_together` lock for themselves.
         {
             let _writing = self.folders.writing();
             self.choose_tree(&settings)?;
@@ -74,7 +74,8 @@ impl Archive {
                 continue;
             };
             let frozen = FrozenDocument::render(log, feed, number)?;
-            // A document that completes an index block needs the records of the documents before.
+            // A document that completes an index block is written alone, because the block needs
+            // the records of all documents before.
             let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
             let bytes: usize = together
                 .iter()
@@ -95,10 +96,11 @@ impl Archive {
         Ok(made)
     }
 
-    /// Compares the newest record of a closed document with the log, once for each feed and start,
-    /// and forgets records of documents that the log lacks. Such records stay where somebody copies
-    /// an older folder over a later one. Records of timelines are not compared, because that would
-    /// take long.
+    /// Compares the newest records of closed documents with the log, from the newest back to the
+    /// first that is right. This happens once for each feed and start. All records behind the right
+    /// one are forgotten, because they are about documents that the log lacks. Such records stay
+    /// where somebody copies an older folder over a later one. Records of timelines are not
+    /// compared, because that would take long.
     ///
     /// # Errors
     ///
@@ -112,7 +114,7 @@ impl Archive {
         if self.checked.lock().contains(&feed) {
             return Ok(());
         }
-        // Nobody records documents meanwhile.
+        // With this lock, nobody records documents meanwhile.
         let _writing = self.folders.writing();
         let Some(head) = log.feed(feed)? else {
             return Ok(());
@@ -125,7 +127,7 @@ impl Archive {
             && let Some(number) = DocumentNumber::new(own)
             && let Some(record) = self.manifests.get(name, number)?
         {
-            // Compared by the bytes, because two logs that part may give the same instants.
+            // The bytes are compared, because two logs that part may give the same instants.
             let is_own = match FrozenDocument::render(log, feed, number) {
                 Ok(Some(frozen)) => record.identity.digest == Digest::of(&frozen.bytes),
                 Ok(None) => record.is_lost(),
@@ -147,9 +149,9 @@ impl Archive {
         Ok(())
     }
 
-    /// Archives the feeds of a list that have a single document to archive. The documents share the
-    /// syncs; each alone would need nine. Returns those feeds; [`archive`](Self::archive) is for
-    /// the others.
+    /// Archives those of the given feeds that have a single document to archive. These documents
+    /// share their syncs; each alone would need nine syncs. Returns the feeds whose documents are
+    /// archived; [`archive`](Self::archive) is for the others.
     ///
     /// # Errors
     ///
@@ -161,7 +163,7 @@ impl Archive {
     ) -> Result<BTreeSet<FeedKey>, ViewError> {
         let (mut singles, mut bytes) = (vec![], 0);
         for (feed, newest) in feeds {
-            // `archive` reports the damage of a feed.
+            // A damaged feed is left to `archive`, which reports the damage.
             if let Some(newest) = newest
                 && let Ok(Some((name, frozen))) = self.single(log, *feed, *newest)
             {
@@ -199,7 +201,7 @@ impl Archive {
         if newest.get() != before + 1 || newest.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
             return Ok(None);
         }
-        // The lock ends here, because `archive_singles` takes the lock once for all documents.
+        // The lock ends with this block, because `archive_singles` locks once for all documents.
         {
             let _writing = self.folders.writing();
             self.choose_tree(&settings)?;
@@ -221,9 +223,10 @@ impl Archive {
         Ok(u64::try_from(documents.len()).unwrap_or(u64::MAX))
     }
 
-    /// Makes the files of document `number`, unless the document is open or lost. Takes the
-    /// compressed twin from the archive `like`, where that twin fits. Returns the document's name,
-    /// and whether the files were there already.
+    /// Makes the files of document `number`. If the document is closed, but has lost entries, only
+    /// records the loss. Uses the compressed twin of the archive `like`, if that twin decodes to
+    /// the right bytes. Returns the document's name, and the outcome; `None` if the document is
+    /// open or lost.
     ///
     /// # Errors
     ///
@@ -260,7 +263,7 @@ impl Archive {
             let mut files = FrozenFiles::of(&self.folders);
             // A lost document completes an index block, too.
             self.close_index_block(&mut files, name, &settings, &lost)?;
-            // As in `write_all`, the files are durable before the record.
+            // As in `write_all`, the files are durable before the record is written.
             files.put_in_place()?;
             self.manifests.record(name, &[lost])?;
         }
@@ -327,7 +330,7 @@ impl Archive {
         self.write_all(&[(feed, documents)])
     }
 
-    /// Writes archived documents of several feeds, which share their syncs.
+    /// Writes archived documents of several feeds, which share their syncs, and records them.
     pub(super) fn write_all(
         &self,
         feeds: &[(&FeedName, &[FrozenDocument])],
@@ -345,13 +348,13 @@ impl Archive {
         let folders: Vec<PathBuf> = folders.collect();
         let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
         self.create_folders(&paths)?;
-        // The tree may have been made anew since the start, and the new one is not locked.
+        // Somebody may have made the tree anew since the start, and the new tree is not locked.
         self.folders.keep_locked().map_err(|error| {
             let source = io::Error::new(io::ErrorKind::ResourceBusy, error);
             failed("lock", &self.folders.www)(source)
         })?;
         let mut files = FrozenFiles::of(&self.folders);
-        // Before anything is written, so that no failed write is missed.
+        // The folders are opened before anything is written, so that no failed write is missed.
         for folder in &folders {
             files.open_folder(folder)?;
         }
@@ -361,7 +364,7 @@ impl Archive {
         };
         if feeds.iter().any(|(_, documents)| begins(documents)) {
             // An earlier process may have been killed before the names of these folders were
-            // durable.
+            // durable. So the names are synced again.
             for folder in folders.iter().filter_map(|folder| folder.parent()) {
                 files.open_folder(folder)?;
             }
@@ -379,8 +382,8 @@ impl Archive {
         Ok(worst)
     }
 
-    /// Checks that a document does not take the place of a document of another log, in either tree:
-    /// the other log may have shown a feed that this one has closed.
+    /// Checks that a document does not replace a document of another log. Both trees are checked,
+    /// because the other log may have shown a feed that this log has closed.
     pub(super) fn check_place(
         &self,
         feed: &FeedName,
@@ -393,9 +396,10 @@ impl Archive {
             let Some(other) = other.map_err(failed("read", &path))? else {
                 continue;
             };
-            // Where the record has these very bytes, this log is the one that was served, and the
-            // file was put there, or is damaged. A sidecar may have been made beside another
-            // folder, so the sidecar counts only where the file may be this log's own with rot.
+            // If the record has the digest of these bytes, this log is the one that was served, and
+            // somebody has put the file there, or the file is damaged. A sidecar may have been made
+            // beside another tree. So the sidecar counts only where the file may be this log's own
+            // document with rot.
             let [recorded, sidecar] = self.told_digests(feed, name);
             let sidecar = sidecar.filter(|_| other == Stranger::Likely);
             let own = Digest::of(&frozen.bytes);
@@ -406,7 +410,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds the files of a feed's documents. Returns the records of these, and the worst outcome.
+    /// Adds the files of a feed's documents. Returns the records of these documents, and the worst
+    /// outcome.
     pub(super) fn add_files(
         &self,
         files: &mut FrozenFiles,
@@ -418,14 +423,14 @@ impl Archive {
         for frozen in documents {
             let mtime = frozen.successor.opened;
             let path = folder.join(frozen.opening.name.to_string());
-            // Readers may have the recorded twin, so only that one is kept. Without a record, any
-            // right one is.
+            // Readers may have the recorded twin, so only that twin is kept. Without a record, any
+            // twin that decodes to these bytes is kept.
             let recorded = self.manifests.get(feed, frozen.opening.name.number);
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
             if let Some(linked) = linked_name(frozen) {
-                // The predecessor links to this name for ever, and a web server without us cannot
+                // The predecessor links to this name for ever, and a plain web server cannot
                 // redirect.
                 let path = folder.join(linked.to_string());
                 let other = document_of_another_log(&path, &OwnDocument::of(frozen));
@@ -480,7 +485,7 @@ pub(super) fn linked_name(frozen: &FrozenDocument) -> Option<DocumentName> {
     (opening.linked != opening.name).then_some(opening.linked)
 }
 
-/// Returns that the document in a file is of another log.
+/// Returns the error that the document in a file belongs to another log.
 pub(super) fn replaced_by(path: PathBuf) -> ViewError {
     let source = LogError::replaced_beside(&visible_path(&path));
     ViewError::Replaced { path, source }

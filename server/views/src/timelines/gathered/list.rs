@@ -17,7 +17,7 @@ use super::{
 };
 use crate::timelines::{followers::TimelineKey, graph::SourceKey, newest::Gains};
 
-/// Entries that a reader adds by itself.
+/// Maximum number of entries that a reader adds by itself.
 const TAIL_MAX: usize = if cfg!(test) { 6 } else { 4_096 };
 
 /// Entries of a timeline, in the order of their places.
@@ -29,7 +29,7 @@ pub(in super::super) struct GatheredList {
     /// Entries after the runs.
     tail: Vec<TimelineEntry<SourceKey>>,
     apart: Vec<(SourceKey, Range<Position>)>,
-    /// Number of entries up to the end of each run, and of each run the part that was read last.
+    /// For each run, the number of entries up to its end, and the part that was read last.
     read: RefCell<ListRead>,
 }
 
@@ -48,8 +48,8 @@ pub(in super::super) struct ListFailure {
 }
 
 impl GatheredList {
-    /// Returns the list of a timeline as of the graph's commit, whose lock the caller has; `None`
-    /// if the gathering is too far behind.
+    /// Returns the list of a timeline as of the graph's commit; `None` if the gathering is too far
+    /// behind. The caller holds the lock of the graph.
     pub(in super::super) fn of(
         timeline: TimelineKey,
         following: &FollowState<SourceKey>,
@@ -61,7 +61,7 @@ impl GatheredList {
         let mut tail = vec![];
         for gain in gains.since(reached.commit, TAIL_MAX)? {
             for delivery in gain.deliveries(following) {
-                // The runs may have a part of the commit.
+                // The runs may already have a part of the commit's entries.
                 if delivery.place.instant() >= reached.instant {
                     tail.push(delivery);
                 }
@@ -71,7 +71,7 @@ impl GatheredList {
             }
         }
         let mut apart = vec![];
-        // In the order of the feeds, by which `Reading` searches.
+        // In the order of the feeds, because `TimelineReader` searches for a feed by bisection.
         for (source, ranges) in &runs.apart {
             if following.is_source(*source) {
                 for range in ranges {
@@ -95,7 +95,7 @@ impl GatheredList {
         self.read.borrow().failed.clone()
     }
 
-    /// Notes the failure to read a run, if it is the first one.
+    /// Notes the failure to read a run, if this is the first failure.
     fn note_failure<T>(&self, run: &Arc<GatheredRun>, outcome: io::Result<T>) -> Option<T> {
         outcome
             .map_err(|error| {
@@ -108,7 +108,7 @@ impl GatheredList {
             .ok()
     }
 
-    /// Returns the number of entries in all runs, and lets `look` look at the ends of the runs.
+    /// Calls `look` with the number of entries up to the end of each run.
     fn with_ends<T>(&self, look: impl FnOnce(&[u64]) -> T) -> T {
         if self.read.borrow().ends.is_none() {
             let mut end = 0;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! entries    blocks of 128: feed, position, time since the entry before, in the order of the log
-//! lists      blocks of parts: timeline, number of entries, index of the first one, steps to the others
+//! lists      blocks of parts: timeline, number of entries, index of the first, steps to the others
 //! directory  offset of each block; what was left out; the stretch; the chain hash after it
 //! end        offset of the directory u64 | "SFT1" | CRC-32
 //! ```
@@ -41,13 +41,14 @@ use super::super::{followers::TimelineKey, graph::SourceKey};
 
 const MAGIC: &[u8; 4] = b"SFT1";
 const END_BYTES: usize = 16;
-/// Entries of a block. Few in unit tests, so that they see many blocks.
+/// Maximum number of entries of a block. The number is small in unit tests, so that these see many
+/// blocks.
 const BLOCK_ENTRIES: usize = if cfg!(test) { 3 } else { 128 };
-/// Bytes of parts from which on a block of lists ends.
+/// Size of parts, in bytes, from which on a block of lists ends.
 const BLOCK_BYTES: usize = if cfg!(test) { 12 } else { 4_000 };
-/// Entries of a part.
+/// Maximum number of entries of a part.
 const PART_ENTRIES: usize = if cfg!(test) { 4 } else { 512 };
-/// Bytes of entries in memory, of all runs.
+/// Maximum size of the entries of all runs in memory, in bytes.
 const CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// An entry that a feed gained.
@@ -58,7 +59,8 @@ pub(in super::super) struct GainedEntry {
     pub(in super::super) instant: Timestamp,
 }
 
-/// How far entries are gathered: those before `instant`, and so all of the commits up to `commit`.
+/// How far entries are gathered: all entries before `instant`, and so all entries of the commits up
+/// to `commit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct GatheredEnd {
     pub(in super::super) commit: CommitNumber,
@@ -78,8 +80,8 @@ impl GatheredEnd {
 pub(super) struct LogStretch {
     pub(super) from: Timestamp,
     pub(super) to: GatheredEnd,
-    /// Last commit of which the run has anything, and the chain hash after that commit: a run of
-    /// another log counts as none.
+    /// Last commit that the run covers, in whole or in part, and the chain hash after that commit.
+    /// A run of another log has another hash, and is not used.
     pub(super) last: CommitNumber,
     pub(super) chain: ChainHash,
 }
@@ -90,8 +92,8 @@ pub(super) type PositionsApart = Vec<(SourceKey, Range<Position>)>;
 /// Directory entry of one block of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockAt {
-    /// First timeline that has a part there, and the number of that timeline's entries in earlier
-    /// blocks.
+    /// First timeline that has a part in the block, and the number of that timeline's entries in
+    /// earlier blocks.
     timeline: TimelineKey,
     before: u32,
     offset: u64,
@@ -147,7 +149,7 @@ pub(super) struct RunWriter<W> {
     /// Entries of a timeline that wait to become a part.
     part: Vec<u32>,
     timeline: TimelineKey,
-    /// Entries of the timeline that are in parts.
+    /// Number of entries of the timeline that are in parts.
     before: u32,
 }
 
@@ -175,7 +177,8 @@ impl<W: Write> RunWriter<W> {
             }
             block.number(u64::from(entry.source));
             block.number(entry.at.0);
-            // Instants grow. Those before 1970 wrap round, there and back.
+            // Instants grow, so most steps are small. Instants before 1970 wrap round here, and
+            // back again when they are read.
             block.number(micros.wrapping_sub(before).cast_unsigned());
             before = micros;
             in_block += 1;
@@ -197,8 +200,8 @@ impl<W: Write> RunWriter<W> {
         })
     }
 
-    /// Adds an entry, by its index, to the list of a timeline. Timelines come in order, and the
-    /// entries of each, too.
+    /// Adds an entry, by its index, to the list of a timeline. The timelines must come in order,
+    /// and the entries of each timeline, too.
     pub(super) fn add(&mut self, timeline: TimelineKey, index: u32) -> io::Result<()> {
         if timeline != self.timeline || self.part.len() == PART_ENTRIES {
             self.end_part()?;
@@ -219,7 +222,7 @@ impl<W: Write> RunWriter<W> {
             self.offset += put_block(&mut self.out, &mut self.block)?;
         }
         if self.block.0.is_empty() {
-            // A search begins in the last block whose first part is not behind the wanted one.
+            // A search reads the last block whose first part is not behind the wanted part.
             self.directory.push(BlockAt {
                 timeline: self.timeline,
                 before: self.before,
@@ -279,7 +282,7 @@ impl RunWriter<Vec<u8>> {
 }
 
 impl RunWriter<BufWriter<File>> {
-    /// Returns the run in a file, which is durable under the final name then.
+    /// Returns the run in a file, which is durable under its final name on return.
     pub(super) fn into_file(
         self,
         folder: &Path,
@@ -290,7 +293,7 @@ impl RunWriter<BufWriter<File>> {
         out.write_all(&seal(run.directory_bytes()))?;
         out.write_all(&seal([&run.end.to_be_bytes()[..], MAGIC].concat()))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        // The bytes before the name, so that a file with a name is whole.
+        // The bytes are synced before the rename, so that a file with a final name is whole.
         file.sync_all()?;
         let path = folder.join(name_of(&span));
         durable::rename(&partial(folder, &span), &path)?;
@@ -347,7 +350,7 @@ fn damage_error() -> io::Error {
 /// Part of a timeline's list.
 #[derive(Clone, Debug)]
 pub(in super::super) struct ListPart {
-    /// Entries of the list before this part.
+    /// Number of entries of the list before this part.
     pub(in super::super) before: u32,
     /// Indexes of entries of the run.
     pub(in super::super) indexes: Vec<u32>,
@@ -456,7 +459,7 @@ impl GatheredRun {
         }
     }
 
-    /// Returns the bytes of all blocks.
+    /// Returns the size of all blocks, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.end
     }
@@ -495,7 +498,7 @@ impl GatheredRun {
             return Ok(None);
         };
         let block = self.directory.get(index).ok_or_else(damage_error)?;
-        // The lists of all other timelines of a block begin in that block.
+        // The list of any other timeline in the block begins in the block.
         let before = if block.timeline == timeline {
             block.before
         } else {
@@ -599,7 +602,8 @@ impl GatheredRun {
                 Ok(bytes.get(begin..end).ok_or_else(damage_error)?.to_vec())
             }
             RunBody::File(file, _) => {
-                // Before the buffer is made: a damaged offset must not take the memory.
+                // Checked before the buffer is made, because a damaged offset must not fill the
+                // memory.
                 if offset.saturating_add(u64::try_from(length).unwrap_or(u64::MAX)) > self.end {
                     return Err(damage_error());
                 }
@@ -696,7 +700,7 @@ pub(super) fn merge<W: Write>(
     let mut inputs = vec![];
     for run in runs {
         // The entries of all runs become one list, so the indexes of a later run move behind those
-        // of the earlier ones.
+        // of the earlier runs.
         inputs.push((first, run.all_parts().peekable()));
         first = first.checked_add(run.entries).ok_or_else(too_many)?;
     }
@@ -726,7 +730,8 @@ fn next_head(
     Some(part.as_ref().map_or(0, |(timeline, _)| *timeline))
 }
 
-/// Returns the ranges of runs that follow one another, with neighbours joined.
+/// Returns the positions that runs which follow one another keep apart, with neighbouring ranges
+/// joined.
 pub(super) fn apart_of(runs: &[Arc<GatheredRun>]) -> PositionsApart {
     let mut all: PositionsApart = runs.iter().flat_map(|run| run.apart.clone()).collect();
     // Sorted by feed, the ranges of successive runs are neighbours.
