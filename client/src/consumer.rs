@@ -177,7 +177,8 @@ pub struct Consumer {
     frozen: ImmutableDigests,
     /// SUP announcement in the last answer about the recent document.
     announced: Announcement,
-    /// Attempts at one request before the consumer gives up.
+    /// Number of failed attempts at one request after which a consumer that does not follow gives
+    /// up.
     attempts: u32,
     /// Whether requests for the recent document carry `no-cache`.
     fresh: bool,

@@ -9,7 +9,7 @@ use std::{
 
 use simplefeed_core::limits::{BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS_MIN, PAUSE_SECONDS_MAX};
 
-/// Attempts at one request before a consumer that does not follow gives up.
+/// Number of failed attempts at one request after which a consumer that does not follow gives up.
 pub(crate) const ATTEMPTS: u32 = 4;
 
 /// Returns the pause after failed attempt `attempt`, counted from 0. The pause doubles each time,
@@ -26,8 +26,8 @@ pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     Duration::from_secs(seconds).max(asked)
 }
 
-/// Returns whether the server asks for a pause longer than any back-off. A caller that must come to
-/// an end gives up then.
+/// Returns whether the server asks for a pause of more than [`BACK_OFF_SECONDS_MAX`] seconds. A
+/// caller that may not wait for ever then gives up.
 pub(crate) fn asks_too_much(asked: Option<Duration>) -> bool {
     asked.is_some_and(|asked| asked > Duration::from_secs(BACK_OFF_SECONDS_MAX))
 }

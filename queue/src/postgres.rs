@@ -371,8 +371,8 @@ impl Queue for Postgres {
         let (now, failures) = (self.set_time(), &failures);
         let failed = attempt!(self, "giving jobs back", |client| {
             let statement = client.prepare_cached(statements::FAIL).await?;
-            // If a statement has two rows for one job, PostgreSQL applies either row. The contract
-            // demands the first.
+            // If a statement has two rows for one job, PostgreSQL applies only one of the two,
+            // which may be either. The contract demands the first.
             let first = first_of_each(failures, |one| &one.token);
             let (names, keys, tokens) = token_columns(first.iter().map(|one| &one.token));
             let attempts: Vec<i64> = first.iter().map(|one| one.attempts.into()).collect();

@@ -71,7 +71,8 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     health::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
-    // This table comes last, because `table` leaves the last one out for a server without pages.
+    // The table of pages comes last, because the function `table` drops the last table for a server
+    // without pages.
     pages::ENDPOINTS,
 ];
 
@@ -116,7 +117,7 @@ pub struct Site {
     pub health: HealthParts,
     /// Pages for people, below `/ui/`.
     pub pages: PageParts,
-    /// The throw-away view.
+    /// Handles for the counts view, which exists for tests only.
     #[cfg(test)]
     pub counts: counts::CountParts,
 }
@@ -179,8 +180,8 @@ impl Site {
             metrics,
             ..
         } = handles;
-        // All requests that wait, and all streams, share the places, because each holds a
-        // connection.
+        // Waiting requests and streams share one set of waiting places: each of them holds a
+        // connection, and one bound covers all connections.
         let parking = WaitPlaces::beside(config.limits().connections);
         let held = || Arc::clone(&shelf);
         Self {

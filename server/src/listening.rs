@@ -50,9 +50,9 @@ use crate::{
 const FILES: usize = 256 + COPIES_MAX;
 /// Descriptors among these without which nothing is served.
 const FILES_LEAST: usize = 24;
-/// Most connections that the listener for metrics takes at the same time.
+/// Maximum number of connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
-/// Most sockets that systemd may hand over.
+/// Maximum number of sockets that systemd may hand over.
 const SOCKETS_MAX: u64 = 256;
 /// Mode of the socket for publishing: the owner and the group may connect.
 const PUBLISHERS: u32 = 0o660;

@@ -21,7 +21,7 @@ use rustix::{
 };
 use tracing_subscriber::{EnvFilter, filter::ParseError};
 
-/// Most bytes of lines that wait to be written.
+/// Maximum length of all lines that wait to be written, in bytes.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 /// Longest wait for a line to be written.
 const PATIENCE: Duration = Duration::from_secs(1);

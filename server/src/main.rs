@@ -399,8 +399,8 @@ fn serve_feeds(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     run(server, signals)
 }
 
-/// Makes a token, and prints the token. Before that, adds the line for the token to the file of
-/// tokens, or prints that line to stderr if no file is named.
+/// Makes a token. Adds the line for the token to the file of tokens, or prints that line to stderr
+/// if no file is named. Prints the token last.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     if is_stdout_closed() {
         anyhow::bail!("stdout is closed, so nobody would see the token");

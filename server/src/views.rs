@@ -27,7 +27,7 @@ pub struct FileViews {
     pub sup: Option<Arc<Sup>>,
     /// Counts of entries by spans of time.
     pub rates: Arc<RatesView>,
-    /// Throw-away view of the tests.
+    /// Counts of entries by feed, for tests only.
     #[cfg(test)]
     pub counts: Arc<counts::CountsView>,
 }

@@ -49,7 +49,7 @@ pub(crate) async fn run(
         .stdin(Stdio::piped())
         .kill_on_drop(true)
         // In a process group of its own: one kill ends the command and all processes of the group,
-        // and keys typed at the terminal (Ctrl-C) reach only this process.
+        // and Ctrl-C at the terminal interrupts only this process, not the command.
         .process_group(0);
     let max = match output {
         ChildOutput::Passed => 0,
@@ -102,7 +102,8 @@ pub(crate) async fn run(
         return Err(format!("it took longer than {timeout:?} and was killed").into());
     };
     let (status, taken) = (status?, taken?);
-    // The command has ended by itself, so processes that the command has left behind live on.
+    // The command has ended by itself, so processes that the command has started, and that still
+    // run, may go on.
     group.leave_running();
     answer_of(command, status, taken, max)
 }
@@ -134,7 +135,7 @@ fn answer_of(
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
-    /// Lets processes live on that the command has left behind.
+    /// Prevents the kill: processes that the command has started, and that still run, go on.
     fn leave_running(mut self) {
         self.0 = None;
     }

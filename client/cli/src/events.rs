@@ -33,9 +33,9 @@ impl Events {
             self.take_char(number, c, events);
         }
         if self.depth == 0 || self.in_string {
-            // Outside of brackets, the end of the line ends the event. So does a string that the
-            // line leaves open, since JSON strings have no line ends: the server's refusal names
-            // that fault better.
+            // Outside of brackets, the end of the line ends the event. The same holds within a
+            // string, because JSON strings have no line ends: the server's refusal names that fault
+            // better.
             self.end(events);
         } else {
             // Between two tokens of JSON, a line end is white space.

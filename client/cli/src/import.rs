@@ -107,7 +107,7 @@ async fn import_feed(
         // created.
         import.keep_feed_id(delivery.feed()).await?;
         together.push(delivery);
-        // The bookmark moves only past stored entries.
+        // The bookmark moves past an entry only after the server has stored the entry.
         if consumer.ready() == 0 {
             for delivery in newest_of_each(&together) {
                 import

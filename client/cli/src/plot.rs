@@ -27,7 +27,7 @@ mod chart;
 
 use chart::Chart;
 
-/// Most spans that are drawn side by side: a terminal's width, less the numbers.
+/// Maximum number of spans that are drawn side by side: a terminal's width, less the numbers.
 const SPANS_MAX: i64 = 72;
 
 /// Draw a feed's entries over time, and what a consumer has not handled

@@ -46,7 +46,7 @@ use crate::{
     token::TokenArgs,
 };
 
-/// Most items of a request.
+/// Maximum number of items in a request.
 const BATCH_MAX: usize = 10_000;
 
 /// Work on a queue, or a question about a queue.

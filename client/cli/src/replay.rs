@@ -1,7 +1,7 @@
 //! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past entries that are written to stdout (durably, if
-//! stdout is a file), or that the command has accepted.
+//! Shell: stdout. The bookmark moves past an entry only after the entry is written to stdout
+//! (durably, if stdout is a file), or the command has accepted the entry.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},

@@ -1,7 +1,7 @@
 //! `watch`: the new entries of many feeds.
 //!
-//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written
-//! to stdout (durably, if stdout is a file).
+//! Shell: the files that list feeds, and stdout. The saved state counts an entry as printed only
+//! after the entry is written to stdout (durably, if stdout is a file).
 
 use std::{
     fs,
@@ -146,7 +146,8 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     if let Ok(settled) = settled {
         settled?;
     }
-    // Feeds without news have state, too, which no accepted entry has saved.
+    // The state of feeds without new entries may have changed, too. `accept` saves the state only
+    // when entries are accepted.
     output.feeds.save().await?;
     say::note(&tally_text(output.feeds.tally()));
     Ok(code)

@@ -90,8 +90,8 @@ pub(super) const STATES: &str = concat!(
 /// fill a batch. Otherwise, all workers that search at the same time would split one batch among
 /// them.
 ///
-/// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence
-/// would repeat the tokens that the crash forgot.
+/// The commit is not synced, because a crash is allowed to forget leases. So tokens are random: a
+/// sequence would repeat the tokens that the crash forgot.
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs

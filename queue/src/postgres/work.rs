@@ -25,7 +25,8 @@ pub(super) fn long(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns microseconds as a `bigint` of PostgreSQL, within the span by which an instant can move.
+/// Returns a span in microseconds, as a `bigint` of PostgreSQL. The result is at most the longest
+/// span between two instants that every keeper can store.
 pub(super) fn micros(span: Duration) -> i64 {
     from_micros(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)).timestamp_micros()
 }
@@ -35,8 +36,8 @@ pub(super) type DueColumns = (Vec<Option<DateTime<Utc>>>, Vec<Option<i64>>);
 
 pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
     let both = |due| match due {
-        // Here, `at` does not read the time that is passed. The call only clamps the instant to
-        // those that a keeper can store.
+        // `at` needs no current time for a due time that is an instant. The call only clamps the
+        // instant to those that every keeper can store.
         Due::At(_) => (Some(due.at(DateTime::UNIX_EPOCH)), None),
         Due::After(span) => (None, Some(micros(span))),
     };
@@ -69,8 +70,8 @@ impl JobChanges {
         }
     }
 
-    /// Returns whether the job of a token is dead now; `None` if the job was not changed. A token
-    /// counts once in a call.
+    /// Returns whether the job of a token is dead now; `None` if the job was not changed. A second
+    /// call for the same token returns `None`, because a token may change a job only once.
     pub(super) fn take(&mut self, token: &LeaseToken) -> Option<bool> {
         let name = token.namespace.as_str().to_owned();
         self.0.remove(&(name, token.key.clone(), token.number))
@@ -156,8 +157,8 @@ pub(super) async fn schedule_once(
         }
     }
     let state_of = |job: &&NewJob| {
-        // A job that was there at the first statement and is gone at the second was kept until the
-        // job ended.
+        // If a job was there at the first statement and is gone at the second, the first statement
+        // kept the job, and the job has ended meanwhile.
         let key = (job.namespace.as_str().to_owned(), job.key.clone());
         states.get(&key).copied().unwrap_or(ScheduleOutcome::Kept)
     };
@@ -204,8 +205,8 @@ pub(super) async fn extend_in(
 ) -> Result<Vec<TokenStanding>, tokio_postgres::Error> {
     let statement = transaction.prepare_cached(statements::EXTEND).await?;
     let mut answers = vec![TokenStanding::Lost; extensions.len()];
-    // If a statement has two rows for one job, PostgreSQL applies either row. The contract demands
-    // both, in order.
+    // If a statement has two rows for one job, PostgreSQL applies only one of the two, which may be
+    // either. The contract demands both, in order. So each part becomes a statement of its own.
     for part in without_repeats(extensions.iter().map(|one| &one.token)) {
         let of_part = || part.iter().filter_map(|index| extensions.get(*index));
         let (names, keys, tokens) = token_columns(of_part().map(|one| &one.token));
@@ -225,7 +226,8 @@ pub(super) async fn extend_in(
     Ok(answers)
 }
 
-/// Returns whether finishes are one statement, which is a transaction by itself.
+/// Returns whether one statement can carry out all of the finishes. A single statement is a
+/// transaction by itself.
 pub(super) fn is_one_statement(finishes: &[Finish]) -> bool {
     let done = finishes
         .iter()
@@ -246,7 +248,8 @@ pub(super) async fn finish_in(
         .into_iter()
         .partition(is_done);
     let mut changed = JobChanges::default();
-    // Each token occurs once in both lists, so their order does not matter.
+    // No token is in both lists, or twice in one of them. So the order of the two statements does
+    // not matter.
     if !done.is_empty() {
         let statement = transaction.prepare_cached(statements::FINISH).await?;
         let (namespaces, keys, tokens) = token_columns(done.iter().map(|one| &one.token));
@@ -279,7 +282,8 @@ pub(super) async fn finish_in(
     let mut also = Vec::new();
     let mut answers = Vec::with_capacity(finishes.len());
     for finish in finishes {
-        // The first finish of a token takes the change, so that a second finish is lost.
+        // `held` removes the change that it returns, so a second finish of the same token gets
+        // `Lost`.
         let answer = changed.held(&finish.token);
         if answer == TokenStanding::Yes {
             also.extend(finish.also.iter().cloned());
@@ -311,7 +315,7 @@ pub(super) async fn bring_forward_in(
     if moved > 0 {
         return Ok(moved);
     }
-    // Last, since this statement reads all jobs.
+    // Last, because this statement reads all jobs.
     let shorten = transaction.prepare_cached(statements::SHORTEN).await?;
     transaction
         .execute(&shorten, &[&now, &namespace, &lease, &max])
@@ -415,7 +419,8 @@ async fn lease_due(
         .query(&leasing, &[&now, &name, &max, &buffer, &lease, &from])
         .await?;
     let mut leases: Vec<_> = rows.iter().map(|row| lease_of(namespace, row)).collect();
-    // `RETURNING` has no order. Of equal due times, the model leases by key.
+    // The rows of `RETURNING` have no order. The model returns jobs with equal due times in the
+    // order of their keys, so this function does, too.
     leases.sort_by(|one, other| (one.0, &one.1.job.key).cmp(&(other.0, &other.1.job.key)));
     Ok(leases)
 }
@@ -430,8 +435,8 @@ pub(super) async fn take_behind(
     from: DateTime<Utc>,
 ) -> Result<Option<LeasedBatch>, tokio_postgres::Error> {
     let want = Want {
-        // The buffer never ends: a batch that is not full might leave out older free jobs, which
-        // only a search of all jobs finds.
+        // With this buffer, only a full batch is leased. A smaller batch might leave out older free
+        // jobs, which only a search of all jobs finds.
         buffer: Duration::MAX,
         ..want
     };
@@ -471,8 +476,8 @@ pub(super) async fn take(
             .flatten()
             .min();
         looks += 1;
-        // If a batch is ready, but was not leased, another worker was faster, or each of the two
-        // has skipped rows that the other had locked. So the search is repeated.
+        // If a batch is ready, but was not leased, another worker was faster, or two workers have
+        // each skipped rows that the other one had locked. So this worker searches again.
         let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
         if !is_ready || looks == LOOKS_MAX {
             return Ok(Err(TakeOutcome::Wait { now: at, next }));

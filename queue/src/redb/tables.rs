@@ -448,7 +448,7 @@ impl<'t, 'l> TablesWriter<'t, 'l> {
                 far.push((due, number));
             }
         }
-        // In a loop of its own, since the range above borrows the table.
+        // In a loop of its own, because the range above borrows the table.
         for place in &far {
             let job = self.pull_job(namespace, *place)?;
             self.put_waiting(namespace, (now.timestamp_micros(), place.1), &job)?;

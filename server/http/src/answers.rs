@@ -58,7 +58,8 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
         }
         Verdict::NotModified => {
             *answer.status_mut() = StatusCode::NOT_MODIFIED;
-            // A 304 describes no content, since none is sent (RFC 9110, 15.4.5).
+            // A 304 has no fields that describe content, because no content is sent (RFC 9110,
+            // 15.4.5).
             answer.headers_mut().clone_from(&reply.not_modified);
         }
         Verdict::Send => {

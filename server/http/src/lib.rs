@@ -337,9 +337,10 @@ async fn answer_all<A: Answers>(
     drop(slot);
 }
 
-/// If the missing resource may be there in a moment, lets an idle connection end, so that the next
-/// connection may get the handle. Logs the error, unless the same error was logged a moment ago.
-/// Returns the time and the number of the last logged error.
+/// Handles an error of an accept. If the cause is a lack of file handles or memory, which may be
+/// over in a moment, lets an idle connection end to make room for the next one. Logs the error,
+/// unless the same error was logged a moment ago. Returns the time and the number of the last
+/// logged error.
 fn make_room(
     error: &io::Error,
     open: &OpenConnections,

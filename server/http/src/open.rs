@@ -1,7 +1,7 @@
 //! Open connections of a listener. An idle connection gives way to a new one.
 //!
-//! Shell: a lock, which is held when a connection begins or ends, and when there is no room for
-//! another one.
+//! Shell: a lock, taken for a moment when a connection begins or ends, and when a new connection
+//! needs the room of an old one.
 
 use std::{
     collections::HashMap,

@@ -140,7 +140,7 @@ impl<S: Send + Sync> Pipeline<S> {
             Some((found, _)) => found.label,
         };
         // A request with a body is complete only once a handler has read the body. A wait owes no
-        // answer, since the peer may leave meanwhile.
+        // answer, because the peer may leave meanwhile.
         if label != WAIT && request.body().is_end_stream() {
             ending.owe_answer();
         }

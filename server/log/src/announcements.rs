@@ -1,7 +1,8 @@
 //! Announcements of commits, by the log that holds them.
 //!
-//! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. Caches
-//! of feeds are invalidated here, in the same step that shows the commit to readers.
+//! Shell: locks. Threads and tasks wait here for commits: each begins at any number, and gets the
+//! commits in order. Caches of feeds are invalidated here, in the same step that shows the commit
+//! to readers.
 
 use std::{collections::VecDeque, fmt};
 
@@ -12,11 +13,11 @@ use simplefeed_core::{
 };
 use tokio::sync::watch;
 
-/// Most outlines that are kept in memory for followers that are nearly up to date: more commits
-/// than one publisher makes in the longest pause of a view.
+/// Maximum number of outlines that are kept in memory for followers that are nearly up to date:
+/// more commits than one publisher makes in the longest pause of a view.
 const RECENT_OUTLINES_MAX: usize = 4_096;
-/// Most changes in all outlines that are kept in memory. A read of outlines ends once it has so
-/// many changes.
+/// Maximum number of changes in all outlines that are kept in memory. A read of outlines ends once
+/// the outlines read have so many changes.
 pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
 
 /// Function that is called with each commit.
@@ -53,7 +54,7 @@ struct RecentOutlines {
 pub enum WaitEnd {
     /// Readers see the commit.
     Commit,
-    /// Somebody has left work for a thread. The number counts the wake-ups so far.
+    /// There is new work for a thread. The number counts the wake-ups so far.
     Woken(u64),
     /// The announcements have ended.
     End,
@@ -171,7 +172,7 @@ impl Announcements {
         }
     }
 
-    /// Wakes the threads that wait for a commit: a reader has left work for one of them.
+    /// Wakes the threads that wait for a commit, because a reader has new work for one of them.
     pub fn wake(&self) {
         self.lock_recent().wakes += 1;
         self.grown.notify_all();

@@ -19,7 +19,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use simplefeed_process::regular;
 use std::{collections::BTreeSet, fs::File, io, os::unix::fs::MetadataExt as _, path::Path};
 
-/// Most files that are synced one by one; for more, `syncfs` takes less time.
+/// Maximum number of files that are synced one by one; for more, `syncfs` takes less time.
 const FEW_FILES: usize = 4;
 
 /// Steps of the log's work beside the commits, for tests that kill a server in the middle of one.

@@ -329,14 +329,14 @@ pub trait Series: Send + Sync {
     /// See [`LogError`].
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError>;
 
-    /// Returns the end of a feed.
+    /// Returns the head of a feed, if there is such a feed.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError>;
 
-    /// Returns the feed that has a name.
+    /// Returns the head of the feed that has a name, if there is such a feed.
     ///
     /// # Errors
     ///
@@ -433,8 +433,8 @@ pub trait LogRoom: Send + Sync {
         false
     }
 
-    /// Returns whether some reads or all commits are refused until the system has a missing
-    /// resource again, such as file handles.
+    /// Returns whether some reads or all commits are refused because the system lacks a resource,
+    /// such as file handles.
     fn is_lacking(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 //! Names that survive a power cut: new folders, and files that are renamed or removed, each with a
 //! sync of the folder after the change.
 //!
-//! Shell: the file system. A name is durable once the folder with that name was synced. Code that
-//! calls the functions of `std::fs` instead says why the name may be lost; clippy finds calls
-//! without a reason.
+//! Shell: the file system. A name is durable once the folder that holds the name was synced. Code
+//! that calls the functions of `std::fs` directly must give a reason why the name may be lost;
+//! clippy finds calls without such a reason.
 #![expect(
     clippy::disallowed_methods,
     reason = "each is followed by the sync of its folder here"
@@ -47,7 +47,8 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// Returns the first folder that cannot be created, with the error. If a sync fails, the returned
-/// folder is the first of those with new names, whichever sync failed.
+/// folder is the first of the folders in which a name was made, in the order of their paths,
+/// whichever sync failed.
 pub fn create_folders<'p>(folders: &[&'p Path]) -> Result<(), (&'p Path, io::Error)> {
     let mut parents = BTreeMap::new();
     let created = folders.iter().try_for_each(|folder| {
@@ -62,7 +63,7 @@ pub fn create_folders<'p>(folders: &[&'p Path]) -> Result<(), (&'p Path, io::Err
     created.and(synced)
 }
 
-/// Creates a folder and the missing folders around it. Adds the folders with new names to
+/// Creates a folder and the missing folders around it. Adds each folder in which a name was made to
 /// `parents`.
 fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>) -> io::Result<()> {
     if folder.is_dir() {
@@ -130,9 +131,9 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
     sync_folder(parent_of(path))
 }
 
-/// Makes the names in a folder durable, and the names in the folders directly below. Elsewhere, an
-/// existing name counts as durable, but a process may have been killed between the making of the
-/// name and the sync.
+/// Makes the names in a folder durable, and the names in the folders directly below. For
+/// [`create_folder`] and [`create_folders`], an existing name counts as durable. But an earlier
+/// process may have been killed after it made the name and before the sync.
 ///
 /// # Errors
 ///
@@ -155,8 +156,8 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
     sync_if_ours(folder)
 }
 
-/// Makes the names in an existing folder durable, unless no process of ours can have made the
-/// names: a process of ours would have had the right to read the folder, and to sync it.
+/// Makes the names in an existing folder durable. A folder that this process may not read, or
+/// cannot sync, is left out: our processes make names only in folders that they can read and sync.
 ///
 /// # Errors
 ///

@@ -13,7 +13,7 @@ use simplefeed_process::regular;
 
 use crate::durable;
 
-/// Most bytes of a statement.
+/// Maximum length of a statement, in bytes.
 const SLOT_BYTES: usize = 128;
 /// Slots stand in sectors of their own, so that tearing one cannot touch the other.
 const OFFSETS: [u64; 2] = [0, 512];

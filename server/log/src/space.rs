@@ -17,12 +17,14 @@ use simplefeed_process::regular;
 /// Bytes that are kept free in any case, for sled's snapshot and segments, the witness and small
 /// files.
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
-/// Most bytes that sled takes on the disk to settle one byte of the journal: live and dead bytes.
+/// Maximum number of bytes, live and dead, that sled takes on the disk to settle one byte of the
+/// journal.
 const SETTLED_BYTES: u64 = 3;
 /// Bytes that sled takes in addition for each feed that changes in the journal: sled writes the
 /// feed's tail again, and all records on the same page. Measured with full tails of 300,000 feeds.
 const FEED_BYTES: u64 = 4 * 1024;
-/// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
+/// Maximum number of bytes on the disk for each byte of an entry to come: journal, sled, index,
+/// archive.
 const BYTES_PER_BYTE: u64 = 6;
 
 /// Returns the bytes that may still be written to the file system of `folder`.

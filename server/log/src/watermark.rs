@@ -20,8 +20,8 @@ use crate::durable::create_folder;
 use tracing::warn;
 
 /// Least time between two publications of the newest commit's own second while the clock is behind
-/// that second. Each of them moves the next commit to a later second. With this pause, the clock
-/// catches up, however often a client asks.
+/// that second. Each such publication moves the next commit to a later second. With this pause
+/// between the publications, the clock catches up, however often a client asks.
 const AHEAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds published, and the commit that is on its way.
@@ -32,11 +32,12 @@ pub struct Watermark(Mutex<Marks>);
 struct Marks {
     /// The last second that was published.
     published: i64,
-    /// The last finished second; in memory only.
+    /// The last second that [`Watermark::leave`] or [`Watermark::begin_after`] finished: no later
+    /// commit gets an instant in this second or before. This second is kept in memory only.
     left: i64,
     /// The instant of the commit that readers do not see yet.
     stamped: Option<Timestamp>,
-    /// When time ahead of the clock was published last.
+    /// When a second ahead of the clock was published last.
     moved_on: Option<Instant>,
     file: Option<File>,
 }
@@ -59,7 +60,8 @@ impl Watermark {
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = regular::open_as(path, options)?;
         let mut record = [0; 16];
-        // A new file, or a file that was cut short, has no second.
+        // A new file, or a file that was cut short, has no whole record, and so names no published
+        // second.
         let is_read = file.read_exact_at(&mut record, 0).is_ok();
         let published = is_read.then(|| published_in(record)).flatten();
         Ok(Self(Mutex::new(Marks {
@@ -89,10 +91,10 @@ impl Watermark {
         marks.left = marks.left.max(newest.second());
     }
 
-    /// Finishes seconds, and returns the last finished one: no later commit gets an instant in that
-    /// second or before. The finished second is at most the second of the `newest` commit, so a
-    /// clock that jumps ahead finishes no later one. The function stores nothing, so reading leaves
-    /// no trace on the disk.
+    /// Finishes the seconds that are over, and returns the last finished second: no later commit
+    /// gets an instant in that second or before. No second after that of the `newest` commit is
+    /// finished, even if the clock jumps ahead. The function stores nothing, so reading leaves no
+    /// trace on the disk.
     pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
         let mut marks = self.lock_marks();
         // The second that the clock shows may still get commits.
@@ -105,10 +107,11 @@ impl Watermark {
         marks.left
     }
 
-    /// Returns the instant of the next commit: the time on the clock, but later than the last
-    /// commit and than every second published or finished. The instant is at least two microseconds
-    /// after the last entry: changes that follow the last entry in a commit have the microsecond in
-    /// between. The instant is pending until [`release`](Self::release).
+    /// Returns the instant of the next commit: the time on the clock, or later if necessary. The
+    /// instant is after every second that is published or finished, and at least two microseconds
+    /// after `last`, the instant of the last entry: changes that follow that entry in its commit
+    /// have the microsecond in between. Until [`release`](Self::release), the second of the
+    /// returned instant is neither published nor finished.
     pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
         let mut marks = self.lock_marks();
         let before = marks.published.max(marks.left);
@@ -125,11 +128,12 @@ impl Watermark {
         self.lock_marks().stamped = None;
     }
 
-    /// Publishes as many seconds as possible. Returns the last second of which readers see all
-    /// commits, since no later commit comes in that second; `None` if no second could be kept yet.
-    /// `newest` is the instant of the newest commit that readers see, or of an older one.
+    /// Publishes as many seconds as possible, and returns the last published second: readers see
+    /// all commits up to the end of that second, because no later commit gets an instant in or
+    /// before that second. `None` if no second is published yet, because the file cannot be
+    /// written. `newest` is the instant of the newest commit that readers see, or of an older one.
     ///
-    /// Mostly, the published second is the one before the second on the clock, so that the next
+    /// Usually, the published second is the one before the second on the clock, so that the next
     /// commit can have the time on the clock. If the clock is behind the log, the published second
     /// is the one before the newest commit's second, and now and then the newest commit's own
     /// second.
@@ -177,7 +181,7 @@ impl Marks {
         match file.write_all_at(record.as_flattened(), 0) {
             Ok(()) => true,
             Err(error) => {
-                warn!(%error, "up to where updates were told cannot be kept");
+                warn!(%error, "the watermark (last published second) cannot be written");
                 false
             }
         }
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(restarted.stamp(at(12_300), at(12_000)), at(13_000));
     }
 
-    /// Goal: whoever asks all the time does not make time run.
+    /// Goal: however often a client asks, the instants of commits do not run away from the clock.
     #[test]
     fn time_does_not_run_away_from_a_clock_that_is_behind() {
         let mark = Watermark::in_memory();

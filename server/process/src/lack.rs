@@ -13,11 +13,11 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Most bytes of memory that are asked for at once. If a process has come closer to its limit than
-/// that, memory may have been refused.
+/// Largest amount of memory that is asked for at once, in bytes. If a process has come closer to
+/// its limit than this amount, memory may have been refused.
 const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Returns the first error in a chain of causes that stands for a missing resource.
+/// Returns the first error in a chain of causes that stands for a lack of a resource.
 pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -34,7 +34,7 @@ pub fn lack_in<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
 ///
 /// # Errors
 ///
-/// Returns the error of a missing resource.
+/// Returns the error if the process lacks a resource, such as file handles or memory.
 pub fn unless_lacking<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error) if is_lack(&error) => Err(error),
@@ -63,8 +63,8 @@ fn is_of_handles(error: &io::Error) -> bool {
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE].contains(&errno))
 }
 
-/// Returns whether an error stands for a missing resource that may be there in a moment: file
-/// handles, or memory.
+/// Returns whether an error stands for a lack that may be over in a moment: a lack of file handles,
+/// or of memory.
 pub fn is_momentary(error: &(dyn Error + 'static)) -> bool {
     let is_short =
         |lack: &io::Error| lack.kind() == io::ErrorKind::OutOfMemory || is_of_handles(lack);

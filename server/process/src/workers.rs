@@ -22,12 +22,13 @@ use tokio::{
     task::JoinError,
 };
 
-/// Most threads, of all workers together, that read files and take large bodies. More threads would
-/// not make a disk quicker, and each keeps memory of its own. With more than four workers, there
-/// are more threads all the same: each worker has `BLOCKING_LEAST`.
+/// Maximum number of threads, of all workers together, that read files and take large bodies. More
+/// threads would not make a disk quicker, and each thread keeps memory of its own. With more than
+/// four workers, the number is larger: each worker has at least `BLOCKING_LEAST` threads.
 const BLOCKING_MAX: usize = 16;
 const BLOCKING_LEAST: usize = 4;
-/// Most threads of one worker that do long work at the same time. Reads get the other threads.
+/// Maximum number of threads of one worker that do long work at the same time. Reads get the other
+/// threads.
 const LONG_MAX: usize = 2;
 
 thread_local! {

@@ -256,7 +256,7 @@ impl std::fmt::Debug for WriterRequest {
 /// Reason why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommitRefusal {
-    /// The log takes no commits since one failed.
+    /// A commit has failed, and the log takes no more commits.
     Stopped,
     /// The system lacks something.
     Lacking {

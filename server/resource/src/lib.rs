@@ -181,7 +181,7 @@ pub enum EntityTag {
 }
 
 impl EntityTag {
-    /// Returns the tag of bytes by their digest. Both codings share that digest, since the
+    /// Returns the tag of bytes by their digest. Both codings share that digest, because the
     /// compressed bytes may not exist yet.
     pub(crate) fn of_digest(digest: &Digest) -> Self {
         Self::Shared(BASE64URL_NOPAD.encode(&digest.half()))

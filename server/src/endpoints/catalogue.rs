@@ -41,7 +41,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 /// one.
 const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
-/// Most names that a search for a text looks at.
+/// Maximum number of names that a search for a text looks at.
 const SEARCHED_MAX: usize = 100_000;
 /// Names that a search for a text looks at in one part.
 const SEARCHED_TOGETHER: usize = 1_000;

@@ -1,5 +1,5 @@
-//! Endpoints of the throw-away view: a count, and a stream of the numbers of commits that lasts
-//! until the server stops.
+//! Endpoints of the counts view, which exists for tests only: a count, and a stream of the numbers
+//! of commits that lasts until the server stops.
 //!
 //! Shell: the log's announcements.
 
@@ -22,7 +22,7 @@ use super::{
     shelf::Shelf,
 };
 
-/// Handles for the throw-away view.
+/// Handles for the counts view.
 #[derive(Debug)]
 pub struct CountParts {
     /// Feeds, and the rights to them.
@@ -48,7 +48,7 @@ impl Section for CountSection {
     }
 }
 
-/// Paths of the throw-away view.
+/// Paths of the counts view.
 pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/count.txt",

@@ -66,7 +66,7 @@ pub(crate) const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     }],
 }];
 
-/// Most KiB of the past that all streams together have on the way to readers.
+/// Maximum size, in KiB, of the past entries that all streams together have on the way to readers.
 const PAST_KIB_MAX: usize = 256 * 1024;
 /// Longest time for a reader to take a piece of the past.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use simplefeed_core::{
 };
 use simplefeed_http::problem::Problem;
 
-/// Most items of one list.
+/// Maximum number of items in one list.
 pub(super) const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
 
 /// Names and patterns, at most as many as a timeline can follow: without this bound, a list of
@@ -56,7 +56,9 @@ pub(super) fn patterns(texts: &[String], member: &str) -> Result<Vec<FeedPattern
         FeedPattern::parse(text).ok_or_else(|| {
             // The message must stay short, however long the text is.
             let text: String = text.chars().take(100).collect();
-            let detail = format!("{text:?} is no name of a feed, and no beginning of one with *");
+            let detail = format!(
+                "{text:?} is no name of a feed, nor the beginning of a name, followed by *"
+            );
             let refusal = Refusal::unacceptable(detail, "Simplefeed profile: following");
             Problem::from(&refusal.at_element(member))
         })

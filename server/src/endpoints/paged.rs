@@ -24,7 +24,7 @@ use super::{
     shelf::{Shelf, absent, look_again, seen},
 };
 
-/// Most KiB of all pages that are being made, or are on the way to readers.
+/// Maximum size, in KiB, of all pages together that are being made, or are on the way to readers.
 const PAGES_KIB_MAX: usize = 256 * 1024;
 /// KiB of room for one page that is being made: for the entries, and for the document of them.
 const PAGE_KIB_MAX: u32 = 32 * 1024;

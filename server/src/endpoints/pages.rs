@@ -62,7 +62,7 @@ const SCRIPT: &str = include_str!("../../assets/script.js");
 static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
 static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
 
-/// Most searches through all names at the same time.
+/// Maximum number of searches through all names at the same time.
 pub(crate) const SEARCHES_MAX: usize = 2;
 
 /// Cache policy for an asset, whose URL names its bytes.

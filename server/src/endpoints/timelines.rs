@@ -151,7 +151,7 @@ const OPML_TYPES: [&str; 5] = [
     "text/xml",
 ];
 const OPML_TYPE: &str = "text/x-opml;charset=utf-8";
-/// Most feeds in a list of friends of friends.
+/// Maximum number of feeds in a list of friends of friends.
 const FRIENDS_MAX: usize = 1_000;
 
 /// Body of a request to follow one item.

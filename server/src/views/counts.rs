@@ -1,4 +1,4 @@
-//! Counts of entries by feed: a throw-away view, which shows that a view needs only files of its
+//! Counts of entries by feed: a view for tests only. It shows that a view needs only files of its
 //! own and a line in each list.
 //!
 //! Shell: one file.
@@ -27,7 +27,7 @@ use simplefeed_views::{
 };
 use uuid::Uuid;
 
-/// Most commits that one read of the log returns.
+/// Maximum number of commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 10;
 
 /// The last counted commit, and the number of entries of each feed up to that commit.

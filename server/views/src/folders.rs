@@ -21,7 +21,8 @@ use simplefeed_log::{
 use simplefeed_process::regular;
 use tracing::info;
 
-/// Folders of a server. Clones share the lock.
+/// Folders of a server. Clones share two locks: the lock on the tree for web servers, and the lock
+/// that [`writing`](Self::writing) takes.
 #[derive(Clone, Debug)]
 pub struct Folders {
     /// Tree that any web server may serve.
@@ -122,7 +123,7 @@ impl Folders {
             Err(TryLockError::Error(error)) => {
                 // Some network file systems lock no folders: a server there runs without the lock.
                 let folder = visible_path(&self.www);
-                info!(%error, folder = %folder.display(), "the folder cannot be locked: no other server may have it");
+                info!(%error, folder = %folder.display(), "the folder cannot be locked; make sure that no other server uses it");
             }
         }
         *lock = Some(tree);
@@ -143,8 +144,9 @@ impl Folders {
         if !self.is_unhurried {
             return create_folders(folders);
         }
-        // Nobody sees a copy before the copy gets its final name, and the whole folder is synced
-        // before that rename.
+        // Unhurried folders are those of a copy that `backup` or `recover` makes. The copy is
+        // synced as a whole before the copy gets the final name, so nobody uses folders that a
+        // power cut may remove.
         let mut each = folders.iter();
         each.try_for_each(|folder| fs::create_dir_all(folder).map_err(|error| (*folder, error)))
     }
@@ -178,7 +180,8 @@ impl Folders {
         self.views.join(seen::NAME)
     }
 
-    /// Returns the folders that each have a subfolder for each kind of files.
+    /// Returns the folders `www` and `closed`, which have documents in subfolders such as `feeds`
+    /// and `sup`, and the folder `views`, which has a subfolder for each view.
     pub fn trees(&self) -> [&Path; 3] {
         [&self.www, &self.closed, &self.views]
     }

@@ -305,8 +305,8 @@ impl Push {
         !self.0.hubs.lock().by_feed.is_empty()
     }
 
-    /// Returns events of a feed from a position on, which must have an entry. There are as many
-    /// events as a stream sends together.
+    /// Returns the events of a feed's entries at position `from` and later, as many as a stream
+    /// sends together. `from` must not be after the feed's newest entry.
     ///
     /// # Errors
     ///
@@ -538,8 +538,8 @@ impl Watching {
         let _open = self.news.changed().await;
     }
 
-    /// Returns the next events from a position on, or none if the hub lacks one of the events from
-    /// there to the newest.
+    /// Returns the events of entries at position `from` and later, or none if the hub lacks any
+    /// event between `from` and the newest one.
     pub fn at_hand(&self, from: Position) -> Vec<Bytes> {
         self.hub.newest.lock().from(from, AT_HAND_BYTES)
     }

@@ -13,7 +13,7 @@ use super::{LogError, PlacedEntry, Series};
 
 /// Number of entries that are read at a time: few, because each may be large.
 const STEP: u64 = 16;
-/// Most positions that are read at a time where entries were lost.
+/// Maximum number of positions that are read at a time where entries were lost.
 const LOST_STEP_MAX: u64 = 1_024;
 
 /// A page being filled, up to a number of entries and a number of bytes.

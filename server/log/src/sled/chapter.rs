@@ -149,7 +149,7 @@ impl Chapter {
         self.keyed.get(key).copied()
     }
 
-    /// Returns keys and places, from a key on.
+    /// Returns keys and places, in the order of the keys: those whose keys are `from` or larger.
     pub(super) fn keyed_from(
         &self,
         from: &[u8],

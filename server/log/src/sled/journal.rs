@@ -1,8 +1,8 @@
 //! The journal: the way of each commit into the log, one write and one sync.
 //!
 //! Shell: files below `<data>/journal`. Commits are appended to the newest file. A full file is
-//! settled: the content goes to sled, and the room is used again. Zeros fill a file before its
-//! records do, since a sync that need not record new blocks takes half the time.
+//! settled: the content goes to sled, and the room is used again. Zeros fill a file before records
+//! do, because a sync that need not record new blocks takes half the time.
 //!
 //! ```text
 //! file     "SFJ1" | number of its first commit u64 | chain hash before it 32 | CRC-32 u32 | zeros up to 512
@@ -846,8 +846,8 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
 ///
 /// # Errors
 ///
-/// Returns the error of a missing resource. A file that stayed unread for want of a resource would
-/// count as lost.
+/// Returns the error if the process lacks a resource, such as file handles. Otherwise, a file that
+/// is unread only because of the lack would count as lost.
 pub(super) fn open_remains(folder: &Path) -> io::Result<Vec<JournalFile>> {
     let items = unless_lacking(fs::read_dir(folder))?;
     let mut files = vec![];

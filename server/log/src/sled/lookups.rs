@@ -161,7 +161,8 @@ impl SledLog {
         Ok(())
     }
 
-    /// Returns names and their feeds, from a key on: names in chapters, and at most `max` in sled.
+    /// Returns names and the feeds of these names, where the key is `from` or larger: names in
+    /// chapters, and at most `max` names in sled.
     fn names_from(&self, from: &[u8], max: usize) -> Result<BTreeMap<Vec<u8>, FeedKey>, LogError> {
         let mut names = BTreeMap::new();
         let mut unsettled: Vec<(Vec<u8>, Arc<JournalFile>, JournalPlace)> = vec![];

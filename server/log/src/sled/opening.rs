@@ -206,7 +206,7 @@ fn first_file(folder: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Reads the remains of the log in `folder`, in any state. sled's files are copied to `scratch`
-/// first, since an opening changes them.
+/// first, because an opening changes the files.
 ///
 /// # Errors
 ///

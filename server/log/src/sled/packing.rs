@@ -11,7 +11,7 @@ use crate::codec::{Reader, RecordWriter};
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 /// Length of the longest body of a part, in bytes.
 pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
-/// Most bytes that a compressed byte stands for (LZ4).
+/// Maximum number of bytes that a compressed byte stands for (LZ4).
 const UNPACKED_PER_BYTE_MAX: usize = 256;
 
 /// Returns the stored form of a record: compressed, if the compressed form is shorter.

@@ -45,8 +45,8 @@ pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 
-/// Most bytes of entries or facts that share a record in sled. Compressed, these mostly fit into
-/// one part.
+/// Maximum number of bytes of entries or facts that share a record in sled. Compressed, these bytes
+/// usually fit into one part.
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";

@@ -50,7 +50,7 @@ impl Remains {
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource.
+    /// Returns the error if the process lacks a resource, such as file handles.
     pub(super) fn of_journal(folder: &Path) -> io::Result<Self> {
         let mut remains = Self {
             settled: None,

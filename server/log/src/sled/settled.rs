@@ -691,8 +691,8 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
     }
 }
 
-/// Returns the cause of a panic of sled in `folder`: a missing resource, or damage. The panic does
-/// not name the cause.
+/// Returns the cause of a panic of sled in `folder`: a lack of a resource, or damage. The panic
+/// does not name the cause.
 pub(super) fn why_panicked(folder: &Path, damaged: &str) -> LogError {
     // Damage is the last answer: the advice for damage is wrong where the system lacks something.
     if is_full_at(folder) {

@@ -201,7 +201,8 @@ impl Settler {
         self.shared.is_put_off() && self.thread.lock().is_none()
     }
 
-    /// Returns the missing resource that put the last settling off, if one did.
+    /// Returns the error because of which the last settling was put off, if the system lacked a
+    /// resource.
     pub(super) fn lack(&self) -> Option<io::Error> {
         self.shared.put_off.lock().as_ref().map(copy_of)
     }
@@ -425,8 +426,8 @@ impl SettlerParts {
         }
     }
 
-    /// Notes a missing resource. A warning is logged only if the kind of the resource differs from
-    /// the one noted before.
+    /// Notes that the system lacks a resource. A warning is logged only if the kind of the error
+    /// differs from the kind noted before.
     fn put_off(&self, error: &LogError, lack: io::Error) {
         let error: &(dyn std::error::Error + 'static) = error;
         let (advice, kind) = (advice(&lack), lack.kind());
@@ -680,7 +681,8 @@ impl SettlerParts {
             error,
             "the journal cannot be settled; the log takes no entries until the server is restarted; {what_next}"
         );
-        // A log that has failed no longer waits for a missing resource, so nobody is told to wait.
+        // A log that has failed no longer waits for a resource that the system lacks, so nobody is
+        // told to wait.
         *self.put_off.lock() = None;
         self.displaced.fetch_or(is_displaced, Ordering::AcqRel);
         self.failed.store(true, Ordering::Release);

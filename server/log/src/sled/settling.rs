@@ -219,7 +219,7 @@ impl FeedGathering<'_, '_> {
         }
         let key = record::entry_key(self.feed, tail.first);
         if let Some((settled, go_on)) = self.leftovers {
-            // The parts of this record itself stay, since their values are written next.
+            // The parts of this record itself stay, because their values are written next.
             let behind = record::part_key(&key, record::count_parts(&tail.stored));
             let end = record::entry_key(self.feed, tail.end);
             settled.remove_range(&behind, &end, go_on)?;

@@ -146,7 +146,7 @@ impl SledLog {
         let before = self.head();
         self.go_on_settling();
         let prepared = self.prepare_commit(commit, before, known);
-        // Nothing is written yet, so a missing resource refuses this commit only, and does not end
+        // Nothing is written yet, so a lack of a resource fails this commit only, and does not end
         // the log. sled may refuse reads while a settling is put off.
         let (items, head) = prepared.map_err(|error| match lack_in(&error) {
             Some(lack) => LogError::lacking("read what is settled", copy_of(lack)),
@@ -310,7 +310,7 @@ impl SledLog {
         }
     }
 
-    /// Returns whether reads or commits are refused until the system has a missing resource again.
+    /// Returns whether reads or commits are refused because the system lacks a resource.
     pub(super) fn refuses(&self) -> bool {
         self.go_on_settling();
         let refused = *self.unrotated.lock();

@@ -28,8 +28,8 @@ const TAIL_BYTES: usize = if cfg!(test) { 512 } else { 4 * 1024 };
 /// A tail of more than so many times the bytes that the feed gained becomes a record. Without this
 /// bound, each small gain would write a large tail again.
 const TIMES_GAINED_MAX: usize = 4;
-/// Most bytes of a record of entries that is made of several blocks: such a record fits into one
-/// part.
+/// Maximum length, in bytes, of a record of entries that is made of several blocks: such a record
+/// fits into one part.
 const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;
 /// The beginning of every tail, and of no packed record: if a packed record begins with 0, a length
 /// follows, which is not 0.

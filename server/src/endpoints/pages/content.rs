@@ -14,7 +14,7 @@ use super::markup::is_bounded;
 
 /// Longest content that is shown whole, in bytes.
 const SHOWN_BYTES_MAX: usize = 64 * 1024;
-/// Most values of JSON that are shown one by one.
+/// Maximum number of JSON values that are shown one by one.
 const VALUES_MAX: usize = 2_000;
 /// Depth down to which JSON is unfolded at first.
 const OPEN_DEPTH: usize = 2;

@@ -19,7 +19,7 @@ use crate::endpoints::{
     shelf::{look_again, seen},
 };
 
-/// Most documents on a page.
+/// Maximum number of documents on a page.
 const ROWS_MAX: u64 = 50;
 
 #[derive(Template)]

@@ -27,13 +27,14 @@ use crate::endpoints::{
     shelf::{look_again, seen},
 };
 
-/// Most bytes of a summary that a page shows.
+/// Maximum number of bytes that a page shows of a summary.
 const SUMMARY_BYTES_MAX: usize = 4 * 1024;
-/// Most facts, and most links, that a page shows.
+/// Maximum number of facts, and of links, that a page shows.
 const FACTS_MAX: usize = 50;
-/// Most bytes of a fact, which is cut off there, and of a link, which is left out if longer.
+/// Maximum length of a fact or a link, in bytes. A longer fact is cut off there, and a longer link
+/// is left out.
 const FACT_BYTES_MAX: usize = 2 * 1024;
-/// Most bytes of an entry's source that a page shows.
+/// Maximum number of bytes that a page shows of an entry's source.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Template)]

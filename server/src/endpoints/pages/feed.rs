@@ -37,7 +37,7 @@ use crate::endpoints::{
     timelines::seen_followers,
 };
 
-/// Most entries on a page.
+/// Maximum number of entries on a page.
 const ROWS_MAX: u64 = 25;
 /// Number of positions that are read at a time in the search for an entry that is not lost.
 const LOST_STEP: u64 = 2;
@@ -45,9 +45,9 @@ const LOST_STEP: u64 = 2;
 const STEP: u64 = 5;
 /// Bytes of entries after which a page takes no more entries.
 const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Most feeds, and most patterns, that a page lists.
+/// Maximum number of feeds, and of patterns, that a page lists.
 const NAMES_MAX: usize = 100;
-/// Most characters of a title in a row.
+/// Maximum number of characters that a row shows of a title.
 const TITLE_CHARS: usize = 200;
 
 #[derive(Template)]

@@ -27,11 +27,11 @@ use crate::endpoints::{
     off_thread,
 };
 
-/// Most feeds on a page.
+/// Maximum number of feeds on a page.
 const ROWS_MAX: usize = 100;
 /// Longest text that is searched for, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
-/// Most feeds that a request for an order may skip.
+/// Maximum number of feeds that a request for an order may skip.
 const SKIPPED_MAX: usize = 10_000;
 
 #[derive(Template)]

@@ -8,7 +8,8 @@
 const FORMATTING: [&str; 14] = [
     "a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u",
 ];
-/// Elements whose content is no markup, or other markup.
+/// Elements whose content a parser may not read as HTML: plain text, as in `script`, or other
+/// markup, as in `svg`.
 const RAW: [&str; 12] = [
     "iframe",
     "math",
@@ -25,13 +26,13 @@ const RAW: [&str; 12] = [
 ];
 /// Longest markup, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
-/// Most characters `<` in markup, each of which may begin a tag.
+/// Maximum number of characters `<` in markup. Each of them may begin a tag.
 const TAGS_MAX: usize = 1_000;
-/// Bound on the product of formatting elements and tags, which is the number of elements that a
-/// parser may make.
+/// Bound on the number of elements that a parser may make: the number of formatting elements, times
+/// the number of tags.
 const ELEMENTS_MAX: usize = 100_000;
-/// Bound on the product of the bytes of formatting elements and tags, which is the number of bytes
-/// that a parser may make.
+/// Bound on the number of bytes that a parser may make: the number of bytes in formatting elements,
+/// times the number of tags.
 const COPIED_BYTES_MAX: usize = 4_000_000;
 
 /// Tags of some markup.
@@ -40,8 +41,8 @@ struct Tags {
     all: usize,
     formatting: usize,
     formatting_bytes: usize,
-    /// Whether a parser may find other tags: there are comments, content that is no markup, or a
-    /// quote where no quote belongs.
+    /// Whether a parser may find other tags than these: there are comments, elements of [`RAW`], or
+    /// a quote where no quote belongs.
     is_doubtful: bool,
 }
 

@@ -12,9 +12,9 @@ use simplefeed_core::{
 };
 use simplefeed_views::rates::FeedRates;
 
-/// Most bars of a plot, unless the bars are months.
+/// Maximum number of bars in a plot, unless the bars are months.
 pub(super) const BARS_MAX: i64 = 125;
-/// Most months of a plot: a hundred years.
+/// Maximum number of months in a plot: a hundred years.
 const MONTHS_MAX: i64 = 1_200;
 /// Height of a plot, in units of the drawing.
 const HEIGHT: u64 = 100;

@@ -26,7 +26,7 @@ use crate::endpoints::may_see;
 /// Time for which the orders are kept, because making them takes a look at each feed that got
 /// entries in the last day.
 const KEPT: Duration = Duration::from_secs(10);
-/// Most feeds of an order.
+/// Maximum number of feeds in an order.
 const RANKED_MAX: usize = 100_000;
 /// Number of newest commits that are searched for feeds with new entries.
 const COMMITS_MAX: u64 = 1_000;

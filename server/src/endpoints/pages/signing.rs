@@ -15,7 +15,7 @@ use simplefeed_http::{
 
 use super::{PageParts, Top, field_value, page_answer, private_page, render_page};
 
-/// Most bytes of a form.
+/// Maximum length of a form, in bytes.
 const FORM_BYTES_MAX: usize = 4 * 1024;
 
 #[derive(Template)]

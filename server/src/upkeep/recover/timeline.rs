@@ -31,8 +31,8 @@ use super::{
     recorded::TimelineFacts,
 };
 
-/// Most bytes of archived documents that are kept in memory while their entries are committed. With
-/// more bytes, all documents are dropped from memory.
+/// Maximum length of all archived documents that are kept in memory while their entries are
+/// committed, in bytes. With more bytes, all documents are removed from memory.
 const LOADED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// An event in the old log, such as the opening of a document or the append of an entry.

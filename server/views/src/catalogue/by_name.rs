@@ -80,7 +80,8 @@ impl ByName {
         }
     }
 
-    /// Returns the rows from a name on, with or without the row that has this name.
+    /// Returns the rows whose names come after a name, in the order of names. The row that has the
+    /// name itself comes first, if `first` includes the name.
     pub(super) fn from<'r>(
         &'r self,
         first: Bound<&str>,

@@ -51,22 +51,22 @@ use writing::linked_name;
 /// Name of the view, of the folder of records, and of the label in metrics.
 pub const NAME: &str = "archive-files";
 
-/// Feeds with work to do, each with its newest closed document; `None` if only the files of the
-/// feed may have to move.
+/// Feeds with work to do, each with the newest document that is to be archived; `None` if only the
+/// files of the feed may have to move.
 pub(super) type ArchiveWork = BTreeMap<FeedKey, Option<DocumentNumber>>;
 
 /// Call that wakes the follower of the log.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Folders and manifests of the archived documents. Clones share the waiting work, the progress and
-/// the lock.
+/// Folders and manifests of the archived documents. Clones share the work to do, the notes of
+/// finished work, and the locks of the folders.
 #[derive(Clone)]
 pub struct Archive {
     folders: Folders,
     views: PathBuf,
     /// Work of commits that the view has applied.
     pub(super) waiting: Arc<Mutex<ArchiveWork>>,
-    /// Work that readers of timelines have left.
+    /// Documents of timelines that readers have asked for, and that are still to be archived.
     pub(super) wanted: Arc<Mutex<ArchiveWork>>,
     wake: Arc<OnceLock<Wake>>,
     /// Feeds whose records were compared with the log since the start.
@@ -117,10 +117,11 @@ impl Archive {
         }
     }
 
-    /// Calls `wake` whenever a reader has left work for the follower of the log.
+    /// Calls `wake` whenever there is new work for the follower of the log, such as a document that
+    /// a reader has asked for.
     pub fn when_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
-        // Only another server over the same archive would set a second function, so the first one
-        // stays.
+        // A second call changes nothing: only a second server over the same archive would make that
+        // call.
         let _first = self.wake.set(Box::new(wake));
     }
 
@@ -176,8 +177,8 @@ impl Archive {
         // The record bounds the read, because a damaged file may have any length.
         let mut read = regular::read_at_most(&path, coded.bytes);
         if read.is_err() {
-            // A closed feed may have been opened since the path was made, which moves its folder to
-            // the other tree.
+            // After the path was made, a closed feed may have been opened to all readers. The
+            // opening moves the feed's folder to the other tree.
             path = self.folder(feed).join(&name);
             read = regular::read_at_most(&path, coded.bytes);
         }
@@ -198,8 +199,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
-    /// difference.
+    /// Returns the error if the process lacks a resource, such as file handles. A faulty file
+    /// counts as a difference.
     pub(crate) fn sidecar_differs(
         &self,
         feed: &FeedName,
@@ -230,8 +231,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
-    /// difference.
+    /// Returns the error if the process lacks a resource, such as file handles. A faulty file
+    /// counts as a difference.
     pub(crate) fn second_name_differs(
         &self,
         feed: &FeedName,
@@ -246,8 +247,8 @@ impl Archive {
         let file = found_in(&path, regular::read_document(&path))?;
         let is_right = |bytes: Option<Vec<u8>>| bytes.is_some_and(|bytes| bytes == *frozen.bytes);
         let differs = !(is_right(file) && is_right(twin));
-        // The archive leaves another log's document under this name alone, so such a document is no
-        // difference.
+        // Under this name, the archive lets a document of another log stay. So such a document is
+        // no difference.
         let other = || document_of_another_log(&path, &OwnDocument::of(frozen));
         Ok(differs && other().is_ok_and(|other| other.is_none()))
     }
@@ -256,8 +257,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Returns the error of a missing resource, such as file handles. A faulty file counts as a
-    /// difference.
+    /// Returns the error if the process lacks a resource, such as file handles. A faulty file
+    /// counts as a difference.
     pub(crate) fn block_differs(
         &self,
         feed: &FeedName,
@@ -288,8 +289,9 @@ impl Archive {
             let chain = ChainHash(Digest::parse(words.next()?)?);
             Some(ReadersEnd { commit, chain })
         };
-        // A damaged cursor must not make the log count as replaced, so it counts as missing. The
-        // follower then goes through all commits, and finds the files that are there.
+        // A damaged cursor counts as missing: with a wrong number or hash, this log would seem to
+        // have replaced another one. Without a cursor, the follower goes through all commits, and
+        // finds the files that are there.
         let cursor = read().filter(|cursor| text == text_of(*cursor));
         cursor.unwrap_or(ReadersEnd::NOTHING)
     }

@@ -116,8 +116,8 @@ impl PushCourse {
     }
 }
 
-/// Returns the events of a feed's newest entries, from a position on; `None` if the entries are too
-/// many or too large, or some are missing.
+/// Returns the events of a feed's newest entries: those at position `from` and later. `None` if the
+/// entries are too many or too large, or some are missing.
 pub(super) fn newest(
     log: &dyn ShownSeries,
     course: &PushCourse,
@@ -142,7 +142,8 @@ pub(super) fn newest(
     Ok((read == next).then_some(events))
 }
 
-/// Returns events from a position on, which must have an entry.
+/// Returns the events of entries at position `from` and later. `from` must not be after the feed's
+/// newest entry.
 pub(super) fn read_on(
     log: &dyn ShownSeries,
     feed: FeedKey,

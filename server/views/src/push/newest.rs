@@ -49,8 +49,8 @@ impl NewestEvents {
         }
     }
 
-    /// Returns the next events from a position on, about `bytes` bytes of them; no events unless
-    /// all from there to the newest are here.
+    /// Returns the events of entries at position `from` and later, about `bytes` bytes of them.
+    /// Returns no events if any event between `from` and the newest one is missing here.
     pub(super) fn from(&self, from: Position, bytes: usize) -> Vec<Bytes> {
         let wanted = self.next.0.checked_sub(from.0);
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());

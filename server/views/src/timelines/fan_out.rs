@@ -6,7 +6,8 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// When the entries of a timeline are found: as its feeds gain them, or as it is read.
+/// Time at which the entries of a timeline are found: after the feeds have gained the entries, or
+/// when the timeline is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum FanOut {

@@ -73,7 +73,8 @@ impl Followers {
         }
     }
 
-    /// Returns at most `max` timelines from a number on, sorted.
+    /// Returns at most `max` timelines whose keys are `first` or larger, in the order of their
+    /// keys.
     pub(super) fn from(&self, first: TimelineKey, max: usize) -> Vec<TimelineKey> {
         match self {
             Self::Few(all) => {
@@ -84,8 +85,8 @@ impl Followers {
         }
     }
 
-    /// Returns at most `max` timelines of this set that are in none of the sets `without`, from a
-    /// number on, sorted. For a large set, bitmaps are compared and not single timelines.
+    /// Returns timelines as `from` does, but leaves out those in the sets `without`. For a large
+    /// set, whole bitmaps are compared and not single timelines.
     pub(super) fn outside(
         &self,
         without: [&Self; 2],
@@ -132,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: the set has what was put into it, in both of its forms, on the way from one to the
-    /// other and back.
+    /// Goal: the set has the timelines that were put in and not removed: as a list, as a bitmap,
+    /// and as a bitmap that has shrunk.
     #[test]
     fn has_what_was_put_in() {
         let (mut set, mut expected) = (Followers::default(), BTreeSet::new());

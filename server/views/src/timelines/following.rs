@@ -30,8 +30,8 @@ impl View for TimelinesView {
     }
 
     fn begin(&self, log: &dyn ShownLog) -> Result<CommitNumber, ViewError> {
-        // The graph and the lists have cursors of their own. The newest commit comes again, so that
-        // the work begins without waiting for another commit.
+        // The graph and the lists have cursors of their own. The newest commit is applied again, so
+        // that the work begins without waiting for another commit.
         Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 

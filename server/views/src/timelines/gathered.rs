@@ -1,4 +1,5 @@
-//! Entries of timelines, gathered as their feeds gain them: lists in sorted runs beside the log.
+//! Entries of timelines, gathered in the background while the feeds gain entries: lists in sorted
+//! runs beside the log.
 //!
 //! Shell: files below the view's folder, and threads that merge runs. Nobody waits for the
 //! gathering: a reader adds the entries that the feeds have gained since the last run. So a crash,

@@ -1,8 +1,9 @@
 //! Graph of follows, computed from commits.
 //!
-//! Pure, over a log that the caller passes, but for the lock that [`each_gain`] takes. Feeds and
-//! timelines have small keys here, in the order of their creation, because a server has millions of
-//! follows. An entry of a feed changes two numbers of the feed, whatever the number of followers.
+//! Pure, over a log that the caller passes; only [`each_gain`] takes a lock. Feeds and timelines
+//! have small keys here, in the order of their creation, because a server has millions of follows.
+//! A new entry changes only two numbers in the state of the entry's feed, however many timelines
+//! follow the feed.
 
 use std::{
     cell::RefCell,
@@ -33,7 +34,7 @@ use super::{
 
 /// Key of a feed in the graph.
 pub(super) type SourceKey = u32;
-/// Revisions of settings or of defaults, each behind the instant from which on the revision is in
+/// Revisions of settings or of defaults, each with the instant from which on the revision is in
 /// force.
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 
@@ -109,45 +110,47 @@ pub(super) struct SourceIndex {
 /// Followers of a feed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowersOf {
-    /// Timelines that have entries of the feed as the feed gained them.
+    /// Timelines that get, or once got, new entries of the feed at the moment when the feed gains
+    /// them. Backfill does not count.
     pub(super) all: Followers,
     /// Parts of these followers, which most feeds lack.
     parts: Option<Box<FollowerParts>>,
-    /// Position of the feed's next entry when a timeline last began or stopped to take the feed's
-    /// entries, or a later position. Each entry from this position on is in all timelines that
-    /// still take entries, so no timeline needs to be looked at.
+    /// When a timeline last began or ceased to get the feed's new entries, the feed's next entry
+    /// had this position, or an earlier one. All timelines that still get new entries have each
+    /// entry from this position on, so the follows of these timelines need not be read.
     changed: Position,
 }
 
 /// Parts of a feed's followers. No timeline is in both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FollowerParts {
-    /// Timelines that take no more entries.
+    /// Followers that no longer get the feed's new entries.
     ended: Followers,
-    /// Timelines that take more entries, and are closed.
+    /// Closed timelines that get the feed's new entries.
     closed: Followers,
 }
 
 static NONE: Followers = Followers::Few(Vec::new());
 
 impl FollowersOf {
-    /// Returns the timelines that take no more entries.
+    /// Returns the followers that no longer get the feed's new entries.
     pub(super) fn ended(&self) -> &Followers {
         self.parts.as_ref().map_or(&NONE, |parts| &parts.ended)
     }
 
-    /// Returns the closed timelines among those that take more entries.
+    /// Returns the closed timelines among the followers that still get the feed's new entries.
     pub(super) fn closed(&self) -> &Followers {
         self.parts.as_ref().map_or(&NONE, |parts| &parts.closed)
     }
 
-    /// Returns the number of timelines that take more entries.
+    /// Returns the number of followers that still get the feed's new entries.
     pub(super) fn taking(&self) -> u64 {
         self.all.len() - self.ended().len()
     }
 
-    /// Returns at most `max` timelines that take more entries, from a number on, sorted. Without
-    /// `with_closed`, only the open timelines are returned.
+    /// Returns followers that still get the feed's new entries: at most `max` timelines whose keys
+    /// are `first` or larger, in the order of their keys. Without `with_closed`, only open
+    /// timelines are returned.
     pub(super) fn taking_from(
         &self,
         first: TimelineKey,
@@ -235,7 +238,8 @@ impl SourceIndex {
         state.is_some_and(|state| std::mem::replace(&mut state.is_closed, is_closed))
     }
 
-    /// Notes whether a timeline has, and takes, entries of a feed as the feed gains them.
+    /// Notes whether a timeline gets, or once got, new entries of a feed at the moment when the
+    /// feed gains them, and whether the timeline still gets them.
     fn set_follower(
         &mut self,
         source: SourceKey,
@@ -265,11 +269,12 @@ impl SourceIndex {
 /// Number of followers that are looked at under one lock.
 const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
 
-/// Calls `tell` with every timeline that has entries of a range as the feed gained them, and with
-/// the part of the range that the timeline has.
+/// Calls `tell` with every timeline into which entries of a range came at the moment when the feed
+/// gained them (not by backfill), and with each part of the range that came in this way.
 ///
-/// Commits may be applied between the slices. They change nothing about these entries: a later
-/// follow takes none of them as gains, and a later unfollow leaves them in the timeline.
+/// The lock is released after each slice of followers, and commits may be applied then. Such a
+/// commit changes nothing about these entries: a later follow brings such entries along by backfill
+/// only, and a later unfollow leaves such entries in the timeline.
 pub(super) fn each_gain(
     graph: &RwLock<Graph>,
     source: SourceKey,
@@ -345,7 +350,8 @@ impl Graph {
         self.owned.get(&owner).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns from when on later revisions of a feed's settings are in force.
+    /// Returns the revisions of a feed's settings after the first one, each with the instant from
+    /// which on the revision is in force.
     pub(super) fn later_revisions(&self, feed: FeedKey) -> &[(Timestamp, Revision)] {
         self.later.get(&feed).map_or(&[], Vec::as_slice)
     }
@@ -374,9 +380,9 @@ impl Graph {
         applied
     }
 
-    /// Undoes the changes that would make the same commit have another effect the second time,
-    /// because a follow brings along the entries that the feed has by then. All other changes may
-    /// be applied twice.
+    /// Undoes those changes of a failed commit that would give the next attempt at the same commit
+    /// another effect: a follow brings along the newest entries that the feed has at that moment,
+    /// and both attempts must bring along the same entries. All other changes may be applied twice.
     fn put_back(&mut self, before: GraphBefore) {
         // Backwards, so that the oldest state of a feed that changed twice is put back last.
         for (source, next, newest) in before.feeds.into_iter().rev() {
@@ -448,7 +454,7 @@ impl Graph {
                 ChangeOutline::Opened { .. } => {}
             }
         }
-        // Set last, so that a commit that failed comes again.
+        // Set last, so that a failed commit is applied again.
         self.applied = commit.number;
         Ok(())
     }
@@ -506,8 +512,9 @@ impl Graph {
             (Some(Node::Feed(source)), _) => {
                 let was_closed = self.feeds.close_feed(source, settings.is_closed());
                 before.closed.push((source, was_closed));
-                // A known feed gets its first revision only when a commit is applied again. Before
-                // that, a timeline may have been put back to a state without the feed.
+                // If the feed of a first revision is known already, an earlier attempt at the same
+                // commit has failed. `put_back` may then have put a timeline back to a state
+                // without the feed.
                 let appears = was_closed || revision == Revision::FIRST;
                 if appears && !settings.is_closed() {
                     self.take_appeared(source);
@@ -527,7 +534,7 @@ impl Graph {
             is_closed: settings.is_closed(),
         };
         let timeline = key_of(self.timelines.len());
-        // Nothing is brought along, so no entry is read.
+        // A new timeline brings no entries along, so no entry is read.
         let following = FollowState::new(terms, &Now::without_entries(&self.feeds));
         self.timelines.push(TimelineState {
             key: feed,
@@ -573,8 +580,8 @@ impl Graph {
         }
     }
 
-    /// Lets the timelines with patterns, and those of the feed as owner, take a feed that was
-    /// created or opened.
+    /// Handles a feed that was created, or opened to all readers: timelines that follow patterns,
+    /// and the timelines whose owner has this feed, may get the feed's entries from now on.
     fn take_appeared(&mut self, source: SourceKey) {
         let owned = self.owned_by(source).iter();
         let concerned: BTreeSet<TimelineKey> =
@@ -620,7 +627,7 @@ impl Graph {
         if let Some(state) = self.timelines.get_mut(index) {
             let before = Arc::clone(&state.following);
             concerned = Arc::make_mut(&mut state.following).change(&change, instant, &now);
-            // The whole follow is undone, because the commit comes again.
+            // The whole follow is undone, because the commit is applied again later.
             if let Some(error) = now.failed.into_inner() {
                 state.following = before;
                 return Err(error);
@@ -695,7 +702,7 @@ impl Entries<SourceKey> for Now<'_> {
 
     fn instant(&self, feed: SourceKey, at: Position) -> Timestamp {
         let (Some(feed), Some((entries, log))) = (self.feeds.get(feed), self.entries) else {
-            // Nothing is brought along without entries, so no instant counts.
+            // Without `entries`, no entry is brought along, so this instant has no effect.
             return Timestamp::MIN;
         };
         entries.instant(feed.key, at, log).unwrap_or_else(|error| {
@@ -733,9 +740,10 @@ impl Feeds<SourceKey> for Now<'_> {
         match entries.instant(state.key, at, log) {
             Ok(instant) => Some(instant),
             Err(error @ LogError::Damaged { .. }) => {
-                // Without this, one damaged entry would stop every timeline for ever.
+                // If damage counted as a failure, one damaged entry would stop all timelines for
+                // ever.
                 let error: &(dyn std::error::Error + 'static) = &error;
-                warn!(error, feed = %state.name, "a follow brings no damaged entry along");
+                warn!(error, feed = %state.name, "an entry is damaged; the timeline gets the follow without this entry");
                 None
             }
             Err(error) => {

@@ -34,15 +34,15 @@ pub struct MergedLog {
 }
 
 impl MergedLog {
-    /// Returns the log of some timelines, in which these look like feeds.
+    /// Returns the log of `timelines` in a form in which the timelines look like feeds.
     pub fn new(timelines: Arc<Timelines>) -> Self {
         let log = Arc::clone(&timelines.log);
         Self { log, timelines }
     }
 
-    /// Returns the end of a feed, given the end that the log has.
+    /// Returns the head of a feed as readers see it, given the head in the log.
     fn shown_head(&self, head: Option<FeedHead>) -> Result<Option<FeedHead>, LogError> {
-        // The log knows a timeline as empty, because deliveries are no changes of a commit.
+        // In the log, each timeline is empty, because commits do not record deliveries.
         match head {
             Some(head) if self.timelines.is_timeline(head.feed)? => self.timelines.head(head.feed),
             head => Ok(head),

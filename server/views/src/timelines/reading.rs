@@ -120,7 +120,8 @@ impl TimelineMoment {
     ///
     /// Returns why the log cannot be read.
     pub(super) fn course(&self, log: &dyn Series) -> Result<CutCourse, LogError> {
-        // The newest settings and the newest defaults are in force, each from an instant on.
+        // Each revision of the settings, and of the defaults, is in force from its instant on,
+        // until the next revision.
         let own = [(self.created, Revision::FIRST)]
             .into_iter()
             .chain(self.later.iter().copied());

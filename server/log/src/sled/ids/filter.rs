@@ -6,7 +6,7 @@ use super::{Fingerprint, fingerprint_halves};
 
 /// Number of ids for each 64-bit word of the filter, hence 16 bits for each id.
 const WORD_IDS: usize = 4;
-/// Most bits that an id sets in its word.
+/// Maximum number of bits that an id sets in its word.
 const BITS: u32 = 5;
 
 /// Bloom filter in memory.

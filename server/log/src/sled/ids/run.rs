@@ -179,7 +179,7 @@ impl IdRun {
         })
     }
 
-    /// Returns the position of the entry with an id. Callers ask the filter first, since this
+    /// Returns the position of the entry with an id. Callers ask the filter first, because this
     /// lookup reads the file.
     ///
     /// # Errors
