@@ -16,9 +16,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn read(text: &str) -> Option<Duration> {
-    // Forms that jiff reads in a way that people do not expect: a time of day, a sign, and ISO
-    // 8601.
-    if text.contains(':') || text.starts_with(['+', '-', 'P', 'p']) {
+    // Forms that jiff reads in a way that people do not expect: a time of day, a comma as the
+    // decimal sign (`1,500s`), a sign, and ISO 8601.
+    if text.contains([':', ',']) || text.starts_with(['+', '-', 'P', 'p']) {
         return None;
     }
     let span: Span = text.parse().ok()?;
@@ -91,6 +91,7 @@ mod tests {
             "-1s",
             "+1d",
             "09:00:00",
+            "1,500s",
             "PT1H",
             "1.5d",
             "2 days ago",

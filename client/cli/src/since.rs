@@ -45,7 +45,7 @@ fn parse_at(text: &str, now: Timestamp) -> Result<Since, String> {
     if is_absolute_iri(text) {
         return Ok(Since::Entry(text.into()));
     }
-    Err("neither oldest, newest, a date, an age such as 90m, nor the id of an entry".into())
+    Err("neither oldest, newest, a date, a date-time with its zone, an age such as 90m, nor the id of an entry".into())
 }
 
 #[cfg(test)]
